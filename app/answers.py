@@ -1,0 +1,164 @@
+"""What the service gives back: answers, conversations and the overview, as plain values for CLI, pages and HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """A passage an answer rests on. Stored with the message, text included, so that it never changes afterwards.
+
+    document: path or name the document was ingested under. passage: heading path and number. quote: the passage's
+    text. score: cosine similarity of question and passage.
+    """
+
+    document: str
+    title: str
+    passage: str
+    quote: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedModule:
+    """A prompt module of an answer: source is device, host, disk or computed; computed ones have a miss reason."""
+
+    id: str
+    document: str
+    tokens: int
+    position: int
+    source: str
+    miss_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerUsage:
+    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    computed: int
+    session: int
+    prefix: int
+    module: int
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were reused."""
+        return self.session + self.prefix + self.module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTimings:
+    """Milliseconds of each stage; ttft and total count from the question's arrival, retrieval included."""
+
+    retrieve: float
+    load: float
+    prefill: float
+    ttft: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A finished answer. exact: no module stood in for full attention. notice: something the reader should know
+    (older turns were dropped, the answer was cut), or None.
+    """
+
+    answer: str
+    refused: bool
+    conversation_id: str
+    message_id: str
+    citations: tuple[Citation, ...]
+    usage: AnswerUsage
+    modules: tuple[UsedModule, ...]
+    timings: AnswerTimings
+    policy: str
+    exact: bool
+    notice: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A stored message. role: user or assistant; `answer` is there for assistant messages."""
+
+    message_id: str
+    role: str
+    text: str
+    created: datetime
+    answer: Answer | None = None
+    feedback: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSummary:
+    """A line in the list of conversations. title: its first question, shortened."""
+
+    id: str
+    title: str
+    updated: datetime
+    turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRow:
+    """A module as the dashboard shows it. tier: device, disk, or none (not encoded)."""
+
+    id: str
+    document: str
+    passage: str
+    tokens: int
+    num_bytes: int
+    tier: str
+    hits: int
+    last_used: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissRow:
+    """A module that had to be computed for an answer, and why."""
+
+    created: datetime
+    document: str
+    passage: str
+    tokens: int
+    reason: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPoint:
+    """One answer on the dashboard's time axis."""
+
+    created: datetime
+    ttft_ms: float
+    prompt_tokens: int
+    reused_tokens: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The dashboard's numbers. Token counts are sums over all stored answers, by source."""
+
+    documents: int
+    passages: int
+    conversations: int
+    answers: int
+    refusals: int
+    computed_tokens: int
+    session_tokens: int
+    prefix_tokens: int
+    module_tokens: int
+    ttft_ms_median: float | None
+    ttft_ms_p95: float | None
+    tier_bytes: dict[str, int] = field(default_factory=dict)
+    tier_capacity: dict[str, int] = field(default_factory=dict)
+    evictions: dict[str, int] = field(default_factory=dict)
+    modules: tuple[ModuleRow, ...] = ()
+    misses: tuple[MissRow, ...] = ()
+    points: tuple[AnswerPoint, ...] = ()
+    model: str = ""
+    device: str = ""

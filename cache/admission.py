@@ -1,0 +1,244 @@
+"""From a request to a running sequence: find its modules, match its exact prefix, reserve its rows; and back.
+
+Everything a running request holds (pinned modules, a pinned prefix, its own rows) is taken here and given back
+here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from cache.encoder import Encoder
+from cache.extents import Extent
+from cache.items import View
+from cache.layout import Plan, Span, Unit
+from cache.prefixes import Node, Step
+from cache.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
+from cache.sampling import Decoder, Sampler, TextStream
+from cache.sequence import Sequence
+from cache.store import Found, MissReason, Resident, Store
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that is not running yet, with the modules found for it so far (pinned), by position in the plan."""
+
+    request: Request
+    generation: Generation
+    submitted: float
+    picked_up: float = 0.0
+    loading: float = 0.0
+    found: dict[int, Found] = field(default_factory=dict)
+    misses: dict[int, MissReason | None] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """What will be run: with reuse of modules switched off, ordinary causal attention."""
+        return self.request.plan if self.request.reuse == "on" else self.request.plan.without_units()
+
+    def find_modules(self, encoder: Encoder) -> bool:
+        """Look for what is missing; True when every module of the plan is in the arena and pinned."""
+        started = time.perf_counter()
+        self.picked_up = self.picked_up or started
+        complete = True
+        for index, span in enumerate(self.plan.spans):
+            if span.unit is None or index in self.found:
+                continue
+            found = encoder.find(span.unit, self.request.tenant)
+            if found.resident is not None:
+                self.found[index] = found
+            else:
+                self.misses.setdefault(index, found.reason)
+                complete = False
+        self.loading += time.perf_counter() - started
+        return complete
+
+    def give_up(self, store: Store) -> None:
+        """Unpin what was found; the request may be tried again later."""
+        for found in self.found.values():
+            assert found.resident is not None
+            store.release(found.resident)
+        self.found.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request being answered, and what it holds."""
+
+    request: Request
+    generation: Generation
+    sequence: Sequence
+    fresh: list[tuple[Step, int]]
+    """Computed steps behind the matched prefix, each with its first own row; modules between them with row -1."""
+    prefix: Node | None
+    residents: list[Resident]
+    usage: Usage
+    modules: tuple[ModuleUse, ...]
+    timings: Timings
+    submitted: float
+    sampler: Sampler
+    stream: TextStream
+    answer: list[int] = field(default_factory=list)
+
+    def finish(self, store: Store, reason: FinishReason) -> Completion:
+        """Give everything back, hand the computed rows to the prefix tree, and close the books."""
+        self._keep_rows(store)
+        for resident in self.residents:
+            store.release(resident)
+        self.timings.total = milliseconds(self.submitted)
+        self.usage.completion_tokens = len(self.answer)
+        return Completion(
+            text=self.stream.text,
+            tokens=None if self.stream.stopped else tuple(self.answer),
+            finish_reason=reason,
+            usage=self.usage,
+            modules=self.modules,
+            timings=self.timings,
+            exact=not any(span.unit for span in self.request.plan.spans) or self.request.reuse != "on",
+        )
+
+    def _keep_rows(self, store: Store) -> None:
+        """own[0:computed] goes to the tree (or is freed with reuse off), own[computed:] is free again."""
+        own, computed = self.sequence.own, self.sequence.computed
+        store.allocator.free(own.part(computed, own.length))
+        if self.prefix is None:
+            store.allocator.free(own.part(0, computed))
+            return
+        steps = list(self._computed_steps())
+        for surplus in store.prefixes.insert(self.prefix, steps, self.request.session):
+            store.allocator.free(surplus)
+        store.prefixes.unpin(self.prefix)
+
+    def _computed_steps(self) -> Iterator[tuple[Step, Extent]]:
+        sequence = self.sequence
+        for index, (step, row) in enumerate(self.fresh):
+            if step.key is not None:
+                if any(r >= 0 and r < sequence.computed for _, r in self.fresh[index + 1 :]):
+                    yield step, Extent(0, 0)
+                continue
+            last = row + len(step.tokens)
+            if index == len(self.fresh) - 1:  # generated tokens continue the last step
+                last = sequence.computed
+            last = min(last, sequence.computed)
+            if last > row:
+                tokens = tuple(sequence.tokens[row:last])
+                yield Step(start=step.start, tokens=tokens), sequence.own.part(row, last)
+
+
+def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) -> Running:
+    """Make a request runnable whose modules are all found. Raises CapacityError if its own rows do not fit now."""
+    request, plan = waiting.request, waiting.plan
+    residents = {index: found.resident for index, found in waiting.found.items() if found.resident is not None}
+    steps = [
+        Step(start=span.start, tokens=span.tokens, key=residents[i].header.key if i in residents else None)
+        for i, span in enumerate(plan.spans)
+    ]
+    prefix, matched = None, 0
+    if request.reuse != "off":
+        last = steps[-1]  # its last token is computed in any case: generation starts from its logits
+        prefix = store.prefixes.match(request.tenant, [*steps[:-1], last.cut(0, len(last.tokens) - 1)])
+        matched = sum(len(node.step.tokens) for node in prefix.path())
+    sequence, fresh = build(plan.spans, steps, residents, matched, prefix)
+    room = max(1, min(request.sampling.max_tokens, max_positions - plan.next_position))
+    if prefix is not None:
+        store.prefixes.pin(prefix)
+    try:
+        sequence.own = store.reserve(len(sequence.tokens) + room - 1)
+    except Exception:
+        if prefix is not None:
+            store.prefixes.unpin(prefix)
+        raise
+    if prefix is not None:
+        store.touch(prefix)
+    return Running(
+        request=request,
+        generation=waiting.generation,
+        sequence=sequence,
+        fresh=fresh,
+        prefix=prefix,
+        residents=list(residents.values()),
+        usage=account(plan, waiting, prefix, len(sequence.tokens)),
+        modules=tuple(module_uses(waiting)),
+        timings=Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3),
+        submitted=waiting.submitted,
+        sampler=Sampler(request.sampling),
+        stream=TextStream(decoder, request.sampling.stop),
+    )
+
+
+def build(
+    spans: tuple[Span, ...], steps: list[Step], residents: dict[int, Resident], matched: int, prefix: Node | None
+) -> tuple[Sequence, list[tuple[Step, int]]]:
+    """The sequence behind `matched` prompt tokens, and what it adds to the path. Its own extent is still missing."""
+    runs = [] if prefix is None else [node for node in prefix.path() if node.step.key is None]
+    sequence = Sequence([], [], Extent(0, 0), [View(node.extent) for node in runs])
+    fresh: list[tuple[Step, int]] = []
+    before = 0
+    for index, (span, step) in enumerate(zip(spans, steps, strict=True)):
+        known = min(max(matched - before, 0), len(span.tokens))
+        before += len(span.tokens)
+        rows = len(sequence.tokens)
+        if span.unit is not None:
+            extent = residents[index].extent.part(0, len(span.tokens))
+            sequence.views.append(View(extent, span.start - span.unit.start, rows))
+            if not known:
+                fresh.append((step, -1))
+        elif known < len(span.tokens):
+            fresh.append((step.cut(known, len(step.tokens)), rows))
+            sequence.tokens.extend(span.tokens[known:])
+            sequence.positions.extend(range(span.start + known, span.end))
+    return sequence, fresh
+
+
+def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) -> Usage:
+    """Where the prompt's tokens come from; a module encoded for this request counts as computed."""
+    usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
+    session = waiting.request.session
+    for node in () if prefix is None else prefix.path():
+        if node.step.key is None and session is not None and node.owner == session:
+            usage.session += len(node.step.tokens)
+        elif node.step.key is None:
+            usage.prefix += len(node.step.tokens)
+    for index in waiting.found:
+        tokens = len(plan.spans[index].tokens)
+        if index in waiting.misses:
+            usage.computed += tokens
+        else:
+            usage.module += tokens
+    assert usage.prompt_tokens == usage.computed + usage.cached_tokens, usage
+    return usage
+
+
+def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
+    """Every module of the prompt and how it was come by. With reuse off or prefix, modules were bypassed."""
+    request = waiting.request
+    for index, span in enumerate(request.plan.spans):
+        if span.unit is None:
+            continue
+        found = waiting.found.get(index)
+        if found is None or found.resident is None:
+            yield module_use(span, span.unit, "", Found(resident=None, source="computed", reason="bypassed"))
+        elif index in waiting.misses:
+            missed = replace(found, source="computed", reason=waiting.misses[index])
+            yield module_use(span, span.unit, found.resident.header.key, missed)
+        else:
+            yield module_use(span, span.unit, found.resident.header.key, found)
+
+
+def module_use(span: Span, unit: Unit, key: str, found: Found) -> ModuleUse:
+    """One row of the accounting."""
+    return ModuleUse(
+        key=key,
+        name=unit.name,
+        tokens=len(span.tokens),
+        position=span.start,
+        source=found.source,
+        miss_reason=found.reason,
+    )
+
+
+def milliseconds(since: float) -> float:
+    """Milliseconds since a moment of `time.perf_counter`."""
+    return (time.perf_counter() - since) * 1e3

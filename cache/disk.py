@@ -1,0 +1,155 @@
+"""The disk tier: one safetensors file per encoded module, checksummed, written whole or not at all.
+
+A file is written under a temporary name, synced and renamed. Anything odd about a file when it is read (missing,
+truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept by
+removing the least recently used files. Not thread-safe by itself except that `write` may run beside `read`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+SUFFIX = ".safetensors"
+
+
+class LoadFailed(Exception):
+    """A module file could not be used; the message says why. The file is gone now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a module file says about itself; enough to explain a later miss of the same name."""
+
+    key: str
+    name: str
+    fingerprint: str
+    prefix: str
+    tokens: str
+    start: int
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """A file of the tier."""
+
+    header: Header
+    num_bytes: int
+    last_used: float
+
+
+class DiskTier:
+    """Encoded modules under `folder`, at most `capacity` bytes."""
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        self.folder, self.capacity = folder, capacity
+        self.entries: dict[str, Entry] = {}
+        self.evictions = 0
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(f"*{SUFFIX}"):
+            self._adopt(path)
+        for leftover in folder.glob("*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in use."""
+        with self._lock:
+            return sum(entry.num_bytes for entry in self.entries.values())
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is a file for the key, sound or not."""
+        return self._path(key).exists()
+
+    def headers(self) -> list[Header]:
+        """Headers of all files."""
+        with self._lock:
+            return [entry.header for entry in self.entries.values()]
+
+    def write(self, header: Header, rows: Tensor) -> None:
+        """Store one module. Raises OSError when the disk does not take it; then nothing is left behind."""
+        path = self._path(header.key)
+        temporary = path.with_suffix(".tmp")
+        metadata = {"header": json.dumps(asdict(header)), "checksum": checksum(rows)}
+        try:
+            try:
+                save_file({"kv": rows}, temporary, metadata)
+            except SafetensorError as error:  # safetensors wraps the operating system's errors
+                raise OSError(str(error)) from error
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._adopt(path, header)
+        self._make_room(keep=header.key)
+
+    def read(self, key: str) -> Tensor:
+        """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
+        path = self._path(key)
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                rows: Tensor = file.get_tensor("kv")
+            if json.loads(metadata["header"])["key"] != key:
+                raise LoadFailed("the file holds another module")
+            if checksum(rows) != metadata["checksum"]:
+                raise LoadFailed("checksum mismatch")
+        except LoadFailed:
+            self.remove(key)
+            raise
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            self.remove(key)
+            raise LoadFailed(f"unreadable: {error}") from error
+        os.utime(path)
+        with self._lock:
+            if key in self.entries:
+                self.entries[key].last_used = path.stat().st_mtime
+        return rows
+
+    def remove(self, key: str) -> None:
+        """Forget a module; unknown keys are fine."""
+        with self._lock:
+            self.entries.pop(key, None)
+        self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (key.replace(":", "-") + SUFFIX)
+
+    def _adopt(self, path: Path, header: Header | None = None) -> None:
+        try:
+            if header is None:
+                with safe_open(path, framework="pt") as file:
+                    header = Header(**json.loads((file.metadata() or {})["header"]))
+            status = path.stat()
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+            return  # foreign or damaged: `read` says so when its key is asked for
+        with self._lock:
+            self.entries[header.key] = Entry(header, status.st_size, status.st_mtime)
+
+    def _make_room(self, keep: str) -> None:
+        while self.num_bytes > self.capacity:
+            with self._lock:
+                victims = [key for key in self.entries if key != keep]
+                if not victims:
+                    return
+                victim = min(victims, key=lambda key: self.entries[key].last_used)
+            self.remove(victim)
+            self.evictions += 1
+
+
+def checksum(rows: Tensor) -> str:
+    """SHA-256 of the raw bytes (the processor does it in hardware, several times faster than BLAKE2b)."""
+    return "sha256:" + hashlib.sha256(rows.contiguous().view(torch.uint8).numpy().data).hexdigest()

@@ -1,0 +1,83 @@
+"""Encoding of missing modules: each alone behind its conditioning prefix, as a sequence of the common passes.
+
+A module asked for by several requests at once is encoded once. The encoder decides what must be computed and admits
+the result to the store; it does not run passes itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cache.errors import CapacityError
+from cache.items import View
+from cache.layout import Unit
+from cache.sequence import Sequence
+from cache.store import Found, Resident, Store
+
+
+@dataclass(slots=True, eq=False)
+class Encoding:
+    """A module being encoded."""
+
+    unit: Unit
+    tenant: str
+    sequence: Sequence
+    prefixes: list[Resident]
+
+
+class Encoder:
+    """Modules on their way into a store, by key."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.running: dict[str, Encoding] = {}
+
+    def find(self, unit: Unit, tenant: str) -> Found:
+        """The module, pinned, if the store has it; else it is being encoded from now on: ask again later.
+
+        Raises CapacityError if there is no memory for it now.
+        """
+        key = self.store.key(unit, tenant)
+        if key in self.running:
+            return Found(resident=None, source="computed")
+        found = self.store.find(unit, tenant)
+        if found.resident is None:
+            self._start(key, unit, tenant)
+        return found
+
+    def _start(self, key: str, unit: Unit, tenant: str) -> None:
+        prefixes: list[Resident] = []
+        try:
+            for ancestor in list(unit.with_ancestors())[:-1]:
+                found = self.find(ancestor, tenant)
+                if found.resident is None:  # the ancestor first
+                    return
+                prefixes.append(found.resident)
+            own = self.store.reserve(len(unit.tokens))
+            views = [View(resident.extent) for resident in prefixes]
+            positions = list(range(unit.start, unit.start + len(unit.tokens)))
+            sequence = Sequence(list(unit.tokens), positions, own, views)
+            self.running[key] = Encoding(unit, tenant, sequence, prefixes)
+            prefixes = []  # the encoding holds them now
+        finally:
+            self._release(prefixes)
+
+    def _release(self, residents: list[Resident]) -> None:
+        while residents:
+            self.store.release(residents.pop())
+
+    def collect(self) -> int:
+        """Admit what is fully computed; returns how many modules that was."""
+        finished = [key for key, encoding in self.running.items() if not encoding.sequence.pending]
+        for key in finished:
+            encoding = self.running.pop(key)
+            self.store.release(self.store.put(encoding.unit, encoding.tenant, encoding.sequence.own))
+            self._release(encoding.prefixes)
+        return len(finished)
+
+    def abandon(self) -> None:
+        """Give up everything that is being encoded and free its memory."""
+        for encoding in self.running.values():
+            self.store.allocator.free(encoding.sequence.own)
+            self._release(encoding.prefixes)
+        self.running.clear()

@@ -1,0 +1,290 @@
+"""The engine: one thread that answers requests and encodes modules in packed forward passes.
+
+Requests enter by a queue, pieces of text leave by a queue per request. `step` is the whole of it: admit, schedule,
+forward, sample, deliver. Everything that touches KV memory happens on the engine thread; other threads ask it to
+run a function between two steps (`call`).
+
+Not covered: tokenising and placing prompts (`layout`), what a prompt should say (`app`).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from cache import layout
+from cache.admission import Running, Waiting, admit, milliseconds
+from cache.arena import Arena
+from cache.disk import DiskTier
+from cache.encoder import Encoder
+from cache.errors import CacheError, CapacityError, EngineStopped
+from cache.keys import PUBLIC_TENANT
+from cache.layout import Plan, Unit
+from cache.model import LanguageModel
+from cache.pml import Module, Prompt, Schema
+from cache.request import FinishReason, Generation, Request
+from cache.scheduler import Share, schedule
+from cache.store import Store
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MAX_RUNNING = 16
+MAX_WAITING = 64
+
+
+@dataclass(slots=True, eq=False)
+class EncodeJob:
+    """Modules to be encoded ahead of use; `done` gets the number that had to be computed."""
+
+    units: deque[tuple[Unit, str]]
+    done: Future[int]
+    encoded: int = 0
+    started: set[str] = field(default_factory=set)
+
+
+class Engine:
+    """Answers prompts from one model and one store.
+
+    memory: bytes of the device arena. disk: the tier behind it, or None. Call `start` before use, `close` after.
+    """
+
+    def __init__(self, model: LanguageModel, *, memory: int, disk: DiskTier | None = None) -> None:
+        slots = max(1, memory // model.info.kv.bytes_per_token)
+        self.model = model
+        self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
+        self._encoder = Encoder(self.store)
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: deque[Waiting] = deque()
+        self._running: list[Running] = []
+        self._jobs: deque[EncodeJob] = deque()
+        self._stopped: str | None = "the engine was not started"
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
+
+    # --- for other threads ---------------------------------------------------------------------------------
+
+    def start(self) -> Engine:
+        """Begin to serve; returns the engine."""
+        self._stopped = None
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Finish writing modules to disk and stop; requests in flight end with EngineStopped."""
+        if self._thread.is_alive():
+            self._calls.put(lambda: self._stop("the engine was shut down"))
+            self._thread.join()
+        self.store.close()
+
+    def lay_out(self, prompt: Prompt) -> Plan:
+        """Tokenise and place a prompt for this model. Raises PromptError."""
+        info = self.model.info
+        return layout.lay_out(
+            prompt,
+            self.model.tokenizer,
+            relocatable=info.placement == "rotary",
+            max_positions=info.max_positions,
+        )
+
+    def unit(self, schema: Schema, module: Module) -> Unit:
+        """The encoding unit of a module at the place where it is kept (rotary models: independent of use)."""
+        return layout.unit_of(schema, module, self.model.tokenizer)
+
+    def submit(self, request: Request) -> Generation:
+        """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
+        generation = Generation()
+        waiting = Waiting(request, generation, time.perf_counter())
+        self._post(lambda: self._enqueue(waiting))
+        return generation
+
+    def encode(self, units: Sequence[Unit], tenant: str = PUBLIC_TENANT) -> Future[int]:
+        """Encode modules ahead of use, when no request needs the engine more. The result is how many were not in
+        the arena or on disk yet. Raises EngineStopped.
+        """
+        job = EncodeJob(deque((unit, tenant) for unit in units), Future())
+        self._post(lambda: self._jobs.append(job))
+        return job.done
+
+    def call(self, function: Callable[[Store], T]) -> T:
+        """Run a function of the store on the engine thread between two steps. Raises what it raises."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(self.store))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(run)
+        return future.result()
+
+    def _post(self, function: Callable[[], None]) -> None:
+        with self._lock:
+            if self._stopped is not None:
+                raise EngineStopped(self._stopped)
+            self._calls.put(function)
+
+    # --- on the engine thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._stopped is None:
+                self._take_calls()
+                if self._stopped is None and self._has_work:
+                    self.step()
+        except Exception:
+            log.exception("the engine failed")
+            self._stop("the engine failed, see the log; restart the program")
+
+    def _take_calls(self) -> None:
+        """Run what other threads asked for; with nothing to do, check the books and wait for it."""
+        if not self._has_work and self._calls.empty():
+            self.store.check_integrity()
+            self._calls.get()()
+        while not self._calls.empty():
+            self._calls.get()()
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._waiting or self._running or self._jobs or self._encoder.running)
+
+    def step(self) -> None:
+        """Admit what can run, compute one packed pass, hand out its tokens."""
+        self._drop_cancelled()
+        self._admit()
+        shares = schedule([*(r.sequence for r in self._running), *(e.sequence for e in self._encoder.running.values())])
+        if shares:
+            logits, rows = self._forward(shares)
+            self._encoder.collect()
+            self._sample(logits, rows)
+
+    def _enqueue(self, waiting: Waiting) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            waiting.generation.deliver(CapacityError("the desk is busy: too many questions are waiting, try again soon"))
+        else:
+            self._waiting.append(waiting)
+
+    def _admit(self) -> None:
+        """Move requests from waiting to running, first come, first served; then prepare modules ahead of use."""
+        while self._waiting and len(self._running) < MAX_RUNNING:
+            waiting = self._waiting[0]
+            try:
+                if not waiting.find_modules(self._encoder):
+                    return
+                running = admit(waiting, self.store, self.model.tokenizer, self.model.info.max_positions)
+            except CapacityError as error:
+                waiting.give_up(self.store)
+                if self._running or self._encoder.running:
+                    return  # memory comes back when they end
+                self._waiting.popleft()
+                waiting.generation.deliver(error)
+            else:
+                self._waiting.popleft()
+                self._running.append(running)
+        while not self._waiting and self._jobs and self._advance(self._jobs[0]):
+            self._jobs.popleft()
+
+    def _advance(self, job: EncodeJob) -> bool:
+        """Start encodings of a job while a pass has room; True when the job is done."""
+        while job.units and len(self._encoder.running) < MAX_RUNNING:
+            unit, tenant = job.units[0]
+            key = self.store.key(unit, tenant)
+            if key in self._encoder.running:
+                break
+            if not self.store.has(key):
+                try:
+                    found = self._encoder.find(unit, tenant)
+                except CapacityError as error:
+                    if self._running or self._encoder.running:
+                        return False
+                    job.done.set_exception(error)
+                    return True
+                assert found.resident is None, "a module the store does not have was found"
+                if key not in self._encoder.running:
+                    break  # its conditioning prefix comes first
+                job.started.add(key)
+            job.units.popleft()
+        if job.units or any(key in self._encoder.running for key in job.started):
+            return False
+        job.done.set_result(len(job.started))
+        return True
+
+    def _forward(self, shares: list[Share]) -> tuple[Tensor, dict[int, int]]:
+        """Run the pass. Returns logits and, for each sequence (by identity) that ends in it, its row of them."""
+        started = time.perf_counter()
+        tokens: list[int] = []
+        positions: list[int] = []
+        outputs: list[int] = []
+        row_of: dict[int, int] = {}
+        generating = {id(running.sequence) for running in self._running}
+        for share in shares:
+            rows = slice(share.sequence.computed, share.sequence.computed + share.rows)
+            tokens.extend(share.sequence.tokens[rows])
+            positions.extend(share.sequence.positions[rows])
+            if share.rows == share.sequence.pending and id(share.sequence) in generating:
+                row_of[id(share.sequence)] = len(outputs)
+                outputs.append(len(tokens) - 1)
+        chunks = [share.sequence.chunk(share.rows) for share in shares]
+        logits = self.model.forward(tokens, positions, chunks, self.store.arena, outputs)
+        for share in shares:
+            share.sequence.computed += share.rows
+        self.store.costs.measured_compute(time.perf_counter() - started, len(tokens))
+        return logits, row_of
+
+    def _sample(self, logits: Tensor, row_of: dict[int, int]) -> None:
+        for running in [r for r in self._running if id(r.sequence) in row_of]:
+            if not running.answer:
+                running.timings.first_token(milliseconds(running.submitted))
+            token = running.sampler.choose(logits[row_of[id(running.sequence)]])
+            reason = self._take(running, token)
+            piece = running.stream.update(running.answer, final=reason is not None)
+            if piece:
+                running.generation.deliver(piece)
+            if running.stream.stopped:
+                reason = "stop"
+            if reason is not None:
+                self._finish(running, reason)
+
+    def _take(self, running: Running, token: int) -> FinishReason | None:
+        """Add a sampled token to the answer; the reason why it is the end, if it is."""
+        if token in self.model.info.stop_tokens:
+            return "stop"
+        running.answer.append(token)
+        if running.sequence.is_full:
+            return "length"
+        running.sequence.append(token)
+        return None
+
+    def _finish(self, running: Running, reason: FinishReason) -> None:
+        self._running.remove(running)
+        running.generation.deliver(running.finish(self.store, reason))
+
+    def _drop_cancelled(self) -> None:
+        for running in [r for r in self._running if r.generation.is_cancelled]:
+            running.stream.update(running.answer, final=True)
+            self._finish(running, "cancelled")
+        for waiting in [w for w in self._waiting if w.generation.is_cancelled]:
+            waiting.give_up(self.store)
+            self._waiting.remove(waiting)
+            waiting.generation.deliver(CacheError("the request was cancelled before it started"))
+
+    def _stop(self, why: str) -> None:
+        with self._lock:
+            self._stopped = why
+        while not self._calls.empty():  # what slipped in before: callers wait for their answers
+            self._calls.get()()
+        error = EngineStopped(why)
+        for generation in [*(r.generation for r in self._running), *(w.generation for w in self._waiting)]:
+            generation.deliver(error)
+        for job in self._jobs:
+            job.done.set_exception(error)

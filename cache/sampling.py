@@ -1,0 +1,101 @@
+"""Choosing the next token, and turning tokens into text as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How an answer is generated. temperature 0 is greedy; top_k 0 and top_p 1 mean no cut; a seed makes a sampled
+    answer repeatable. Raises ValueError for values out of range.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}: at least 1")
+        if self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}: 0 or more")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}: 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}: more than 0, at most 1")
+        if any(not stop for stop in self.stop):
+            raise ValueError("an empty stop string would end every answer at once")
+
+
+class Sampler:
+    """Picks tokens for one request; its random numbers are its own, so batch neighbours change nothing."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._random = torch.Generator()
+        if sampling.seed is not None:
+            self._random.manual_seed(sampling.seed)
+        else:
+            self._random.seed()
+
+    def choose(self, logits: Tensor) -> int:
+        """One token id from logits `[vocabulary]`."""
+        if self.sampling.temperature == 0:
+            return int(logits.argmax())
+        scaled = logits.cpu() / self.sampling.temperature
+        ordered, ids = scaled.sort(descending=True)
+        if self.sampling.top_k:
+            ordered[self.sampling.top_k :] = float("-inf")
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities
+        probabilities[before >= self.sampling.top_p] = 0
+        return int(ids[torch.multinomial(probabilities, 1, generator=self._random)])
+
+
+class Decoder(Protocol):
+    """What streaming needs of a tokenizer."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids."""
+
+
+class TextStream:
+    """Text of a growing list of tokens, given out in pieces that never have to be taken back.
+
+    Held back: half a character, and an ending that may become a stop string.
+    """
+
+    def __init__(self, decoder: Decoder, stop: tuple[str, ...]) -> None:
+        self.stopped = False
+        self.text = ""
+        self._decoder, self._stop = decoder, stop
+        self._given = 0
+
+    def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
+        """The text that is new and certain. `stopped` tells that a stop string ended it."""
+        text = self._decoder.decode(tokens)
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            text = text[: min(found)]
+        self.text = text
+        certain = len(text) if final or self.stopped else len(text) - self._uncertain(text)
+        piece = text[self._given : certain]
+        self._given = max(self._given, certain)
+        return piece
+
+    def _uncertain(self, text: str) -> int:
+        if text.endswith("\ufffd"):  # the rest of a character is still to come
+            return len(text) - len(text.rstrip("\ufffd"))
+        longest = max((len(stop) for stop in self._stop), default=0)
+        endings = range(min(longest - 1, len(text)), 0, -1)
+        return next((n for n in endings if any(stop.startswith(text[-n:]) for stop in self._stop)), 0)

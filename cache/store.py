@@ -1,0 +1,308 @@
+"""Where KV lives: encoded modules and exact prefixes in the device arena, modules on disk behind it.
+
+`find` answers for one module: in the arena already, promoted from disk now, or missing and why. Extents are
+immutable and reference-counted; what no request uses may be evicted by value: when the arena is full the entry
+with the lowest `clock + hits * seconds` goes, where seconds is what getting one of its tokens back would cost
+(load from disk if it is there, else compute), and the clock rises to the value of the last victim so that old
+glory fades (GDSF; per byte the sizes cancel, because every token has the same size).
+
+Owned by the engine thread. Files are written by a thread of their own, from a copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from cache.arena import Arena
+from cache.disk import DiskTier, Header, LoadFailed
+from cache.errors import CapacityError
+from cache.extents import Extent, ExtentAllocator
+from cache.keys import digest, token_bytes, unit_key
+from cache.layout import Unit
+from cache.prefixes import Node, PrefixTree
+
+Source = Literal["device", "host", "disk", "computed"]
+MissReason = Literal[
+    "never built", "evicted", "document changed", "model or template changed", "placement", "load failed", "bypassed"
+]
+log = logging.getLogger(__name__)
+
+WRITES_IN_FLIGHT = 8
+"""Modules copied and waiting for the disk; the engine waits when there are more."""
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """An encoded module in the arena."""
+
+    header: Header
+    extent: Extent
+    refs: int = 0
+    hits: int = 0
+    priority: float = 0.0
+    last_used: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Answer of `find`. `resident` is pinned; it is None on a miss, and then `reason` says why."""
+
+    resident: Resident | None
+    source: Source
+    reason: MissReason | None = None
+
+
+@dataclass(slots=True)
+class Costs:
+    """Seconds per token, measured as the engine runs (running means)."""
+
+    compute: float = 1e-3
+    load: float = 1e-5
+
+    def measured_compute(self, seconds: float, tokens: int) -> None:
+        """Blend in one forward pass."""
+        self.compute += 0.1 * (seconds / tokens - self.compute)
+
+    def measured_load(self, seconds: float, tokens: int) -> None:
+        """Blend in one read from disk."""
+        self.load += 0.1 * (seconds / tokens - self.load)
+
+
+class Store:
+    """Modules and prefixes of one model."""
+
+    def __init__(self, arena: Arena, fingerprint: str, disk: DiskTier | None = None) -> None:
+        self.arena, self.fingerprint, self.disk = arena, fingerprint, disk
+        self.allocator = ExtentAllocator(arena.slots)
+        self.prefixes = PrefixTree()
+        self.residents: dict[str, Resident] = {}
+        self.costs = Costs()
+        self.evictions: Counter[str] = Counter()
+        self._clock = 0.0
+        self._evicted: deque[str] = deque(maxlen=10_000)
+        self._known_names: dict[str, Header] = {}
+        if disk is not None:
+            self._known_names.update((header.name, header) for header in disk.headers())
+        self._writer = Writer(disk) if disk is not None else None
+
+    # --- modules -------------------------------------------------------------------------------------------
+
+    def key(self, unit: Unit, tenant: str) -> str:
+        """Content address of a unit for this store's model."""
+        return unit_key(unit, fingerprint=self.fingerprint, tenant=tenant)
+
+    def has(self, key: str) -> bool:
+        """Whether a module is in any tier."""
+        on_disk = self.disk is not None and key in self.disk
+        return key in self.residents or on_disk or self._is_being_written(key)
+
+    def find(self, unit: Unit, tenant: str) -> Found:
+        """Look a module up, promote it from disk if it is there, and pin it.
+
+        Raises CapacityError if it is on disk and the arena cannot take it now; nothing is pinned then.
+        """
+        key = self.key(unit, tenant)
+        resident = self.residents.get(key)
+        if resident is not None:
+            return Found(resident=self._pin(resident), source="device")
+        failed = False
+        if self.disk is not None and (key in self.disk or self._is_being_written(key)):
+            self.flush(key)
+            extent = self.reserve(len(unit.tokens))
+            try:
+                self._load(key, extent)
+                return Found(resident=self._admit(unit, tenant, extent), source="disk")
+            except LoadFailed as error:
+                self.allocator.free(extent)
+                failed = True
+                log.warning("module %s (%s): %s; it is computed again", unit.name, key, error)
+        return Found(resident=None, source="computed", reason=self._miss_reason(unit, tenant, key, failed))
+
+    def put(self, unit: Unit, tenant: str, extent: Extent) -> Resident:
+        """Admit a module whose rows are in `extent` now; returned pinned. Written to disk in the background."""
+        resident = self._admit(unit, tenant, extent)
+        if self._writer is not None:
+            self._writer.submit(resident.header, self.arena.read(extent))
+        return resident
+
+    def release(self, resident: Resident) -> None:
+        """Undo one pin."""
+        assert resident.refs > 0, resident
+        resident.refs -= 1
+
+    def forget(self, keys: Set[str]) -> int:
+        """Remove modules from every tier, with all prefixes computed behind them. Returns how many were there.
+
+        A module in use by a running request leaves memory when that request ends and the space is needed.
+        """
+        for extent in self.prefixes.forget(keys):
+            self.allocator.free(extent)
+        found = 0
+        for key in keys:
+            self.flush(key)
+            resident = self.residents.get(key)
+            found += resident is not None or (self.disk is not None and key in self.disk)
+            if resident is not None and not resident.refs:
+                del self.residents[key]
+                self.allocator.free(resident.extent)
+            if self.disk is not None:
+                self.disk.remove(key)
+        return found
+
+    def flush(self, key: str | None = None) -> None:
+        """Wait until `key` (default: everything) is on disk."""
+        if self._writer is not None and (key is None or self._is_being_written(key)):
+            self._writer.wait()
+
+    def close(self) -> None:
+        """Finish writing and stop the writer."""
+        if self._writer is not None:
+            self._writer.close()
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def reserve(self, length: int) -> Extent:
+        """A free extent, evicting what is worth least. Raises CapacityError if pinned entries leave no room."""
+        while (extent := self.allocator.allocate(length)) is None:
+            if not self._evict_one():
+                raise CapacityError(
+                    f"{length} tokens of KV memory are needed in one piece, {self.allocator.largest_hole} are free and "
+                    f"the rest of {self.allocator.capacity} is in use: raise --memory or ask for less at once"
+                )
+        return extent
+
+    def touch(self, node: Node) -> None:
+        """Count a use of a prefix path."""
+        for step in node.path():
+            step.hits += 1
+            step.priority = self._clock + step.hits * self.costs.compute
+
+    def check_integrity(self) -> None:
+        """Assert that extents tile the arena and that nothing is pinned. For when no request is in flight."""
+        for resident in self.residents.values():
+            assert resident.refs == 0, ("pinned while idle", resident)
+        used = [resident.extent for resident in self.residents.values()]
+        for node in self.prefixes.nodes():
+            assert node.refs == 0, ("pinned while idle", node)
+            used.append(node.extent)
+        self.allocator.check_integrity(used)
+
+    def _pin(self, resident: Resident) -> Resident:
+        resident.refs += 1
+        resident.hits += 1
+        resident.last_used = time.time()
+        cheap = self.disk is not None and resident.header.key in self.disk.entries
+        resident.priority = self._clock + resident.hits * (self.costs.load if cheap else self.costs.compute)
+        return resident
+
+    def _admit(self, unit: Unit, tenant: str, extent: Extent) -> Resident:
+        prefix = "" if unit.prefix is None else self.key(unit.prefix, tenant)
+        header = Header(
+            key=self.key(unit, tenant),
+            name=unit.name,
+            fingerprint=self.fingerprint,
+            prefix=prefix,
+            tokens=digest(token_bytes(unit.tokens)),
+            start=unit.start,
+            num_tokens=len(unit.tokens),
+        )
+        resident = Resident(header, extent)
+        assert header.key not in self.residents, header
+        self.residents[header.key] = resident
+        self._known_names[header.name] = header
+        return self._pin(resident)
+
+    def _load(self, key: str, extent: Extent) -> None:
+        assert self.disk is not None
+        started = time.perf_counter()
+        rows = self.disk.read(key)
+        shape = self.arena.shape
+        if rows.shape != (2, shape.layers, extent.length, shape.kv_heads, shape.head_dim) or rows.dtype != shape.dtype:
+            self.disk.remove(key)
+            raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
+        self.arena.write(extent, rows)
+        self.costs.measured_load(time.perf_counter() - started, extent.length)
+
+    def _evict_one(self) -> bool:
+        victims: list[Resident | Node] = [r for r in self.residents.values() if not r.refs]
+        victims.extend(self.prefixes.leaves())
+        if not victims:
+            return False
+        victim = min(victims, key=lambda v: v.priority)
+        self._clock = max(self._clock, victim.priority)
+        if isinstance(victim, Resident):
+            del self.residents[victim.header.key]
+            self._evicted.append(victim.header.key)
+            self.allocator.free(victim.extent)
+            self.evictions["module"] += 1
+        else:
+            self.allocator.free(self.prefixes.evict(victim))
+            self.evictions["prefix"] += 1
+        return True
+
+    def _miss_reason(self, unit: Unit, tenant: str, key: str, load_failed: bool) -> MissReason:
+        if load_failed:
+            return "load failed"
+        if key in self._evicted:
+            return "evicted"
+        known = self._known_names.get(unit.name)
+        if known is None or known.key == key:
+            return "never built"
+        prefix = "" if unit.prefix is None else self.key(unit.prefix, tenant)
+        if (known.fingerprint, known.prefix) != (self.fingerprint, prefix):
+            return "model or template changed"
+        if known.tokens != digest(token_bytes(unit.tokens)):
+            return "document changed"
+        return "placement" if known.start != unit.start else "never built"
+
+    def _is_being_written(self, key: str) -> bool:
+        return self._writer is not None and key in self._writer.pending
+
+
+class Writer:
+    """Writes modules to disk on a thread of its own. A disk that refuses is reported once and then only counted."""
+
+    def __init__(self, disk: DiskTier) -> None:
+        self.disk = disk
+        self.pending: set[str] = set()
+        self.failures = 0
+        self._queue: queue.Queue[tuple[Header, Tensor] | None] = queue.Queue(maxsize=WRITES_IN_FLIGHT)
+        self._thread = threading.Thread(target=self._run, name="warmdesk-disk", daemon=True)
+        self._thread.start()
+
+    def submit(self, header: Header, rows: Tensor) -> None:
+        """Queue one module; waits while too many are queued."""
+        self.pending.add(header.key)
+        self._queue.put((header, rows))
+
+    def wait(self) -> None:
+        """Return when everything submitted so far is written or has failed."""
+        self._queue.join()
+
+    def close(self) -> None:
+        """Finish the queue and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            header, rows = job
+            try:
+                self.disk.write(header, rows)
+            except OSError as error:
+                if not self.failures:
+                    log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
+                self.failures += 1
+            finally:
+                self.pending.discard(header.key)
+                self._queue.task_done()
+        self._queue.task_done()

@@ -1,0 +1,1 @@
+"""Evidence: every number in the README comes from here."""

@@ -1,0 +1,80 @@
+"""Bytes of a text file to characters.
+
+A byte-order mark decides; else UTF-8; else the encoding the page declares; else the best guess of
+charset-normalizer. A guess can be wrong for short texts: authors who need certainty save as UTF-8. UTF-16
+without a byte-order mark is refused as binary.
+"""
+
+import codecs
+from pathlib import Path
+
+import charset_normalizer
+
+from retrieval.errors import UnreadableDocument
+
+_MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
+    """The file's text.
+
+    Raises UnreadableDocument for binary content. `path` is for that message; `declared` is the encoding that
+    the document names itself, if it does.
+    """
+    text = _decoded(data, declared)
+    if text is None or "\0" in text:
+        raise UnreadableDocument(path, f"not text: binary content in a {path.suffix.lower()} file")
+    return text
+
+
+def _decoded(data: bytes, declared: str | None) -> str | None:
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return _strict(data, encoding)
+    if b"\0" in data:
+        return None
+    text = _strict(data, "utf-8")
+    if text is None and declared:
+        text = _strict(data, declared)
+    return text if text is not None else (_damaged_utf8(data) or _guessed(data))
+
+
+def _strict(data: bytes, encoding: str) -> str | None:
+    try:
+        return data.decode(encoding)
+    except (
+        UnicodeDecodeError,
+        LookupError,
+    ):  # LookupError: a page may declare an encoding that does not exist
+        return None
+
+
+def _damaged_utf8(data: bytes) -> str | None:
+    """UTF-8 with a few bad bytes, as careless editing leaves it: they must not spoil the whole page."""
+    text = data.decode("utf-8", errors="replace")
+    bad = text.count("\ufffd")
+    good = sum(character > "\x7f" for character in text) - bad
+    return text if good >= 10 * bad else None
+
+
+def _guessed(data: bytes) -> str | None:
+    matches = charset_normalizer.from_bytes(data)
+    best = matches.best()
+    if best is None:
+        return None
+    # Short Western texts, even English ones with curly quotes, look just as good in Central European and DOS
+    # encodings; Windows-1252 is by far the likeliest where it reads about as well.
+    for match in matches:
+        if (
+            "cp1252" in match.could_be_from_charset
+            and match.chaos <= best.chaos + 0.1
+            and match.coherence >= best.coherence - 0.02
+        ):
+            return _strict(data, "cp1252")
+    return str(best)

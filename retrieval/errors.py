@@ -1,0 +1,34 @@
+"""The errors of this package; each message is one line that names the thing and, if there is one, the cure.
+
+    RetrievalError            a user's mistake or a missing piece: wrong model name, vectors that do not fit
+    ├── UnreadableDocument    one file that cannot become a document; the others go on
+    └── IndexDamaged          a saved index that must be rebuilt from the stored passages
+
+Broken invariants of our own are assertions, not these.
+"""
+
+from pathlib import Path
+
+from retrieval.printing import printable
+
+
+class RetrievalError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class UnreadableDocument(RetrievalError):
+    """A file that gives no document. `reason` is one line without the path, such as "empty file"."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{printable(path)}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class IndexDamaged(RetrievalError):
+    """A saved vector index that is missing, truncated, altered, or made by another embedder."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{printable(path)}: {reason}; rebuild the index from the stored passages")
+        self.path = path
+        self.reason = reason

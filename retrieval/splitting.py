@@ -1,0 +1,194 @@
+"""A document cut into passages: by its structure first, by length second.
+
+Small neighbouring sections under the same heading are joined, sections that are too long are cut between
+blocks, then lines (list items, table rows), sentences, words, and at last characters. Every word of the
+document is in a passage, in order; a heading is in the heading path of its passages, or a line of their text
+where several sections were joined. Passages do not overlap: each is read by the model once, on its own.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from retrieval.documents import Block, Document, Passage
+
+CountTokens = Callable[[str], int]
+
+# Where a text may be cut, the best place first. Separators stay with what stands before them.
+_CUTS = (
+    re.compile(r"\n\n+"),
+    re.compile(r"\n"),
+    re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？；])"),
+    re.compile(r"\s+"),
+    re.compile(r""),
+)
+_JOIN_UP_TO = 0.6  # of max_tokens: sections are joined while they stay below this
+_TINY = 0.12  # of max_tokens: a piece below this is joined as long as the whole stays within max_tokens
+_LONGEST_HEADING = 0.25  # of max_tokens: longer ones are text
+_SMALLEST_LIMIT = 16
+
+
+@dataclass(slots=True)
+class _Section:
+    path: tuple[str, ...]
+    level: int
+    texts: list[str] = field(default_factory=list)
+    children: list["_Section"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    path: tuple[str, ...]
+    text: str
+    is_whole: bool = True  # a whole section, not a part of one that was cut
+
+
+def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) -> tuple[Passage, ...]:
+    """Cut a document into passages of at most `max_tokens` tokens of text each, as `count_tokens` counts them.
+
+    Deterministic. The heading path comes on top of the limit; each of its headings has at most a quarter of
+    it. Raises ValueError for a limit below 16 tokens.
+    """
+    if max_tokens < _SMALLEST_LIMIT:
+        raise ValueError(f"max_tokens is {max_tokens}; it must be at least {_SMALLEST_LIMIT}")
+    if not document.blocks:
+        return ()
+    splitter = _Splitter(count_tokens, max_tokens)
+    pieces = splitter.pieces(splitter.outline(document))
+    return tuple(
+        Passage(text=text, heading_path=path, ordinal=ordinal)
+        for ordinal, (path, text) in enumerate(_never_empty(piece) for piece in pieces)
+    )
+
+
+def _never_empty(piece: _Piece) -> tuple[tuple[str, ...], str]:
+    """A heading with nothing below it becomes text."""
+    return (piece.path, piece.text) if piece.text else (piece.path[:-1], piece.path[-1])
+
+
+class _Splitter:
+    def __init__(self, count_tokens: CountTokens, max_tokens: int) -> None:
+        self.count = count_tokens
+        self.limit = max_tokens
+
+    def outline(self, document: Document) -> _Section:
+        """The tree of sections; its root is the document, under its title."""
+        root = _Section(path=(document.title,), level=0)
+        open_sections = [root]
+        seen_heading = False
+        for block in document.blocks:
+            if not self._is_heading(block):
+                open_sections[-1].texts.append(block.text)
+                continue
+            repeats_title = not seen_heading and block.text.casefold() == document.title.casefold()
+            seen_heading = True
+            if repeats_title:
+                continue
+            while open_sections[-1].level >= block.level:
+                open_sections.pop()
+            parent = open_sections[-1]
+            section = _Section(path=(*parent.path, block.text), level=block.level)
+            parent.children.append(section)
+            open_sections.append(section)
+        return root
+
+    def _is_heading(self, block: Block) -> bool:
+        return block.kind == "heading" and self.count(block.text) <= self.limit * _LONGEST_HEADING
+
+    def pieces(self, section: _Section) -> list[_Piece]:
+        """The section and all below it, cut where too long and joined where too short."""
+        own = self._cut("\n\n".join(section.texts)) if section.texts else []
+        found = [_Piece(section.path, text, is_whole=len(own) == 1) for text in own]
+        for child in section.children:
+            found += self.pieces(child)
+        return self._joined(found, section.path) if found else [_Piece(section.path, "")]
+
+    def _joined(self, pieces: Sequence[_Piece], path: tuple[str, ...]) -> list[_Piece]:
+        result: list[_Piece] = []
+        for piece in pieces:
+            joined = self._join(result[-1], piece, path) if result else None
+            if joined is None:
+                result.append(piece)
+            else:
+                result[-1] = joined
+        return result
+
+    def _join(self, first: _Piece, second: _Piece, path: tuple[str, ...]) -> _Piece | None:
+        if first.path == second.path:  # parts of one text that was cut
+            return None
+        text = f"{_below(first, path)}\n\n{_below(second, path)}"
+        is_whole = first.is_whole and second.is_whole
+        length = self.count(text)
+        if is_whole and length <= self.limit * _JOIN_UP_TO:
+            return _Piece(path, text)
+        has_tiny = any(self.count(piece.text) <= self.limit * _TINY for piece in (first, second))
+        return _Piece(path, text, is_whole) if has_tiny and length <= self.limit else None
+
+    def _cut(self, text: str) -> list[str]:
+        """Parts of the text within the limit, of about equal length."""
+        total = self.count(text)
+        if total <= self.limit:
+            return [text]
+        parts = -(-total // self.limit)
+        aim = min(self.limit, int(total / parts * 1.15))
+        return list(self._fill(text, aim, _CUTS))
+
+    def _fill(self, text: str, aim: int, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:
+        """Parts of about `aim` tokens, cut at the first of `cuts`; at finer ones only what exceeds the limit."""
+        units = _units(text, cuts[0])
+        start = 0
+        while start < len(units):
+            number = self._how_many(units, start, aim)
+            if number:
+                while number > 1 and start + number < len(units) and _leads_in(units[start + number - 1]):
+                    number -= 1
+                part = "".join(units[start : start + number]).strip()
+                start += number
+                if part:
+                    yield part
+            elif self.count(units[start].strip()) <= self.limit:
+                yield units[start].strip()
+                start += 1
+            else:
+                assert len(cuts) > 1, "count_tokens counts one character as more than the limit"
+                *parts, rest = self._fill(units[start], aim, cuts[1:])
+                yield from parts
+                units[start] = rest + _separator(units[start])
+
+    def _how_many(self, units: Sequence[str], start: int, aim: int) -> int:
+        """How many units from `start` fit into `aim` tokens: doubling, then halving, to count seldom."""
+
+        def fits(number: int) -> bool:
+            return self.count("".join(units[start : start + number]).strip()) <= aim
+
+        fitting, left = 0, len(units) - start
+        too_many = 1
+        while too_many <= left and fits(too_many):
+            fitting, too_many = too_many, too_many * 2
+        too_many = min(too_many, left + 1)
+        while too_many - fitting > 1:
+            middle = (fitting + too_many) // 2
+            if fits(middle):
+                fitting = middle
+            else:
+                too_many = middle
+        return fitting
+
+
+def _below(piece: _Piece, path: tuple[str, ...]) -> str:
+    """The piece's text under the headings that `path` does not have."""
+    return "\n".join([*piece.path[len(path) :], *([piece.text] if piece.text else [])])
+
+
+def _units(text: str, cut: re.Pattern[str]) -> list[str]:
+    ends = [found.end() for found in cut.finditer(text) if 0 < found.end() < len(text)]
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def _leads_in(unit: str) -> bool:
+    """Whether a line such as "You need:" must not be parted from what follows."""
+    return unit.rstrip().endswith((":", "："))
+
+
+def _separator(unit: str) -> str:
+    return unit[len(unit.rstrip()) :]

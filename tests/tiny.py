@@ -1,0 +1,161 @@
+"""Tiny random models built in code, a byte tokenizer, and the oracle: one full forward pass with a block mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen3Config,
+)
+
+from cache.chat_template import PLAIN
+from cache.keys import digest
+from cache.layout import Plan, Unit
+from cache.model import LanguageModel
+
+VOCABULARY = 300
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 4096,
+    "eos_token_id": 299,
+    "bos_token_id": 298,
+    "pad_token_id": 299,
+}
+CONFIGS: dict[str, Any] = {
+    "llama": lambda: LlamaConfig(**COMMON, num_key_value_heads=2),
+    "llama3-rope": lambda: LlamaConfig(
+        **COMMON,
+        num_key_value_heads=2,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 512,
+        },
+    ),
+    "yarn": lambda: LlamaConfig(
+        **COMMON,
+        num_key_value_heads=2,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 1024,
+        },
+    ),
+    "qwen3": lambda: Qwen3Config(**COMMON, num_key_value_heads=3, head_dim=16),
+    "mistral": lambda: MistralConfig(**COMMON, num_key_value_heads=2, sliding_window=None),
+    "phi3": lambda: Phi3Config(**COMMON, num_key_value_heads=2),
+    "gpt_neox": lambda: GPTNeoXConfig(**COMMON),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=6, n_positions=4096, eos_token_id=299, bos_token_id=298
+    ),
+}
+
+
+class ByteTokenizer:
+    """Bytes as token ids; `<x>` in structural text is one special token (256 + the letter's place)."""
+
+    template = PLAIN
+
+    def encode(self, text: str, *, structural: bool = False) -> list[int]:
+        if structural and len(text) == 3 and text[0] == "<" and text[2] == ">":
+            return [256 + ord(text[1]) - ord("a")]
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < 256).decode(errors="replace")
+
+
+def stock(family: str = "llama", seed: int = 0) -> Any:
+    """Transformers' own tiny model, float32, with weights large enough that a wrong layout shows."""
+    torch.manual_seed(seed)
+    hf = AutoModelForCausalLM.from_config(CONFIGS[family](), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.12)
+    return hf
+
+
+def build(family: str = "llama", seed: int = 0, **options: Any) -> LanguageModel:
+    """The same model for the engine."""
+    return LanguageModel(stock(family, seed), ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options)
+
+
+@dataclass
+class OracleRows:
+    """Tokens of the oracle's single pass, and who sees whom."""
+
+    tokens: list[int]
+    positions: list[int]
+    allowed: Tensor
+
+
+def oracle_rows(plan: Plan) -> OracleRows:
+    """Lay a plan out for one forward pass with a block mask.
+
+    Every module gets a copy of its conditioning prefix, at the distance at which it was encoded, seen by that
+    module alone. Computed tokens see every prompt token before them, and none of the copies.
+    """
+    tokens: list[int] = []
+    positions: list[int] = []
+    block: list[int] = []
+    kind: list[str] = []
+
+    def add(ids: Sequence[int], start: int, number: int, what: str) -> None:
+        tokens.extend(ids)
+        positions.extend(range(start, start + len(ids)))
+        block.extend([number] * len(ids))
+        kind.extend([what] * len(ids))
+
+    for number, span in enumerate(plan.spans):
+        if span.unit is None:
+            add(span.tokens, span.start, number, "computed")
+            continue
+        offset = span.start - span.unit.start
+        for ancestor in list(span.unit.with_ancestors())[:-1]:
+            add(ancestor.tokens, ancestor.start + offset, number, "copy")
+        add(span.tokens, span.start, number, "module")
+    size = len(tokens)
+    allowed = torch.zeros(size, size, dtype=torch.bool)
+    for i in range(size):
+        for j in range(i + 1):
+            same = block[i] == block[j]
+            allowed[i, j] = same if kind[i] != "computed" else (kind[j] != "copy")
+    return OracleRows(tokens, positions, allowed)
+
+
+def oracle_logits(hf: Any, plan: Plan, rotary: bool = True) -> Tensor:
+    """Logits of the plan's last token by one full forward pass. For learned positions copies stand at their own ids."""
+    rows = oracle_rows(plan)
+    positions = torch.tensor([rows.positions])
+    if not rotary:
+        positions = positions.clamp(min=0)
+    else:
+        positions = positions - positions.min().clamp(max=0)  # a shift of all ids changes nothing
+    with torch.no_grad():
+        out = hf(input_ids=torch.tensor([rows.tokens]), position_ids=positions, attention_mask=rows.allowed[None, None])
+    return out.logits[0, -1]
+
+
+def make_unit(name: str, text: str, prefix: Unit | None = None, start: int | None = None) -> Unit:
+    """A unit of the bytes of a text."""
+    base = 0 if prefix is None else prefix.start + len(prefix.tokens)
+    return Unit(name=name, tokens=tuple(text.encode()), start=base if start is None else start, prefix=prefix)
