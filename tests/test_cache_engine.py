@@ -99,3 +99,210 @@ def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kerne
         assert (logits - expected).abs().max() < TOLERANCE
     assert first.usage.computed == plan.num_tokens
     assert second.usage.module == sum(len(unit.tokens) for unit in (SYSTEM, A, B, C))
+
+
+def test_order_of_import_and_history_change_nothing() -> None:
+    """Requests a; a b; b on one engine: each equals a fresh engine's answer (Prompt Cache's code fails this)."""
+    plans = [placed("llama", SYSTEM, *parts, QUESTION) for parts in ((A,), (A, B), (B,), (B, A))]
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        for plan in plans:
+            answer(engine, plan)
+            answer(engine, plan)
+    hf = stock()
+    for i, plan in enumerate(plans):
+        expected = oracle_logits(hf, plan)
+        for logits in recorder.logits[2 * i : 2 * i + 2]:
+            assert (logits - expected).abs().max() < TOLERANCE
+
+
+def test_a_module_moved_by_1000_equals_one_encoded_there() -> None:
+    model = build()
+    recorder = Recorder(model)
+    moved = A
+    there = make_unit("there", bytes(A.tokens).decode(), None, start=1000 + A.start)
+    here = make_unit("here", bytes(A.tokens).decode(), None, start=A.start)
+    question = tuple(QUESTION.encode())
+    with running(model) as engine:
+        for unit in (there, here):
+            spans = (
+                Span(start=1000 + moved.start, tokens=unit.tokens, unit=unit),
+                Span(start=1000 + moved.start + len(unit.tokens), tokens=question),
+            )
+            answer(engine, Plan(spans=spans))
+    assert (recorder.logits[0] - recorder.logits[1]).abs().max() < TOLERANCE
+
+
+def test_a_restart_from_disk_is_bit_equal(tmp_path: Path) -> None:
+    plan = placed("llama", SYSTEM, A, B, QUESTION)
+    rows = []
+    for _ in range(2):
+        model = build()
+        recorder = Recorder(model)
+        with running(model, disk=DiskTier(tmp_path, 1 << 30)) as engine:
+            completion = answer(engine, plan)
+            rows.append((completion, recorder.logits[-1]))
+    assert {use.source for use in rows[0][0].modules} == {"computed"}
+    assert {use.source for use in rows[1][0].modules} == {"disk"}
+    assert rows[1][0].usage.module == sum(len(unit.tokens) for unit in (SYSTEM, A, B))
+    assert torch.equal(rows[0][1], rows[1][1])
+
+
+def test_a_corrupted_module_file_is_computed_again(tmp_path: Path) -> None:
+    plan = placed("llama", SYSTEM, A, B, QUESTION)
+    with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
+        answer(engine, plan)
+        key = engine.call(lambda store: store.key(A, "public"))
+    file = next(path for path in tmp_path.iterdir() if path.stem == key.replace(":", "-"))
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    model = build()
+    recorder = Recorder(model)
+    with running(model, disk=DiskTier(tmp_path, 1 << 30)) as engine:
+        completion = answer(engine, plan)
+    by_name = {use.name: use for use in completion.modules}
+    assert (by_name["a"].source, by_name["a"].miss_reason) == ("computed", "load failed")
+    assert by_name["b"].source == "disk"
+    assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_batch_neighbours_change_nothing() -> None:
+    """Greedy text of conversations decoded in one packed pass equals one by one, and passes are shared."""
+    model = build()
+    plans = [
+        placed("llama", SYSTEM, *parts, question)
+        for parts, question in (((A, B), "one?"), ((B, A), "two, please?"), ((C, A), "3"), ((), "nothing at all"))
+    ]
+    with running(model) as engine:
+        alone = [answer(engine, plan, 24) for plan in plans]
+    rows_per_pass: list[int] = []
+    forward = model.forward
+    model.forward = lambda *args: (rows_per_pass.append(len(args[2])), forward(*args))[1]  # type: ignore[method-assign]
+    with running(model) as engine:
+        generations = [engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=24))) for plan in plans]
+        together = [generation.completion for generation in generations]
+    assert max(rows_per_pass) == len(plans)
+    assert [c.tokens for c in together] == [c.tokens for c in alone]
+
+
+def test_a_second_turn_computes_only_what_is_new() -> None:
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        first_plan = placed("llama", SYSTEM, A, QUESTION)
+        first = answer(engine, first_plan, 12, session="s")
+        assert first.tokens is not None
+        turn = bytes(t for t in first.tokens if t < 256)
+        spans = (
+            *first_plan.spans[:-1],
+            Span(start=first_plan.spans[-1].start, tokens=(*QUESTION.encode(), *first.tokens)),
+        )
+        at = spans[-1].end
+        spans = (*spans, Span(start=at, tokens=B.tokens, unit=B))
+        spans = (*spans, Span(start=spans[-1].end, tokens=tuple(b"And gift cards?")))
+        plan = Plan(spans=spans)
+        second = answer(engine, plan, session="s")
+    assert turn is not None
+    fed = len(QUESTION) + len(first.tokens) - 1  # the last sampled token was never fed
+    assert second.usage.session == fed
+    assert second.usage.prefix == 0
+    assert second.usage.computed == 1 + len("And gift cards?") + len(B.tokens)
+    assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_prefix_reuse_is_exact_and_cut_at_any_token() -> None:
+    model = build()
+    recorder = Recorder(model)
+    texts = ["The same long beginning, then this.", "The same long beginning, then that!", "The same short one"]
+    with running(model) as engine:
+        completions = [answer(engine, plan_of(text), reuse="prefix") for text in texts]
+    assert [c.usage.prefix for c in completions] == [0, len("The same long beginning, then th"), len("The same ")]
+    assert all(c.exact for c in completions)
+    for text, logits in zip(texts, recorder.logits, strict=True):
+        assert (logits - oracle_logits(stock(), plan_of(text))).abs().max() < TOLERANCE
+
+
+def test_with_reuse_off_everything_is_computed_and_nothing_kept() -> None:
+    plan = placed("llama", SYSTEM, A, QUESTION)
+    with running(build()) as engine:
+        for _ in range(2):
+            completion = answer(engine, plan, reuse="off")
+            assert completion.usage.computed == completion.usage.prompt_tokens == plan.num_tokens
+            assert {use.miss_reason for use in completion.modules} == {"bypassed"}
+            assert completion.exact
+        assert engine.call(lambda store: store.allocator.free_slots == store.allocator.capacity)
+
+
+def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
+    from cache.layout import end_computed
+
+    model = build()
+    recorder = Recorder(model)
+    plan = Plan(spans=end_computed(plan_of(SYSTEM, A).spans))
+    with running(model) as engine:
+        completion = answer(engine, plan)
+        again = answer(engine, plan)
+    assert completion.usage.prompt_tokens == len(SYSTEM.tokens) + len(A.tokens)
+    assert again.usage.computed == 1
+    assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_memory_too_small_for_everything_evicts_and_stays_right() -> None:
+    model = build()
+    recorder = Recorder(model)
+    bytes_per_token = model.info.kv.bytes_per_token
+    units = [make_unit(f"m{i}", f"Document number {i} says {i * i}.", SYSTEM) for i in range(12)]
+    plans = [placed("llama", SYSTEM, units[i], units[(5 * i + 3) % 12], f"What does {i} say?") for i in range(12)]
+    hf = stock()
+    with running(model, memory=160 * bytes_per_token) as engine:
+        for plan in plans + plans[::-1]:
+            answer(engine, plan)
+        evictions = engine.call(lambda store: dict(store.evictions))
+    assert evictions["module"] > 0
+    for plan, logits in zip(plans + plans[::-1], recorder.logits, strict=True):
+        assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
+
+
+def test_a_request_larger_than_memory_is_refused_in_one_line() -> None:
+    from cache.errors import CapacityError
+
+    model = build()
+    with running(model, memory=64 * model.info.kv.bytes_per_token) as engine:
+        with pytest.raises(CapacityError, match="tokens of KV memory are needed"):
+            answer(engine, plan_of("x" * 100))
+        assert answer(engine, plan_of("short")).usage.prompt_tokens == 5
+
+
+def test_cancelling_frees_the_rows_and_keeps_the_prefix() -> None:
+    with running(build()) as engine:
+        generation = engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=3000)))
+        next(iter(generation))
+        generation.cancel()
+        assert generation.completion.finish_reason == "cancelled"
+        assert 0 < generation.completion.usage.completion_tokens < 3000
+        again = answer(engine, plan_of(SYSTEM, A, QUESTION))
+        assert again.usage.computed == 1
+
+
+def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
+    with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
+        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60) == 4
+        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60) == 0
+        completion = answer(engine, placed("llama", SYSTEM, C, A, QUESTION))
+        assert {use.source for use in completion.modules} == {"device"}
+        assert completion.usage.computed == len(QUESTION)
+
+
+def test_a_module_shared_by_two_requests_is_read_once() -> None:
+    """One item for the shared extent, whatever the number of conversations that read it."""
+    from cache.extents import Extent
+    from cache.items import Chunk, View, plan_items
+
+    shared = Extent(0, 10)
+    chunks = [
+        Chunk(first=4, last=5, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i)]) for i in range(3)
+    ]
+    items = plan_items(chunks)
+    assert sum(item.extent == shared for item in items) == 1

@@ -1,0 +1,23 @@
+"""What a measurement ran on, as one line for people."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+
+def describe_machine() -> str:
+    """Processor, cores, memory bandwidth is not measured; versions that matter for speed."""
+    return f"{processor()}, {torch.get_num_threads()} threads at most, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def processor() -> str:
+    """Name of the processor as the system gives it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
