@@ -59,7 +59,10 @@ class DiskTier:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(f"*{SUFFIX}"):
             self._adopt(path)
-        for leftover in folder.glob("*.tmp"):
+
+    def remove_leftovers(self) -> None:
+        """Remove half-written files of a process that died. Only for the one process that writes here."""
+        for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 
     @property

@@ -32,6 +32,7 @@ from cache.layout import Plan, Unit
 from cache.model import LanguageModel
 from cache.pml import Module, Prompt, Schema
 from cache.request import FinishReason, Generation, Request
+from cache.sampling import loop_length
 from cache.scheduler import Share, schedule
 from cache.store import Store
 
@@ -260,6 +261,9 @@ class Engine:
         if token in self.model.info.stop_tokens:
             return "stop"
         running.answer.append(token)
+        if loop := loop_length(running.answer):
+            del running.answer[-loop:]
+            return "repeated"
         if running.sequence.is_full:
             return "length"
         running.sequence.append(token)

@@ -21,7 +21,8 @@ from cache.store import MissReason, Source
 Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "repeated", "cancelled"]
+"""repeated: the answer began to say the same again; the repetition was dropped from `Completion.text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

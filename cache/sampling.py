@@ -36,6 +36,18 @@ class Sampling:
             raise ValueError("an empty stop string would end every answer at once")
 
 
+def loop_length(tokens: Sequence[int], shortest: int = 8, longest: int = 80) -> int:
+    """How many tokens at the end say again, one for one, what the tokens before them said; 0 if none do.
+
+    Small models fall into loops under greedy decoding; what follows the first repetition is never wanted.
+    """
+    size = len(tokens)
+    for length in range(shortest, min(longest, size // 2) + 1):
+        if tokens[size - length :] == tokens[size - 2 * length : size - length]:
+            return length
+    return 0
+
+
 class Sampler:
     """Picks tokens for one request; its random numbers are its own, so batch neighbours change nothing."""
 

@@ -26,7 +26,7 @@ from cache.arena import Arena
 from cache.disk import DiskTier, Header, LoadFailed
 from cache.errors import CapacityError
 from cache.extents import Extent, ExtentAllocator
-from cache.keys import digest, token_bytes, unit_key
+from cache.keys import PUBLIC_TENANT, digest, token_bytes, unit_key
 from cache.layout import Unit
 from cache.prefixes import Node, PrefixTree
 
@@ -96,7 +96,7 @@ class Store:
 
     # --- modules -------------------------------------------------------------------------------------------
 
-    def key(self, unit: Unit, tenant: str) -> str:
+    def key(self, unit: Unit, tenant: str = PUBLIC_TENANT) -> str:
         """Content address of a unit for this store's model."""
         return unit_key(unit, fingerprint=self.fingerprint, tenant=tenant)
 
