@@ -21,6 +21,14 @@ _MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
 )
 
 
+# What old files really use. Left to itself, charset-normalizer takes English with curly quotes for DOS text.
+_LEGACY = (
+    *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874"),
+    *("iso8859_2", "iso8859_5", "iso8859_7", "koi8_r", "koi8_u"),
+    *("gb18030", "big5", "cp932", "euc_jp", "cp949", "euc_kr"),
+)
+
+
 def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
     """The file's text.
 
@@ -64,12 +72,12 @@ def _damaged_utf8(data: bytes) -> str | None:
 
 
 def _guessed(data: bytes) -> str | None:
-    matches = charset_normalizer.from_bytes(data)
+    matches = charset_normalizer.from_bytes(data, cp_isolation=list(_LEGACY))
     best = matches.best()
     if best is None:
         return None
-    # Short Western texts, even English ones with curly quotes, look just as good in Central European and DOS
-    # encodings; Windows-1252 is by far the likeliest where it reads about as well.
+    # Short Western texts look just as good in Central European or Japanese encodings; Windows-1252 is by far
+    # the likeliest where it reads about as well.
     for match in matches:
         if (
             "cp1252" in match.could_be_from_charset

@@ -41,6 +41,11 @@ class Document:
     content_hash: str
 
 
+def with_headings(heading_path: tuple[str, ...], text: str) -> str:
+    """A text below the headings it stands under, which is how embedders and readers should see it."""
+    return " > ".join(heading_path) + "\n" + text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
     """A part of a document small enough to be retrieved and put into a prompt.
@@ -60,5 +65,5 @@ class Passage:
 
     @property
     def text_with_headings(self) -> str:
-        """The heading path on a line of its own, then the text: what an embedder should see."""
-        return " > ".join(self.heading_path) + "\n" + self.text
+        """The heading path on a line of its own, then the text."""
+        return with_headings(self.heading_path, self.text)

@@ -34,7 +34,7 @@ class Embedder(Protocol):
 
 
 class HashEmbedder:
-    """Bag of hashed words: deterministic, instant, no model. For tests; it knows no synonyms and no word order."""
+    """Bag of hashed words: deterministic, no model. For tests; knows no synonyms, no word order."""
 
     def __init__(self, dimension: int = 256) -> None:
         self.name = f"hash-{dimension}"

@@ -1,6 +1,6 @@
 """The YAML block that site generators (Jekyll, Hugo, Docusaurus) keep at the top of a page.
 
-Only its title is used. Text that a page keeps in other fields, for its template to place, is not read.
+Gives the fields that are text or a list of texts. Which of them belong to the page is not decided here.
 """
 
 import re
@@ -12,8 +12,8 @@ _TITLE_LINE = re.compile(r"^title:[ \t]*(.*)$", re.MULTILINE)
 _MAX_CHARACTERS = 64 * 1024  # no real block is larger, and the YAML parser is slow
 
 
-def split_front_matter(text: str) -> tuple[str | None, str]:
-    """(title, body). The title is None where there is no block, and "" where the block gives none.
+def split_front_matter(text: str) -> tuple[dict[str, str] | None, str]:
+    """(fields, body). Fields are Markdown, lists as bullet lists; None where the page has no such block.
 
     A block that is not a mapping is text between two rules and stays in the body.
     """
@@ -26,10 +26,15 @@ def split_front_matter(text: str) -> tuple[str | None, str]:
         fields = yaml.load(block, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError):  # mostly a title with an unquoted colon
         line = _TITLE_LINE.search(block)
-        return (line[1].strip(" \t\"'"), body) if line else (None, text)
+        return ({"title": line[1].strip(" \t\"'")}, body) if line else (None, text)
     if fields is None:
-        return "", body
+        return {}, body
     if not isinstance(fields, dict):
         return None, text
-    title = fields.get("title", "")
-    return (title if isinstance(title, str) else ""), body
+    return {name: _markdown(value) for name, value in fields.items() if isinstance(name, str)}, body
+
+
+def _markdown(value: object) -> str:
+    if isinstance(value, list):
+        return "\n".join(f"- {' '.join(item.split())}" for item in value if isinstance(item, str))
+    return value if isinstance(value, str) else ""

@@ -65,6 +65,7 @@ def _walk(root: Tag, skip: Callable[[Tag], bool]) -> Iterator[tuple[PageElement,
 @dataclass(slots=True)
 class _List:
     next_number: int | None  # None for bullets
+    depth: int  # 0 for an outermost list
     is_layout: bool = False  # a list around whole sections: no markers, its contents are ordinary blocks
 
 
@@ -109,7 +110,8 @@ class _Writer:
         elif tag.name in ("ul", "ol", "dl"):
             start = str(tag.get("start", "1"))
             number = int(start) if start.isascii() and start.isdigit() else 1
-            self.lists.append(_List(number if tag.name == "ol" else None))
+            depth = self.lists[-1].depth + 1 if self._in_list() else 0
+            self.lists.append(_List(number if tag.name == "ol" else None, depth))
         elif tag.name in ("li", "dt") and self.lists:
             self._start_item(self.lists[-1])
         elif tag.name == "table" and is_data(tag):
@@ -132,7 +134,9 @@ class _Writer:
                 self.headings -= 1
             elif tag.name in ("ul", "ol", "dl"):
                 self.lists.pop()
-                if not self._in_list():
+                if self._in_list():  # what follows belongs to the item around the inner list
+                    self.items.append(_Item(_indent(self.lists[-1].depth + 1)))
+                else:
                     self.end_of_list()
 
     def end_of_paragraph(self, kind: BlockKind = "text", level: int = 0, ending: str = "") -> None:
@@ -164,8 +168,7 @@ class _Writer:
             marker = f"{current.next_number}. "
             current.next_number += 1
         if not current.is_layout:
-            depth = sum(not open_list.is_layout for open_list in self.lists) - 1
-            self.items.append(_Item("  " * min(depth, _MAX_INDENT) + marker))
+            self.items.append(_Item(_indent(current.depth) + marker))
 
     def _put(self, kind: BlockKind, text: str, level: int = 0) -> None:
         if not text:
@@ -179,6 +182,10 @@ class _Writer:
             self.items[-1].text += separator + text
         else:
             self.items[-1].text = text
+
+
+def _indent(depth: int) -> str:
+    return "  " * min(depth, _MAX_INDENT)
 
 
 def _one_line(cell: Tag) -> str:

@@ -9,12 +9,19 @@ from collections.abc import Callable
 from bs4 import Tag
 
 _MAX_SPAN = 50  # what a page can ask for in one attribute is not bounded otherwise
-_PAGE_PARTS = ["table", "h1", "h2", "h3", "h4", "h5", "h6"]
+_PAGE_PARTS = frozenset(("table", "h1", "h2", "h3", "h4", "h5", "h6"))
 
 
 def is_data(table: Tag) -> bool:
     """Whether the table holds data and does not merely arrange parts of a page."""
-    return table.find(_PAGE_PARTS) is None
+    waiting = list(table.contents)  # find() would go to the deepest element first, for every nested table
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Tag):
+            if node.name in _PAGE_PARTS:
+                return False
+            waiting.extend(node.contents)
+    return True
 
 
 def table_lines(table: Tag, text_of: Callable[[Tag], str]) -> list[str]:

@@ -1,5 +1,7 @@
 """The vector index: exact inner-product search over normalised vectors; the only file that imports faiss.
 
+A passage may have several vectors; it is found once, by its best one.
+
 An index is a snapshot that never changes: `updated` gives a new one, and whoever holds the old one goes on
 reading it. It is rebuildable from the stored passages, so a damaged file is refused, not repaired. Knows
 passage numbers only, not texts; no filters, no approximate search.
@@ -8,7 +10,8 @@ passage numbers only, not texts; no filters, no approximate search.
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,8 +38,6 @@ class _Header:
     embedder: str
     dimension: int
     generation: int
-    count: int
-    payload_hash: str
 
 
 class VectorIndex:
@@ -46,7 +47,7 @@ class VectorIndex:
         self._embedder = embedder
         self._dimension = dimension
         self._generation = 0
-        self._faiss = faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
+        self._faiss: faiss.IndexIDMap = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
 
     @property
     def embedder(self) -> str:
@@ -63,7 +64,13 @@ class VectorIndex:
         """How many updates led here. Stored with the vectors, to compare with what the database expects."""
         return self._generation
 
+    @property
+    def passage_ids(self) -> frozenset[int]:
+        """The passages that can be found, to compare with those the database holds."""
+        return frozenset(faiss.vector_to_array(self._faiss.id_map).tolist())
+
     def __len__(self) -> int:
+        """The number of vectors."""
         return int(self._faiss.ntotal)
 
     def updated(
@@ -74,17 +81,16 @@ class VectorIndex:
     ) -> "VectorIndex":
         """A new index without `removed_ids` (unknown ones do no harm) and with the added vectors.
 
-        An id that is added replaces its earlier vector. `added_vectors` has shape [len(added_ids), dimension].
-        Raises RetrievalError when the vectors do not fit, or an id comes twice. Takes one copy of the index.
+        `added_vectors` has one row for each of `added_ids`. The rows of one passage may be several; together
+        they replace those it had before. Raises RetrievalError when the vectors do not fit. Takes a copy of
+        the index: update with many passages at once.
         """
         vectors = np.zeros((0, self._dimension), np.float32) if added_vectors is None else added_vectors
         self._check(vectors, len(added_ids))
-        if len(set(added_ids)) != len(added_ids):
-            raise RetrievalError("a passage number is given twice among the vectors to add")
         new = self._like(faiss.clone_index(self._faiss), self._generation + 1)
         gone = np.array([*removed_ids, *added_ids], dtype=np.int64)
         if len(gone) and len(new):
-            new._faiss.remove_ids(gone)  # faiss would keep both vectors of an id and return it twice
+            new._faiss.remove_ids(faiss.IDSelectorBatch(gone))
         if len(added_ids):
             new._faiss.add_with_ids(
                 np.ascontiguousarray(vectors, dtype=np.float32), np.array(added_ids, dtype=np.int64)
@@ -96,18 +102,18 @@ class VectorIndex:
 
         Raises RetrievalError for a vector of another dimension.
         """
-        self._check(vector[np.newaxis], 1)
-        if k < 1 or not len(self):
-            return []
-        # Counts for the calling thread only, hence here: more threads make one query over ten times slower.
-        faiss.omp_set_num_threads(1)
-        scores, ids = self._faiss.search(
-            np.ascontiguousarray(vector[np.newaxis], np.float32), min(k, len(self))
-        )
-        hits = [
-            Hit(int(id_), float(score)) for id_, score in zip(ids[0], scores[0], strict=True) if id_ != -1
-        ]
-        return sorted(hits, key=lambda hit: (-hit.score, hit.id))
+        query = np.ascontiguousarray(vector[np.newaxis], np.float32)
+        self._check(query, 1)
+        best: dict[int, float] = {}
+        wanted = 0
+        while len(best) < k and wanted < len(self):  # several vectors may be of one passage
+            wanted = min(max(4 * k, 4 * wanted), len(self))
+            with _one_thread():
+                scores, ids = self._faiss.search(query, wanted)
+            for id_, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
+                best.setdefault(id_, score)
+        hits = [Hit(id_, score) for id_, score in best.items()]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.id))[: max(k, 0)]
 
     def save(self, path: Path) -> None:
         """Write the index to one file, which at any moment is either the old one or the new one, complete.
@@ -115,14 +121,9 @@ class VectorIndex:
         Raises OSError when the folder cannot be written.
         """
         payload = faiss.serialize_index(self._faiss).tobytes()
-        header = _Header(
-            embedder=self._embedder,
-            dimension=self._dimension,
-            generation=self._generation,
-            count=len(self),
-            payload_hash=content_hash(payload),
-        )
-        _replace(path, _MAGIC + json.dumps(asdict(header)).encode("ascii") + b"\n" + payload)
+        header = _Header(embedder=self._embedder, dimension=self._dimension, generation=self._generation)
+        data = json.dumps(asdict(header)).encode("ascii") + b"\n" + payload
+        _replace(path, _MAGIC + content_hash(data).encode("ascii") + b"\n" + data)
 
     @classmethod
     def load(cls, path: Path, embedder: str, dimension: int) -> "VectorIndex":
@@ -131,38 +132,33 @@ class VectorIndex:
         Raises IndexDamaged when the file is missing, truncated, altered, or of another embedder or dimension.
         """
         try:
-            magic, header_line, payload = _three_parts(path.read_bytes())
+            content = path.read_bytes()
         except OSError as error:
-            raise IndexDamaged(
-                path, "no index file" if isinstance(error, FileNotFoundError) else str(error)
-            ) from None
-        if magic != _MAGIC:
+            reason = "no index file" if isinstance(error, FileNotFoundError) else str(error)
+            raise IndexDamaged(path, reason) from None
+        if not content.startswith(_MAGIC):
             raise IndexDamaged(path, "not a vector index of this program")
-        try:
-            header = _Header(**json.loads(header_line))
-        except (ValueError, TypeError):
-            raise IndexDamaged(path, "the header is damaged") from None
-        if (header.embedder, header.dimension) != (embedder, dimension):
-            raise IndexDamaged(
-                path, f"made by {header.embedder} ({header.dimension} numbers), not {embedder} ({dimension})"
-            )
-        if content_hash(payload) != header.payload_hash:
+        stored_hash, _, data = content[len(_MAGIC) :].partition(b"\n")
+        if content_hash(data).encode("ascii") != stored_hash:
             raise IndexDamaged(path, "truncated or altered")
-        index = cls(embedder, dimension)._like(
-            faiss.deserialize_index(np.frombuffer(payload, dtype=np.uint8)), header.generation
-        )
-        assert len(index) == header.count, "the hash is right, so the count must be"
-        return index
+        header_line, _, payload = data.partition(b"\n")
+        header = _Header(**json.loads(header_line))
+        if (header.embedder, header.dimension) != (embedder, dimension):
+            made_by = f"made by {header.embedder} with {header.dimension} numbers a vector"
+            raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
+        vectors = faiss.deserialize_index(np.frombuffer(payload, dtype=np.uint8))
+        return cls(embedder, dimension)._like(vectors, header.generation)
 
-    def _like(self, vectors: faiss.IndexIDMap2, generation: int) -> "VectorIndex":
+    def _like(self, vectors: faiss.Index, generation: int) -> "VectorIndex":
         other = VectorIndex(self._embedder, self._dimension)
+        assert isinstance(vectors, faiss.IndexIDMap)
         other._faiss, other._generation = vectors, generation
         return other
 
     def _check(self, vectors: Vectors, count: int) -> None:
         if vectors.shape != (count, self._dimension):
             raise RetrievalError(
-                f"vectors of shape {list(vectors.shape)} do not fit an index of {self._embedder}, which needs "
+                f"vectors of shape {list(vectors.shape)} do not fit an index of {self._embedder}, made for "
                 f"{[count, self._dimension]}; rebuild the index after a change of embedder"
             )
         if not np.isfinite(vectors).all():
@@ -171,9 +167,19 @@ class VectorIndex:
             )
 
 
-def _three_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    header, _, payload = data[len(_MAGIC) :].partition(b"\n")
-    return data[: len(_MAGIC)], header, payload
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Search in the calling thread alone: starting others takes longer than one query.
+
+    The number counts for the calling thread only, so it is set for each search. Torch reads the same one, so
+    it is given back.
+    """
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -15,7 +15,7 @@ class Retriever:
     def __init__(self, embedder: Embedder, index: VectorIndex) -> None:
         if (embedder.name, embedder.dimension) != (index.embedder, index.dimension):
             raise RetrievalError(
-                f"the index holds vectors of {index.embedder}, the embedder is {embedder.name}; rebuild the index"
+                f"the index is of {index.embedder}, the embedder is {embedder.name}; rebuild the index"
             )
         self.embedder = embedder
         self.index = index

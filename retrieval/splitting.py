@@ -1,27 +1,17 @@
 """A document cut into passages: by its structure first, by length second.
 
-Small neighbouring sections under the same heading are joined, sections that are too long are cut between
-blocks, then lines (list items, table rows), sentences, words, and at last characters. Every word of the
-document is in a passage, in order; a heading is in the heading path of its passages, or a line of their text
-where several sections were joined. Passages do not overlap: each is read by the model once, on its own.
+Small neighbouring sections under the same heading are joined; sections that are too long are cut, at best
+between blocks (see `cutting`). Every word of the document is in a passage, in order; a heading is in the
+heading path of its passages, or a line of their text where several sections were joined. Passages do not
+overlap: the model reads each of them once, on its own.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from retrieval.cutting import CountTokens, cut
 from retrieval.documents import Block, Document, Passage
 
-CountTokens = Callable[[str], int]
-
-# Where a text may be cut, the best place first. Separators stay with what stands before them.
-_CUTS = (
-    re.compile(r"\n\n+"),
-    re.compile(r"\n"),
-    re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？；])"),
-    re.compile(r"\s+"),
-    re.compile(r""),
-)
 _JOIN_UP_TO = 0.6  # of max_tokens: sections are joined while they stay below this
 _TINY = 0.12  # of max_tokens: a piece below this is joined as long as the whole stays within max_tokens
 _LONGEST_HEADING = 0.25  # of max_tokens: longer ones are text
@@ -44,7 +34,7 @@ class _Piece:
 
 
 def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) -> tuple[Passage, ...]:
-    """Cut a document into passages of at most `max_tokens` tokens of text each, as `count_tokens` counts them.
+    """Cut a document into passages of at most `max_tokens` tokens of text each, counted by `count_tokens`.
 
     Deterministic. The heading path comes on top of the limit; each of its headings has at most a quarter of
     it. Raises ValueError for a limit below 16 tokens.
@@ -84,7 +74,7 @@ class _Splitter:
             seen_heading = True
             if repeats_title:
                 continue
-            while open_sections[-1].level >= block.level:
+            while len(open_sections) > 1 and open_sections[-1].level >= block.level:
                 open_sections.pop()
             parent = open_sections[-1]
             section = _Section(path=(*parent.path, block.text), level=block.level)
@@ -97,11 +87,12 @@ class _Splitter:
 
     def pieces(self, section: _Section) -> list[_Piece]:
         """The section and all below it, cut where too long and joined where too short."""
-        own = self._cut("\n\n".join(section.texts)) if section.texts else []
+        own = cut("\n\n".join(section.texts), self.count, self.limit)
         found = [_Piece(section.path, text, is_whole=len(own) == 1) for text in own]
         for child in section.children:
             found += self.pieces(child)
-        return self._joined(found, section.path) if found else [_Piece(section.path, "")]
+        joined = self._joined(found, section.path) if found else [_Piece(section.path, "")]
+        return joined if len(joined) == 1 else [replace(piece, is_whole=False) for piece in joined]
 
     def _joined(self, pieces: Sequence[_Piece], path: tuple[str, ...]) -> list[_Piece]:
         result: list[_Piece] = []
@@ -124,71 +115,7 @@ class _Splitter:
         has_tiny = any(self.count(piece.text) <= self.limit * _TINY for piece in (first, second))
         return _Piece(path, text, is_whole) if has_tiny and length <= self.limit else None
 
-    def _cut(self, text: str) -> list[str]:
-        """Parts of the text within the limit, of about equal length."""
-        total = self.count(text)
-        if total <= self.limit:
-            return [text]
-        parts = -(-total // self.limit)
-        aim = min(self.limit, int(total / parts * 1.15))
-        return list(self._fill(text, aim, _CUTS))
-
-    def _fill(self, text: str, aim: int, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:
-        """Parts of about `aim` tokens, cut at the first of `cuts`; at finer ones only what exceeds the limit."""
-        units = _units(text, cuts[0])
-        start = 0
-        while start < len(units):
-            number = self._how_many(units, start, aim)
-            if number:
-                while number > 1 and start + number < len(units) and _leads_in(units[start + number - 1]):
-                    number -= 1
-                part = "".join(units[start : start + number]).strip()
-                start += number
-                if part:
-                    yield part
-            elif self.count(units[start].strip()) <= self.limit:
-                yield units[start].strip()
-                start += 1
-            else:
-                assert len(cuts) > 1, "count_tokens counts one character as more than the limit"
-                *parts, rest = self._fill(units[start], aim, cuts[1:])
-                yield from parts
-                units[start] = rest + _separator(units[start])
-
-    def _how_many(self, units: Sequence[str], start: int, aim: int) -> int:
-        """How many units from `start` fit into `aim` tokens: doubling, then halving, to count seldom."""
-
-        def fits(number: int) -> bool:
-            return self.count("".join(units[start : start + number]).strip()) <= aim
-
-        fitting, left = 0, len(units) - start
-        too_many = 1
-        while too_many <= left and fits(too_many):
-            fitting, too_many = too_many, too_many * 2
-        too_many = min(too_many, left + 1)
-        while too_many - fitting > 1:
-            middle = (fitting + too_many) // 2
-            if fits(middle):
-                fitting = middle
-            else:
-                too_many = middle
-        return fitting
-
 
 def _below(piece: _Piece, path: tuple[str, ...]) -> str:
     """The piece's text under the headings that `path` does not have."""
     return "\n".join([*piece.path[len(path) :], *([piece.text] if piece.text else [])])
-
-
-def _units(text: str, cut: re.Pattern[str]) -> list[str]:
-    ends = [found.end() for found in cut.finditer(text) if 0 < found.end() < len(text)]
-    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
-
-
-def _leads_in(unit: str) -> bool:
-    """Whether a line such as "You need:" must not be parted from what follows."""
-    return unit.rstrip().endswith((":", "："))
-
-
-def _separator(unit: str) -> str:
-    return unit[len(unit.rstrip()) :]

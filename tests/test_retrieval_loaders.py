@@ -1,0 +1,148 @@
+"""What every format has in common: refusals, encodings, titles, hashes. The formats have their own tests."""
+
+import codecs
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from retrieval.characters import readable
+from retrieval.documents import content_hash
+from retrieval.errors import UnreadableDocument
+from retrieval.loaders import SUPPORTED, load
+
+WESTERN = "Les frais de livraison s'élèvent à 4,95 €. Où êtes-vous ?"
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def reason(path: Path, **options: int) -> str:
+    with pytest.raises(UnreadableDocument) as caught:
+        load(path, **options)
+    assert caught.value.path == path
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+def text_of(path: Path) -> str:
+    return "\n".join(block.text for block in load(path).blocks)
+
+
+@pytest.mark.parametrize("suffix", sorted(SUPPORTED))
+def test_every_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"file{suffix}"
+    noise = random.Random(0).randbytes(3000)
+    assert reason(put(path, b"")) == "empty file"
+    assert reason(put(path, b" \r\n\t\n")) == "no text in it"
+    assert reason(put(path, codecs.BOM_UTF8)) == "no text in it"
+    assert reason(put(path, b"%PDF-1.4\n\0\1\2 text")) == f"not text: binary content in a {suffix} file"
+    assert reason(put(path, noise.replace(b"\0", b""))) == f"not text: binary content in a {suffix} file"
+    assert (
+        reason(put(path, codecs.BOM_UTF16_LE + b"\0\xd8\0")) == f"not text: binary content in a {suffix} file"
+    )
+
+
+@pytest.mark.parametrize("suffix", sorted(SUPPORTED))
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
+def test_every_format_reads_every_encoding(tmp_path: Path, suffix: str, encoding: str) -> None:
+    assert text_of(put(tmp_path / f"a{suffix}", WESTERN.encode(encoding))) == WESTERN
+
+
+def test_more_encodings(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    chinese = "退款将在五个工作日内退回原支付方式。请保留订单号。"
+    quotes = "It’s “free” – returns within 30 days cost €3.50."
+    assert text_of(put(path, chinese.encode("gb18030"))) == chinese
+    assert text_of(put(path, quotes.encode("cp1252"))) == quotes
+    damaged = "Größe, Länge, Höhe, Gerät, für, Tür, Öl, Übung, Maß, süß, früh.".encode() + b"\xff"
+    assert "Größe" in text_of(put(path, damaged))
+
+
+def test_an_html_page_may_declare_its_encoding(tmp_path: Path) -> None:
+    page = '<meta charset="iso-8859-2"><p>Płatność kartą</p>'.encode("iso-8859-2")
+    assert text_of(put(tmp_path / "a.html", page)) == "Płatność kartą"
+    assert "kart" in text_of(put(tmp_path / "b.html", page.replace(b"iso-8859-2", b"no-such")))
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path / "a.md", b"x")
+    assert reason(tmp_path / "missing.md") == "no such file or folder"
+    folder = tmp_path / "folder.md"
+    folder.mkdir()
+    assert reason(folder) == "not a regular file"
+    os.mkfifo(tmp_path / "pipe.md")
+    assert reason(tmp_path / "pipe.md") == "not a regular file"
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert reason(path) == "permission denied"
+
+
+def test_size_limit(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", b"x" * 1001)
+    assert reason(path, max_bytes=1000) == "file is larger than 0.000954 MB"
+    assert load(path, max_bytes=1001).blocks
+    with (tmp_path / "big.txt").open("wb") as file:
+        file.truncate(20 * 2**20 + 1)
+    assert reason(tmp_path / "big.txt") == "file is larger than 20 MB"
+
+
+def test_unsupported_types_name_the_supported_ones(tmp_path: Path) -> None:
+    assert reason(tmp_path / "a.PDF") == f".PDF files are not supported (supported: {' '.join(SUPPORTED)})"
+    assert reason(tmp_path / "LICENSE").startswith("files without a suffix are not supported")
+    assert load(put(tmp_path / "a.TXT", b"text")).blocks
+
+
+def test_messages_are_safe_to_print(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableDocument, match=r"bad\\nname\\x1b.md: no such file or folder$"):
+        load(tmp_path / "bad\nname\x1b.md")
+
+
+def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
+    document = load(put(tmp_path / "a.txt", b"text\r\n"))
+    assert document.content_hash == content_hash(b"text\r\n") != content_hash(b"text\n")
+    assert document.content_hash.startswith("b2:")
+    assert len(document.content_hash) == 3 + 64
+
+
+def test_titles_fall_back_to_the_file_name(tmp_path: Path) -> None:
+    assert (
+        load(put(tmp_path / "order-status_and--tracking.md", b"Text.")).title == "Order status and tracking"
+    )
+    assert load(put(tmp_path / "__.md", b"Text.")).title == "Untitled"
+    long = load(put(tmp_path / "a.md", b"# " + b"word " * 100 + b"\n\nText.")).title
+    assert len(long) == 200
+    assert long.endswith("…")
+
+
+def test_plain_text_keeps_lines_and_finds_title_and_lists(tmp_path: Path) -> None:
+    path = put(
+        tmp_path / "a.txt", b"Opening hours\n\nMonday 9-18\nTuesday 9-18\n \n- one\n- two\r\n\r\n\r\nEnd."
+    )
+    document = load(path)
+    assert document.title == "Opening hours"
+    assert [(block.kind, block.text) for block in document.blocks] == [
+        ("heading", "Opening hours"),
+        ("text", "Monday 9-18\nTuesday 9-18"),
+        ("list", "- one\n- two"),
+        ("text", "End."),
+    ]
+    assert load(put(path, b"A sentence.\n\nAnother one.")).title == "A"
+
+
+def test_a_megabyte_on_one_line(tmp_path: Path) -> None:
+    (block,) = load(put(tmp_path / "a.txt", b"x" * 2**20)).blocks
+    assert len(block.text) == 2**20
+
+
+def test_characters_without_meaning_are_removed() -> None:
+    assert readable("a\r\nb\rc\u2028d") == "a\nb\nc\nd"
+    assert readable("zero\u200bwidth\ufeff so\u00adft \u202eevil\x1b[0m \ud800") == "zerowidth soft evil[0m "
+    assert readable("12\u00a0EUR\u3000e\u0301") == "12 EUR é"
+    assert readable("👩\u200d🔧") == "👩\u200d🔧"

@@ -1,0 +1,143 @@
+"""Markdown pages as site generators know them."""
+
+from pathlib import Path
+
+import pytest
+
+from retrieval.documents import Document
+from retrieval.errors import UnreadableDocument
+from retrieval.loaders import load
+from retrieval.markdown import load_markdown
+
+
+def read(text: str) -> Document:
+    return load_markdown(text.encode(), Path("some-page.md"))
+
+
+def shown(text: str) -> list[tuple[str, str]]:
+    return [(block.kind, block.text) for block in read(text).blocks]
+
+
+def test_structure_and_inline_markup() -> None:
+    document = read(
+        "# Refunds & *returns*\n\nWithin **30 days**, see [the `policy`](/policy) or <https://x.example/a>.\n"
+        "Next line\\\nafter a break ~~old~~ ![an image](a.png).\n\n"
+        "* one\n  more\n* two\n   1. inner\n   2. inner too\n\n3. three\n4. four\n\n> Quoted.\n\n"
+        "```sh\nrun  <this>\n\n  now\n```\n\nHeading two\n---\n"
+    )
+    assert document.title == "Refunds & returns"
+    assert [(block.kind, block.text, block.level) for block in document.blocks] == [
+        ("heading", "Refunds & returns", 1),
+        ("text", "Within 30 days, see the policy or https://x.example/a. Next line\nafter a break old .", 0),
+        ("list", "- one more\n- two\n  1. inner\n  2. inner too", 0),
+        ("list", "3. three\n4. four", 0),
+        ("text", "Quoted.", 0),
+        ("code", "run  <this>\n\n  now", 0),
+        ("heading", "Heading two", 2),
+    ]
+
+
+def test_tables_are_rows_that_say_what_they_mean() -> None:
+    assert shown(
+        "| Service | Price | |\n|---|---|---|\n| *Standard* | EUR 4.95 | free from 60 |\n| Pick up | | |\n"
+    ) == [("table", "Service: Standard; Price: EUR 4.95; free from 60\nService: Pick up")]
+
+
+def test_front_matter_gives_the_title_and_is_not_text() -> None:
+    document = read("---\nlayout: help\ntitle: >-\n  Reset my\n  password\norder: 6\n---\nText.")
+    assert (document.title, [block.text for block in document.blocks]) == ("Reset my password", ["Text."])
+    assert read("---\ntitle: On\n---\nText.").title == "On"
+    assert read("---\ntitle: Hours: when we open\n---\nText.").title == "Hours: when we open"
+    assert read("---\nlayout: x\n...\n# Heading\nText.").title == "Heading"
+    assert read("---\ntitle: [a, b]\n---\nText.").title == "- a - b"
+    assert shown("---\n---\nText.") == [("text", "Text.")]
+
+
+@pytest.mark.parametrize(
+    "text", ["---\nNot yaml, only a rule\n\n---\nText.", "---\ntitle: never closed\n\nText."]
+)
+def test_rules_at_the_top_are_not_front_matter(text: str) -> None:
+    assert "Text." in shown(text)[-1][1]
+    assert len(shown(text)) == 2
+
+
+def test_hostile_front_matter_is_survived() -> None:
+    assert shown("---\na: " + "[" * 3000 + "\n---\nText.")
+    bomb = "a: &a [x,x]\n" + "".join(
+        f"{b}: &{b} [*{a},*{a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
+    )
+    assert shown(f"---\n{bomb}---\nText.") == [("text", "Text.")]
+    assert shown("---\na: !!python/object/apply:os.system ['false']\n---\nText.") == [("text", "Text.")]
+
+
+def test_liquid_is_removed_only_where_a_site_generator_would_see_it() -> None:
+    page = (
+        "{% comment %}hidden{% endcomment %}See {{ site.name }}[us]({{ site.baseurl }}{% link a b.md %}).\n"
+        "{%\n  include alert.html\n  text='x'\n%}\n{% raw %}Use {{ code }}.{% endraw %}\n"
+        "{% capture note %}Kept.{% endcapture %}\n"
+    )
+    assert shown("---\nlayout: x\n---\n" + page) == [
+        ("text", "See us.\n"[:-1]),
+        ("text", "Use {{ code }}. Kept."),
+    ]
+    assert shown("Write `{{ name }}` or {{ name }}.") == [("text", "Write {{ name }} or {{ name }}.")]
+
+
+def test_fields_of_the_page_stand_where_the_page_puts_them() -> None:
+    page = (
+        '---\nids:\n  - "**Passports**"\n  - Driver\'s licences\nn: 3\n---\n'
+        "We take:\n{% include list.html items=page.ids %}\n{{ page.n }} days. {% if page.n %}x{% endif %}"
+    )
+    assert shown(page) == [
+        ("text", "We take:"),
+        ("list", "- Passports\n- Driver's licences"),
+        ("text", "3 days. x"),
+    ]
+
+
+def test_attribute_lists_are_removed_but_not_from_code() -> None:
+    page = '## Terms ## {#terms}\n\n{: .number-list}\n\n1. [Go](x){:class="external"} on `{:ok, x}`\n'
+    assert shown(page) == [("heading", "Terms"), ("list", "1. Go on {:ok, x}")]
+
+
+def test_what_other_markdown_programs_accept() -> None:
+    assert shown("**警告：**我们不建议") == [("text", "警告：我们不建议")]
+    assert shown('![a shot](/a/at 7.09 pm.png "Shot")\n\nText.') == [("text", "Text.")]
+    bare = "---\nlayout: x\n---\nCodes:\n\n| Code | Do |\n|5001 | Sign in|\n|6000 | Wait |\n"
+    assert shown(bare)[1:] == [("table", "Code: 5001; Do: Sign in\nCode: 6000; Do: Wait")]
+
+
+def test_html_inside_markdown_is_read_like_markdown() -> None:
+    page = (
+        '<div class="x">\n  <ol>\n    <li>\n      <p>Place your <b>ID</b>.</p>\n\n'
+        "      <div><script>alert(1)</script></div>\n"
+        "    </li>\n    <li>Hold\n\n     still.</li>\n  </ol>\n</div>\n"
+        "\n<!-- note -->\n<h3><button>Why?</button></h3>\nBecause.\n"
+    )
+    assert shown(page) == [
+        ("list", "1. Place your ID.\n2. Hold still."),
+        ("heading", "Why?"),
+        ("text", "Because."),
+    ]
+
+
+def test_placeholders_are_not_tags() -> None:
+    assert shown("Text STOP <order number> to us<br>now, <b>please</b>.") == [
+        ("text", "Text STOP <order number> to us\nnow, please.")
+    ]
+
+
+def test_indented_code_is_code_unless_the_page_is_html() -> None:
+    assert shown("Run:\n\n    a  b\n    c\n") == [("text", "Run:"), ("code", "a  b\nc")]
+
+
+def test_a_page_that_only_has_template_tags_has_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("---\ntitle: Home\n---\n<h1>{{ site.title }}</h1>\n{% include all.html %}\n")
+    with pytest.raises(UnreadableDocument, match="no text in it"):
+        load(path)
+
+
+@pytest.mark.parametrize("piece", ["> ", "[", "*a ", "{% ", "{{ ", "<div>\n\n", "`", "![](", "- "])
+def test_hostile_repetition_ends_soon(piece: str) -> None:
+    read("---\na: b\n---\nStart.\n\n" + piece * 3000)
