@@ -23,7 +23,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer: source is device, host, disk or computed; computed ones have a miss reason."""
+    """A prompt module of an answer: source is device, host, disk or computed; computed ones have a miss reason.
+
+    document: path of the document whose passage it is; empty for the system text.
+    """
 
     id: str
     document: str

@@ -79,7 +79,6 @@ def _how_many(units: Sequence[str], start: int, measure: _Measure) -> int:
     too_many = 1
     while too_many <= left and measure.is_within_aim("".join(units[start : start + too_many])):
         fitting, too_many = too_many, too_many * 2
-    too_many = min(too_many, left + 1)
     while too_many - fitting > 1:
         middle = (fitting + too_many) // 2
         if measure.is_within_aim("".join(units[start : start + middle])):

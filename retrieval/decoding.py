@@ -45,8 +45,6 @@ def _decoded(data: bytes, declared: str | None) -> str | None:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _strict(data, encoding)
-    if b"\0" in data:
-        return None
     text = _strict(data, "utf-8")
     if text is None and declared:
         text = _strict(data, declared)

@@ -1,0 +1,280 @@
+"""One question to one answer: history -> retrieve -> plan prompt -> engine -> stream -> record.
+
+The question is stored before anything is computed and the answer when it ends, also when the reader has left, so
+nothing that was said is lost. Numbers beside an answer are what the engine counted while it ran.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from app.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
+from app.citing import cite
+from app.errors import DeskError
+from app.answer_rows import AnswerDetails, ModuleDetails
+from app.history import History, PastMessage, new_id
+from app.ingestion import passage_of
+from app.library import Library
+from app.prompting import PromptBuilder, PromptTurn
+from app.search import Search
+from app.settings import Settings
+from app.stored import StoredPassage
+from cache.engine import Engine
+from cache.errors import CacheError, PromptError
+from cache.layout import Plan
+from cache.request import Completion, Generation, Request, Reuse
+from cache.sampling import Sampling
+
+OLDER_TURNS_LEFT_OUT = (
+    "This conversation is longer than the model can read: its oldest questions are left out."
+)
+CUT = "The answer was cut at its length limit."
+STOPPED = "The answer was stopped before its end."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question on its way to the engine."""
+
+    started: float
+    conversation_id: str
+    question_id: str
+    found: Sequence[tuple[StoredPassage, float]]
+    in_prompt: dict[str, StoredPassage]
+    retrieve_ms: float
+    notice: str | None = None
+
+
+class Answering:
+    """Answers questions with the parts of an open desk."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        library: Library,
+        history: History,
+        search: Search,
+        engine: Engine,
+        prompts: PromptBuilder,
+    ) -> None:
+        self.settings, self.library, self.history = settings, library, history
+        self.search, self.engine, self.prompts = search, engine, prompts
+
+    def ask(self, question: str, conversation_id: str | None, reuse: Reuse) -> Stream:
+        """Retrieve, plan and submit. Raises DeskError for a question that cannot be asked."""
+        started = time.perf_counter()
+        question = self._checked(question)
+        past = [] if conversation_id is None else self.history.past(conversation_id)
+        if conversation_id is not None and not past:
+            raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
+        conversation_id = conversation_id or self.history.start_conversation(question)
+        question_id = self.history.record_question(conversation_id, question)
+        found = self._retrieve(question, past)
+        retrieve_ms = (time.perf_counter() - started) * 1e3
+        asked = Asked(
+            started=started,
+            conversation_id=conversation_id,
+            question_id=question_id,
+            found=found,
+            in_prompt={},
+            retrieve_ms=retrieve_ms,
+        )
+        if not found or found[0][1] < self.settings.refuse_below:
+            return Stream(self, replace(asked, found=()), None)
+        turns, in_prompt = self._turns(past, found, question)
+        plan, dropped = self._fit(turns)
+        asked = replace(asked, in_prompt=in_prompt, notice=OLDER_TURNS_LEFT_OUT if dropped else None)
+        sampling = Sampling(max_tokens=self.settings.answer_tokens, temperature=self.settings.temperature)
+        request = Request(plan=plan, sampling=sampling, reuse=reuse, session=conversation_id)
+        return Stream(self, asked, self.engine.submit(request))
+
+    def _checked(self, question: str) -> str:
+        question = question.strip()
+        limit = self.settings.max_question_chars
+        if not question:
+            raise DeskError("the question is empty: write one", code="question-empty")
+        if len(question) > limit:
+            raise DeskError(
+                f"the question has {len(question):,} characters, the limit is {limit:,}: shorten it",
+                code="question-too-long",
+            )
+        return question
+
+    def _retrieve(self, question: str, past: Sequence[PastMessage]) -> list[tuple[StoredPassage, float]]:
+        """Passages with scores, best first. A follow-up is also searched together with the question before it."""
+        earlier = [message.text for message in past if message.role == "user"]
+        queries = [question, f"{earlier[-1]} {question}"] if earlier else [question]
+        hits = self.search.find(queries, self.settings.passages)
+        by_id = {passage.id: passage for passage in self.library.passages([hit.id for hit in hits])}
+        return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
+
+    def _turns(
+        self, past: Sequence[PastMessage], found: Sequence[tuple[StoredPassage, float]], question: str
+    ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
+        """The conversation as prompt turns, and every passage in it by its module's name."""
+        answers = [m for m in past if m.role == "assistant" and not m.refused]
+        ids = {id_ for m in answers for id_ in m.passage_ids if id_ is not None}
+        stored = {passage.id: passage for passage in self.library.passages(sorted(ids))}
+        turns = []
+        for before, message in zip(past, past[1:], strict=False):
+            if message.role == "assistant" and not message.refused and before.role == "user":
+                passages = [stored[id_] for id_ in message.passage_ids if id_ is not None and id_ in stored]
+                turns.append(
+                    PromptTurn(
+                        passages=tuple(passage_of(p) for p in passages),
+                        question=before.text,
+                        answer=message.text,
+                        answer_tokens=message.tokens,
+                    )
+                )
+        new = [
+            passage for passage, _ in reversed(found)
+        ]  # the most relevant stands last, next to the question
+        turns.append(PromptTurn(passages=tuple(passage_of(p) for p in new), question=question))
+        return turns, {passage_of(p).name: p for p in (*stored.values(), *new)}
+
+    def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
+        """The plan of as many of the latest turns as fit with an answer; and how many were left out."""
+        room = self.engine.model.info.max_positions - self.settings.answer_tokens
+        for dropped in range(len(turns)):
+            try:
+                plan = self.engine.lay_out(self.prompts.prompt(turns[dropped:]))
+            except PromptError:
+                continue
+            if plan.next_position <= room:
+                return plan, dropped
+        raise DeskError(
+            f"the question and its passages do not fit the model's {self.engine.model.info.max_positions} positions: "
+            "shorten the question, or lower the settings passages or passage_tokens",
+            code="context-full",
+        )
+
+
+class Stream:
+    """An answer on its way; see `app.desk.AnswerStream`."""
+
+    def __init__(self, desk: Answering, asked: Asked, generation: Generation | None) -> None:
+        self._desk, self._asked, self._generation = desk, asked, generation
+        self._answer: Answer | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self._generation is None:
+            self._record(refusal(self._desk.settings.refusal_text, self._asked))
+            yield self._desk.settings.refusal_text
+            return
+        ended = False
+        try:
+            yield from self._generation
+            ended = True
+        except CacheError as error:
+            ended = True
+            raise DeskError(str(error), code="engine") from error
+        finally:
+            if not ended:  # the reader has left: what there is so far is kept
+                self._generation.cancel()
+            self._finish()
+
+    def cancel(self) -> None:
+        """Stop generating soon."""
+        if self._generation is not None:
+            self._generation.cancel()
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
+        if self._answer is None:
+            raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+        return self._answer
+
+    def _finish(self) -> None:
+        assert self._generation is not None
+        try:
+            completion = self._generation.completion
+        except CacheError:
+            return
+        if completion.text.strip() or completion.finish_reason != "cancelled":
+            self._record(finished(completion, self._asked), completion)
+
+    def _record(self, answer: Answer, completion: Completion | None = None) -> None:
+        in_prompt = self._asked.in_prompt
+        passages = {p.label + p.document: p.id for p, _ in self._asked.found}
+        details = AnswerDetails(
+            question_id=self._asked.question_id,
+            finish_reason="refused" if completion is None else completion.finish_reason,
+            tokens=None if completion is None else completion.tokens,
+            queue_ms=0.0 if completion is None else completion.timings.queue,
+            passage_ids=tuple(passages.get(c.passage + c.document) for c in answer.citations),
+            modules=tuple(
+                ModuleDetails(
+                    name=use.name,
+                    passage=in_prompt[use.name].label if use.name in in_prompt else use.name,
+                    passage_id=in_prompt[use.name].id if use.name in in_prompt else None,
+                )
+                for use in (() if completion is None else completion.modules)
+            ),
+        )
+        self._desk.history.record_answer(answer, details)
+        self._answer = answer
+
+
+def finished(completion: Completion, asked: Asked) -> Answer:
+    """The answer of a completion."""
+    citations: tuple[Citation, ...] = tuple(citation for _, citation in cite(completion.text, asked.found))
+    usage, timings = completion.usage, completion.timings
+    notices = [{"length": CUT, "cancelled": STOPPED}.get(completion.finish_reason), asked.notice]
+    return Answer(
+        answer=completion.text.strip(),
+        refused=False,
+        conversation_id=asked.conversation_id,
+        message_id=new_id(),
+        citations=citations,
+        usage=AnswerUsage(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            computed=usage.computed,
+            session=usage.session,
+            prefix=usage.prefix,
+            module=usage.module,
+        ),
+        modules=tuple(
+            UsedModule(
+                id=use.key,
+                document=asked.in_prompt[use.name].document if use.name in asked.in_prompt else "",
+                tokens=use.tokens,
+                position=use.position,
+                source=use.source,
+                miss_reason=use.miss_reason,
+            )
+            for use in completion.modules
+        ),
+        timings=AnswerTimings(
+            retrieve=round(asked.retrieve_ms, 3),
+            load=round(timings.load, 3),
+            prefill=round(timings.prefill, 3),
+            ttft=round(asked.retrieve_ms + timings.ttft, 3),
+            total=round((time.perf_counter() - asked.started) * 1e3, 3),
+        ),
+        policy="exact" if completion.exact else "fast",
+        exact=completion.exact,
+        notice=" ".join(notice for notice in notices if notice) or None,
+    )
+
+
+def refusal(text: str, asked: Asked) -> Answer:
+    """The fixed answer when no passage is close enough: no model, no citations."""
+    total = round((time.perf_counter() - asked.started) * 1e3, 3)
+    retrieve = round(asked.retrieve_ms, 3)
+    return Answer(
+        answer=text,
+        refused=True,
+        conversation_id=asked.conversation_id,
+        message_id=new_id(),
+        citations=(),
+        usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
+        modules=(),
+        timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
+        policy="fast",
+        exact=True,
+    )

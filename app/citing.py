@@ -1,0 +1,52 @@
+"""Which of the passages an answer was given are cited with it, in which order.
+
+A passage is cited when it holds a good part of the answer's words, so that readers see what the answer rests on and
+not all that was retrieved; the passage that answers the question best by the search's score is always among them.
+Not covered: checking the answer's statements against the passages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from app.answers import Citation
+from app.stored import StoredPassage
+
+MAX_CITATIONS = 3
+SHARED_WORDS = 0.6
+"""Share of the answer's words that a further citation must hold, relative to the passage that holds most of them."""
+
+WORD = re.compile(r"\w+")
+
+
+def cite(answer: str, found: Sequence[tuple[StoredPassage, float]]) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of an answer, best first. found: passages with their search scores, best score first."""
+    if not found:
+        return []
+    words = content_words(answer)
+    support = {p.id: len(words & content_words(p.text + " " + " ".join(p.heading_path))) for p, _ in found}
+    most = max(support.values())
+    best = found[0][0]
+    cited = [
+        (passage, score)
+        for passage, score in found
+        if passage is best or (most and support[passage.id] >= SHARED_WORDS * most)
+    ]
+    return [(passage, citation_of(passage, score)) for passage, score in cited[:MAX_CITATIONS]]
+
+
+def citation_of(passage: StoredPassage, score: float) -> Citation:
+    """A citation of a whole passage."""
+    return Citation(
+        document=passage.document,
+        title=passage.title,
+        passage=passage.label,
+        quote=passage.text,
+        score=round(score, 4),
+    )
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Words of four letters or more, and everything with a digit in it; case does not count."""
+    return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))

@@ -1,0 +1,312 @@
+"""The command `warmdesk`. Every command prints for people, or with --json exactly one JSON document on stdout.
+
+A mistake is one line `error: ...` on stderr and a non-zero exit status; with --json also {"error": {code, message}}
+on stdout. Logs and progress go to stderr. What the commands do is in `app.service` and `evals`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from app.errors import DeskError
+from app.settings import Settings, load_settings
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A customer-service desk whose language model has already read your documents.",
+)
+bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
+app.add_typer(bench, name="bench")
+
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False)
+]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False)
+]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
+Memory = Annotated[
+    str | None, typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def main() -> None:
+    """Entry point of the command."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        status = app(standalone_mode=False)
+    except click.ClickException as error:
+        fail("usage", error.format_message(), status=2)
+    except (KeyboardInterrupt, click.Abort):
+        fail("interrupted", "interrupted; what was finished is kept, the same command goes on from there", status=130)
+    except DeskError as error:
+        fail(error.code, str(error))
+    except OSError as error:
+        fail("system", explain(error))
+    except Exception as error:
+        code = known_error(error)
+        if code is None:
+            raise
+        fail(code, str(error))
+    else:
+        raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def fail(code: str, message: str, *, status: int = 1) -> None:
+    """Print an error as one line, and as JSON where that was asked for; ends the program."""
+    line = " ".join(message.split())
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"code": code, "message": line}}))
+    print(f"error: {line}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def known_error(error: Exception) -> str | None:
+    """Code of an error that `cache` or `retrieval` raised on purpose; None for a failure of ours."""
+    from cache.errors import CacheError
+    from retrieval.errors import RetrievalError
+
+    if isinstance(error, CacheError):
+        return type(error).__name__.removesuffix("Error").lower()
+    return "retrieval" if isinstance(error, RetrievalError) else None
+
+
+def explain(error: OSError) -> str:
+    """An operating-system error as a line that names the thing and, where it is known, the cure."""
+    reason = error.strerror or str(error)
+    where = f" ({error.filename})" if error.filename else ""
+    cure = ": free some space and run the same command again" if "space" in reason.lower() else ""
+    return f"{reason[:1].lower()}{reason[1:]}{where}{cure}"
+
+
+def settings_of(**flags: object) -> Settings:
+    """Settings from file, environment and the flags that were given."""
+    return load_settings({key: value for key, value in flags.items() if value is not None}, os.environ)
+
+
+def emit(document: Any) -> None:
+    """The one JSON document of a command."""
+    print(json.dumps(document, ensure_ascii=False))
+
+
+@contextmanager
+def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
+    """A service that may write: the data folder is locked while it is open."""
+    from app.lock import lock_data_folder
+    from app.service import Service
+
+    with lock_data_folder(settings.data_dir, purpose), Service(settings) as service:
+        yield service
+
+
+@contextmanager
+def open_reader(settings: Settings) -> Iterator[Any]:
+    """A service that only reads, also beside a running desk. Raises DeskError if there is no desk yet."""
+    from app.service import Service
+
+    if not settings.data_dir.is_dir():
+        raise DeskError(
+            f"there is no desk in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
+        )
+    with Service(settings) as service:
+        yield service
+
+
+@app.command()
+def ingest(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders.")],
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> int:
+    """Bring documents in: read, split, index, and let the model read every passage once."""
+    from app.reports import ingest_json, print_ingest, progress_bar
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
+    missing = [path for path in paths if not os.path.lexists(path)]
+    if len(missing) == len(paths):
+        raise DeskError(f"no such file or folder: {str(missing[0])!r}", code="no-such-file")
+    with open_service(settings, "warmdesk ingest") as service, progress_bar() as progress:
+        report = service.ingest(paths, progress)
+    if as_json:
+        emit(ingest_json(report))
+    else:
+        print_ingest(report)
+    return 1 if report.failed and not report.documents else 0
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="The question, in quotes.")],
+    conversation: Annotated[str | None, typer.Option("--conversation", help="Go on with this conversation.")] = None,
+    reuse: Annotated[str, typer.Option("--reuse", help="on, prefix (exact prefixes only) or off.")] = "on",
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Answer one question from the documents."""
+    from app.reports import answer_json, print_answer
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
+    with open_service(settings, "warmdesk ask") as service:
+        stream = service.ask(question, conversation_id=conversation, reuse=reuse)
+        for piece in stream:
+            if not as_json:
+                print(piece, end="", flush=True)
+        if as_json:
+            emit(answer_json(stream.answer))
+        else:
+            print_answer(stream.answer)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen on.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    memory: Memory = None,
+) -> None:
+    """Serve the chat at / and the dashboard at /admin until Ctrl-C."""
+    from app.serving import serve as run
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory, host=host, port=port)
+    with open_service(settings, "warmdesk serve") as service:
+        run(service)
+
+
+@app.command()
+def stats(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """What was reused, what was computed, and why."""
+    from app.reports import overview_json, print_overview
+
+    with open_reader(settings_of(data_dir=data_dir)) as service:
+        overview = service.overview()
+    if as_json:
+        emit(overview_json(overview))
+    else:
+        print_overview(overview)
+
+
+@app.command()
+def documents(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the documents."""
+    from app.reports import documents_json, print_documents
+
+    with open_reader(settings_of(data_dir=data_dir)) as service:
+        found = service.documents()
+    if as_json:
+        emit(documents_json(found))
+    else:
+        print_documents(found)
+
+
+@app.command()
+def forget(
+    document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")],
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a document: text, vectors, quotes and encoded passages."""
+    with open_service(settings_of(data_dir=data_dir, model=model, device=device), "warmdesk forget") as service:
+        path = service.forget(document)
+    if as_json:
+        emit({"forgotten": path})
+    else:
+        print(f"Forgot {path}")
+
+
+@app.command()
+def doctor(data_dir: DataDir = None, model: Model = None, device: Device = None, as_json: Json = False) -> int:
+    """Check that everything the desk needs is there, and say what to do where it is not."""
+    from app.doctor import examine
+    from app.reports import print_checks
+
+    checks = examine(settings_of(data_dir=data_dir, model=model, device=device))
+    healthy = all(check.ok for check in checks)
+    if as_json:
+        rows = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
+        emit({"ok": healthy, "checks": rows})
+    else:
+        print_checks(checks)
+    return 0 if healthy else 1
+
+
+@app.command()
+def demo(
+    documents_folder: Annotated[Path, typer.Argument(help="Folder of the sample documents.")],
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+) -> None:
+    """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
+    from app.demo import run_demo
+
+    with open_service(settings_of(data_dir=data_dir, model=model, device=device), "warmdesk demo") as service:
+        run_demo(service, documents_folder)
+
+
+@bench.command()
+def latency(
+    documents: Annotated[str, typer.Option("--documents", help="Document tokens, comma-separated.")] = (
+        "512,1024,2048,4096,7000"
+    ),
+    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
+    question: Annotated[int, typer.Option("--question", help="Tokens of the question.")] = 24,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.")] = 3,
+    data_dir: DataDir = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Time to the first token with and without reuse, beside transformers on the same weights."""
+    import torch
+
+    from evals.latency import measure
+
+    settings = settings_of(data_dir=data_dir, model=model)
+    result = measure(
+        model=settings.model,
+        converted=settings.models_folder,
+        sizes=whole_numbers(documents, "--documents"),
+        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        question_tokens=question,
+        repeats=repeats,
+        decode_at=2048,
+        report=lambda line: print(line, file=sys.stderr if as_json else sys.stdout, flush=True),
+    )
+    if as_json:
+        emit(result)
+
+
+def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
+    """Numbers of a comma-separated list. Raises DeskError."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise DeskError(f"{flag} is {text!r}: give whole numbers like 512,2048", code="usage")
+    return numbers

@@ -1,0 +1,240 @@
+"""Documents and passages in the database: the truth behind the vector index and the encoded modules.
+
+Every change is one transaction and raises the generation by one, so that whoever keeps something derived (the
+index) can tell whether it is up to date. A passage whose content did not change keeps its row when its
+document is replaced, and with it its number, its embedding and its module.
+
+Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from app import tables
+from app.database import Database
+from app.errors import DeskError
+from app.passage_rows import (
+    STORED_AS,
+    AnyRow,
+    AnySelect,
+    generation,
+    next_generation,
+    packed,
+    replace_passages,
+    where_in,
+)
+from app.stored import (
+    Counts,
+    Ids,
+    ModuleLabel,
+    NewDocument,
+    NewPassage,
+    Replaced,
+    StoredDocument,
+    StoredPassage,
+    Vectors,
+    passage_label,
+)
+
+
+class Library:
+    """The stored documents. Safe to use from any thread; every method is one transaction and may raise
+    DeskError.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def find(self, path: str) -> StoredDocument | None:
+        """The document stored under exactly this path or name."""
+        with self._database.read() as session:
+            row = _document(session, path)
+            return None if row is None else _stored_document(row)
+
+    def documents(self) -> list[StoredDocument]:
+        """All documents, by path."""
+        with self._database.read() as session:
+            rows = session.scalars(select(tables.Document).order_by(tables.Document.path))
+            return [_stored_document(row) for row in rows]
+
+    def counts(self) -> Counts:
+        """Numbers of documents and passages."""
+        with self._database.read() as session:
+            documents = session.scalar(select(func.count()).select_from(tables.Document))
+            passages = session.scalar(select(func.sum(tables.Document.num_passages)))
+            return Counts(documents=documents or 0, passages=passages or 0)
+
+    def known_hashes(self, path: str) -> frozenset[str]:
+        """Content hashes of the passages stored for a document: these need no new embedding."""
+        query = select(tables.Passage.content_hash).join(tables.Document).where(tables.Document.path == path)
+        with self._database.read() as session:
+            return frozenset(session.scalars(query))
+
+    def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
+        """These passages, in this order; numbers that are not there any more are left out."""
+        with self._database.read() as session:
+            rows = where_in(session, _passage_query(), tables.Passage.id, ids)
+            by_id = {row.id: _stored_passage(row) for row in rows}
+        return [by_id[id_] for id_ in ids if id_ in by_id]
+
+    def passages_of(self, path: str) -> list[StoredPassage]:
+        """The passages of one document, in its order."""
+        query = _passage_query().where(tables.Document.path == path).order_by(tables.Passage.ordinal)
+        with self._database.read() as session:
+            return [_stored_passage(row) for row in session.execute(query)]
+
+    def all_vectors(self) -> tuple[Ids, Vectors]:
+        """Passage numbers, rising, and their embeddings, one a row: what the vector index is rebuilt from."""
+        query = select(tables.Passage.id, tables.Passage.embedding).order_by(tables.Passage.id)
+        with self._database.read() as session:
+            rows = session.execute(query).all()
+        if len({len(row.embedding) for row in rows}) > 1:
+            raise DeskError(
+                "the stored embeddings differ in length: ingest everything again", code="embeddings-mixed"
+            )
+        vectors = np.frombuffer(b"".join(row.embedding for row in rows), STORED_AS).astype(np.float32)
+        return np.array([row.id for row in rows], np.int64), vectors.reshape(len(rows), -1 if rows else 0)
+
+    def searchable(self) -> tuple[list[int], list[str]]:
+        """Passage numbers, rising, and what keyword search reads of each: headings and text."""
+        query = select(tables.Passage.id, tables.Passage.heading_path, tables.Passage.text)
+        with self._database.read() as session:
+            rows = session.execute(query.order_by(tables.Passage.id)).all()
+        return [row.id for row in rows], ["\n".join((*row.heading_path, row.text)) for row in rows]
+
+    def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
+        """The passages these modules encode, by key, without their texts. Unknown keys are left out; where
+        several passages share a module, it is the oldest.
+        """
+        query = (
+            select(
+                tables.Passage.module_key.label("key"),
+                tables.Document.path.label("document"),
+                tables.Document.title,
+                tables.Passage.heading_path,
+                tables.Passage.ordinal,
+                tables.Passage.num_tokens,
+            )
+            .join(tables.Document)
+            .order_by(tables.Passage.id.desc())
+        )
+        with self._database.read() as session:
+            return {
+                row.key: ModuleLabel(
+                    key=row.key,
+                    document=row.document,
+                    title=row.title,
+                    passage=passage_label(row.heading_path, row.ordinal),
+                    num_tokens=row.num_tokens,
+                )
+                for row in where_in(session, query, tables.Passage.module_key, keys)
+            }
+
+    def generation(self) -> int:
+        """Rises by one with every change of what the vector index holds."""
+        with self._database.read() as session:
+            return generation(session)
+
+    def fact(self, key: str) -> str | None:
+        """Something the program remembered."""
+        with self._database.read() as session:
+            fact = session.get(tables.Fact, key)
+            return None if fact is None else fact.value
+
+    # --- writing -------------------------------------------------------------------------------------------
+
+    def set_fact(self, key: str, value: str) -> None:
+        """Remember something, in place of what was there."""
+        with self._database.write() as session:
+            session.merge(tables.Fact(key=key, value=value))
+
+    def replace(self, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
+        """Store a document, in place of the one of the same path. Raises ValueError for a passage without an
+        embedding whose content its document did not have.
+        """
+        now = datetime.now(UTC)
+        with self._database.write() as session:
+            row = _document(session, document.path)
+            if row is None:
+                row = tables.Document(path=document.path)
+                session.add(row)
+            row.title, row.content_hash = document.title, document.content_hash
+            row.loaded_at, row.num_passages = now, len(passages)
+            session.flush()
+            return replace_passages(session, row.id, passages)
+
+    def remove(self, path: str) -> Replaced | None:
+        """Delete a document and its passages; None if there is none of that path. Quotes in stored answers
+        stay: see `History.forget_document`, which goes first when a document is to be forgotten.
+        """
+        with self._database.write() as session:
+            row = _document(session, path)
+            if row is None:
+                return None
+            replaced = replace_passages(session, row.id, ())
+            session.delete(row)
+        self._database.flush_log()
+        return replaced
+
+    def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
+        """Note which module encodes a passage, by passage number. Numbers that are gone are ignored."""
+        self._update_passages({"id": id_, "module_key": key} for id_, key in keys.items())
+
+    def set_embeddings(self, ids: Sequence[int], vectors: Vectors) -> None:
+        """Put new embeddings in place of old ones, one a row: another embedder. Numbers that are gone are
+        ignored.
+        """
+        pairs = zip(ids, vectors, strict=True)
+        self._update_passages(({"id": id_, "embedding": packed(row)} for id_, row in pairs), is_change=True)
+
+    def _update_passages(self, values: Iterable[dict[str, object]], *, is_change: bool = False) -> None:
+        by_id = {value["id"]: value for value in values}
+        with self._database.write() as session:
+            there = where_in(session, select(tables.Passage.id), tables.Passage.id, by_id)
+            changes = [by_id[row.id] for row in there]
+            if changes:
+                session.execute(update(tables.Passage), changes)
+            if changes and is_change:
+                next_generation(session)
+
+
+def _document(session: Session, path: str) -> tables.Document | None:
+    return session.scalar(select(tables.Document).where(tables.Document.path == path))
+
+
+def _passage_query() -> AnySelect:
+    passage = tables.Passage
+    return select(
+        passage.id,
+        tables.Document.path.label("document"),
+        tables.Document.title,
+        passage.ordinal,
+        passage.heading_path,
+        passage.text,
+        passage.content_hash,
+        passage.num_tokens,
+        passage.module_key,
+    ).join(tables.Document)
+
+
+def _stored_passage(row: AnyRow) -> StoredPassage:
+    return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})
+
+
+def _stored_document(row: tables.Document) -> StoredDocument:
+    return StoredDocument(
+        id=row.id,
+        path=row.path,
+        title=row.title,
+        content_hash=row.content_hash,
+        loaded_at=row.loaded_at,
+        num_passages=row.num_passages,
+    )

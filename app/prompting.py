@@ -1,0 +1,96 @@
+"""Passages to prompt modules, conversations to prompts: the one file that knows both retrieval and cache.
+
+A conversation reads
+    [system module][passage]...[question 1][answer 1][new passages]...[question 2] ...
+and only ever grows at its end, so that every earlier turn is an exact prefix of the next one. Each passage is a module
+of its own, encoded behind the system module. Within a turn the most relevant passage stands last, next to the question
+(measured: closest to full attention there). A passage that is in the conversation already is not inserted again.
+
+Texts of documents, customers and settings are literal: only the chat template's own strings are structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cache.chat_template import ChatTemplate
+from cache.pml import Import, Module, Prompt, Schema, Text
+
+SYSTEM = "system"
+SCHEMA = "desk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageText:
+    """A passage as the prompt needs it. name: stable while its document changes, unique in the knowledge base."""
+
+    name: str
+    title: str
+    heading_path: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTurn:
+    """One question with the passages that were brought in for it, and its answer if it has one.
+
+    answer_tokens: the exact ids of the answer, if the model generated them.
+    """
+
+    passages: tuple[PassageText, ...]
+    question: str
+    answer: str | None = None
+    answer_tokens: tuple[int, ...] | None = None
+
+
+class PromptBuilder:
+    """Builds prompts for one chat template and one system text."""
+
+    def __init__(self, template: ChatTemplate, system_text: str) -> None:
+        self.template = template
+        self._system = Module(
+            name=SYSTEM,
+            texts=(
+                Text(text=template.open, structural=True),
+                Text(text=system_text),
+                Text(text=template.to_user, structural=True),
+            ),
+        )
+
+    def module(self, passage: PassageText) -> Module:
+        """A passage as a module behind the system module."""
+        return Module(name=passage.name, texts=(Text(text=passage_text(passage)),), after=SYSTEM)
+
+    def schema(self, passages: Iterable[PassageText]) -> Schema:
+        """The system module and one module for each different passage."""
+        by_name = {passage.name: self.module(passage) for passage in passages}
+        return Schema.of(SCHEMA, (self._system, *by_name.values()))
+
+    def prompt(self, turns: Sequence[PromptTurn]) -> Prompt:
+        """The conversation up to its last question, which is to be answered."""
+        schema = self.schema(passage for turn in turns for passage in turn.passages)
+        parts: list[Import | Text] = [Import(module=SYSTEM)]
+        inserted: set[str] = set()
+        for turn in turns:
+            new = [passage for passage in turn.passages if passage.name not in inserted]
+            parts.extend(Import(module=passage.name) for passage in new)
+            inserted.update(passage.name for passage in new)
+            parts.append(Text(text=question_text(turn.question, has_passages=bool(inserted))))
+            parts.append(Text(text=self.template.to_answer, structural=True))
+            if turn.answer is not None:
+                parts.append(Text(text=turn.answer, tokens=turn.answer_tokens))
+                parts.append(Text(text=self.template.to_next, structural=True))
+        return Prompt(schema=schema, parts=tuple(parts))
+
+
+def passage_text(passage: PassageText) -> str:
+    """What the model reads of a passage. Always ends the same way, so that tokens never merge across the seam."""
+    headings = " > ".join(passage.heading_path) or passage.title
+    return f"Help page: {headings}\n{passage.text.strip()}\n\n"
+
+
+def question_text(question: str, *, has_passages: bool) -> str:
+    """What the model reads of a question."""
+    lead = "Using the help pages above, answer this question: " if has_passages else ""
+    return f"{lead}{question.strip()}"

@@ -1,0 +1,174 @@
+"""What commands print: JSON documents with the contract's keys, and the same for people.
+
+Not covered: what the numbers mean (`app.answers`), how they come about.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from app.answers import Answer, Overview
+from app.doctor import Check
+from app.formatting import size
+from app.ingestion import IngestReport
+from app.ingestion import Progress as Report
+from app.reuse_html import reuse_line
+from app.stored import StoredDocument
+
+STAGES = {"reading": "Reading documents", "encoding": "Encoding passages"}
+
+
+@contextmanager
+def progress_bar() -> Iterator[Report]:
+    """A bar per stage on stderr; nothing where stderr is no terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+def ingest_json(report: IngestReport) -> dict[str, Any]:
+    """The contract's document of `ingest`."""
+    return {
+        "documents": report.documents,
+        "passages": report.passages,
+        "unchanged": report.unchanged,
+        "replaced": report.replaced,
+        "removed": report.removed,
+        "failed": [asdict(failed) for failed in report.failed],
+        "modules": {"encoded": report.encoded, "kept": report.kept},
+        "seconds": report.seconds,
+    }
+
+
+def print_ingest(report: IngestReport) -> None:
+    """A line per file that is not in, then the sums."""
+    for failed in report.failed:
+        print(f"skipped {failed.path}: {failed.reason}")
+    print(
+        f"{report.documents} documents ({report.unchanged} unchanged, {report.replaced} replaced), "
+        f"{report.passages} passages, {len(report.failed)} skipped"
+    )
+    print(
+        f"{report.encoded} passages read by the model, {report.kept} were already; "
+        f"{report.removed} removed; {report.seconds:.1f} s"
+    )
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """The contract's document of `ask`."""
+    usage = answer.usage
+    return {
+        "answer": answer.answer,
+        "refused": answer.refused,
+        "conversation_id": answer.conversation_id,
+        "message_id": answer.message_id,
+        "citations": [asdict(citation) for citation in answer.citations],
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "computed_tokens": usage.computed,
+            "prompt_tokens_details": {
+                "cached_tokens": usage.cached_tokens,
+                "session": usage.session,
+                "prefix": usage.prefix,
+                "module": usage.module,
+            },
+        },
+        "modules": [asdict(module) for module in answer.modules],
+        "timings_ms": asdict(answer.timings),
+        "policy": answer.policy,
+        "exact": answer.exact,
+        "notice": answer.notice,
+    }
+
+
+def print_answer(answer: Answer) -> None:
+    """What stands below an answer in a terminal."""
+    print("\n")
+    for number, citation in enumerate(answer.citations, start=1):
+        print(f"[{number}] {citation.title}: {citation.passage}\n    {citation.document}")
+    if not answer.refused:
+        print(reuse_line(answer))
+    if answer.notice:
+        print(answer.notice)
+    print(f"conversation {answer.conversation_id}")
+
+
+def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
+    """The document of `documents`."""
+    return {
+        "documents": [
+            {
+                "path": document.path,
+                "title": document.title,
+                "passages": document.num_passages,
+                "loaded_at": document.loaded_at.isoformat(),
+                "content_hash": document.content_hash,
+            }
+            for document in documents
+        ]
+    }
+
+
+def print_documents(documents: Iterable[StoredDocument]) -> None:
+    """A line per document."""
+    for document in documents:
+        print(f"{document.num_passages:4d}  {document.title}  {document.path}")
+
+
+def overview_json(overview: Overview) -> dict[str, Any]:
+    """The document of `stats`; times as ISO 8601."""
+    document = asdict(overview)
+    for rows, key in (("modules", "last_used"), ("misses", "created"), ("points", "created")):
+        for row in document[rows]:
+            row[key] = None if row[key] is None else row[key].isoformat()
+    reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
+    document["tokens"] = {
+        "prompt": reused + overview.computed_tokens,
+        "computed": overview.computed_tokens,
+        "reused": reused,
+        "session": overview.session_tokens,
+        "prefix": overview.prefix_tokens,
+        "module": overview.module_tokens,
+    }
+    return document
+
+
+def print_overview(overview: Overview) -> None:
+    """The dashboard in a terminal."""
+    reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
+    total = reused + overview.computed_tokens
+    share = f"{100 * reused / total:.1f} %" if total else "-"
+    print(f"{overview.documents} documents, {overview.passages} passages, {len(overview.modules)} encoded")
+    print(f"{overview.answers} answers ({overview.refusals} refused) in {overview.conversations} conversations")
+    print(f"{reused:,} of {total:,} prompt tokens reused ({share})")
+    if overview.ttft_ms_median is not None:
+        print(f"first token: median {overview.ttft_ms_median:.0f} ms")
+    for tier, used in overview.tier_bytes.items():
+        print(f"{tier}: {size(used)} of {size(overview.tier_capacity[tier])}")
+    for miss in overview.misses[:10]:
+        print(f"computed {miss.tokens} tokens of {miss.passage}: {miss.reason}")
+
+
+def print_checks(checks: Iterable[Check]) -> None:
+    """The doctor's findings."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in checks:
+        table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)
+    Console().print(table)

@@ -1,0 +1,104 @@
+"""The vector index of this desk: opened from its file, or rebuilt from the database, and swapped as a whole.
+
+Readers take a snapshot and keep it for one search; a change makes a new snapshot. The database is the truth: an
+index file that is missing, damaged, of another embedder or of other passages is rebuilt from stored embeddings.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.library import Library
+from app.stored import Replaced, Vectors
+from retrieval.embedding import Embedder
+from retrieval.errors import IndexDamaged
+from retrieval.index import Hit, VectorIndex
+from retrieval.keywords import KeywordIndex
+from retrieval.retriever import Retriever
+
+log = logging.getLogger(__name__)
+
+EMBEDDER = "embedder"
+"""Fact that names the embedder of the stored embeddings."""
+
+
+class Search:
+    """Finds passages for a question. Safe to use from any thread."""
+
+    def __init__(self, library: Library, embedder: Embedder, path: Path) -> None:
+        self.embedder = embedder
+        self._library, self._path = library, path
+        self._lock = threading.Lock()
+        self._use_this_embedder()
+        self._index = self._open()
+        self._retriever = self._new_retriever()
+
+    def find(self, queries: Sequence[str], count: int) -> list[Hit]:
+        """The best passages over several wordings of one question, best first."""
+        return self._retriever.search(queries, count)
+
+    def apply(self, replaced: Replaced, new_vectors: Vectors) -> None:
+        """Follow a change of the library. new_vectors: one row for each of `replaced.new`. Keywords follow, and the
+        index file, with `publish`.
+        """
+        with self._lock:
+            self._index = self._index.updated(replaced.removed, replaced.new, new_vectors)
+
+    def apply_removal(self, replaced: Replaced) -> None:
+        """Follow a change of the library that only removed passages."""
+        self.apply(replaced, np.zeros((0, self.embedder.dimension), np.float32))
+
+    def publish(self) -> None:
+        """Let questions see what was applied, all at once, and write the index. Raises OSError; then the old file is
+        whole and questions see the new state.
+        """
+        with self._lock:
+            self._retriever = self._new_retriever()
+            self._index.save(self._path)
+
+    def _new_retriever(self) -> Retriever:
+        return Retriever(self.embedder, self._index, KeywordIndex(*self._library.searchable()))
+
+    def _open(self) -> VectorIndex:
+        ids, vectors = self._library.all_vectors()
+        try:
+            index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
+            if index.passage_ids == frozenset(ids.tolist()):
+                return index
+            reason = "it holds other passages than the database"
+        except IndexDamaged as damage:
+            reason = damage.reason
+        index = VectorIndex(self.embedder.name, self.embedder.dimension)
+        if len(ids):
+            log.warning("the vector index is rebuilt from the database: %s", reason)
+            index = index.updated((), ids.tolist(), vectors)
+            index.save(self._path)
+        return index
+
+    def _use_this_embedder(self) -> None:
+        """Embed all passages anew if the stored embeddings are another model's."""
+        stored = self._library.fact(EMBEDDER)
+        if stored == self.embedder.name:
+            return
+        if stored is not None and self._library.counts().passages:
+            log.warning(
+                "the embedder changed from %s to %s: all passages are embedded anew",
+                stored,
+                self.embedder.name,
+            )
+            for document in self._library.documents():
+                passages = self._library.passages_of(document.path)
+                texts = [embedded_text(p.heading_path, p.text) for p in passages]
+                self._library.set_embeddings([p.id for p in passages], self.embedder.embed_documents(texts))
+        self._library.set_fact(EMBEDDER, self.embedder.name)
+
+
+def embedded_text(heading_path: Sequence[str], text: str) -> str:
+    """What the embedder reads of a passage."""
+    return " > ".join(heading_path) + "\n" + text
+

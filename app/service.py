@@ -1,0 +1,206 @@
+"""The desk as one object: what command line, pages and HTTP call.
+
+Parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
+ahead of the first question. Close it to finish writing modules and to release the database.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import cast, get_args
+
+import torch
+
+from app.answering import Answering, Stream
+from app.answers import ConversationSummary, Overview, Turn
+from app.database import open_database
+from app.desk import Feedback
+from app.errors import DeskError
+from app.history import History
+from app.ingestion import Ingestion, IngestReport, Progress
+from app.library import Library
+from app.overview import Tiers, summarise, tiers_of
+from app.prompting import PromptBuilder
+from app.search import Search
+from app.settings import Settings
+from app.stored import StoredDocument
+from cache.disk import DiskTier
+from cache.engine import Engine
+from cache.model import LanguageModel, load_model
+from cache.request import Reuse
+from retrieval.embedding import Embedder
+from retrieval.sentence_embedder import SentenceEmbedder
+
+
+class Service:
+    """An open desk. Safe to use from any thread; one process at a time may open a data folder for writing (see
+    `app.lock`). Raises DeskError, CacheError or RetrievalError with one clear line.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        model: Callable[[Settings], LanguageModel] = lambda settings: load_model(
+            settings.model, device=settings.device, converted=settings.models_folder
+        ),
+        embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
+    ) -> None:
+        """model, embedder: how they are loaded when they are first needed."""
+        self.settings = settings
+        self._load_model, self._load_embedder = model, embedder
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        self._database = open_database(settings.database_url)
+        self.library = Library(self._database)
+        self.history = History(self._database)
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what is being written and release everything."""
+        if "engine" in self.__dict__:
+            self.engine.close()
+        self._database.close()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The running engine, with the model loaded."""
+        settings = self.settings
+        model = self._load_model(settings)
+        disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
+        if disk is not None:
+            disk.remove_leftovers()
+        return Engine(model, memory=settings.memory, disk=disk).start()
+
+    @cached_property
+    def search(self) -> Search:
+        """The vector index with its embedder."""
+        return Search(self.library, self._load_embedder(self.settings), self.settings.index_path)
+
+    @cached_property
+    def prompts(self) -> PromptBuilder:
+        """Builds prompts for the loaded model."""
+        return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
+
+    @cached_property
+    def _answering(self) -> Answering:
+        return Answering(self.settings, self.library, self.history, self.search, self.engine, self.prompts)
+
+    def prepare(self) -> None:
+        """Open everything a question needs."""
+        assert self._answering
+
+    # --- documents -----------------------------------------------------------------------------------------
+
+    def ingest(self, paths: Iterable[Path], progress: Progress = lambda stage, done, total: None) -> IngestReport:
+        """Bring files and folders in; see `app.ingestion`."""
+        ingestion = Ingestion(self.library, self.search, self.engine, self.prompts, self.settings.passage_tokens)
+        return ingestion.run(paths, progress)
+
+    def documents(self) -> list[StoredDocument]:
+        """All documents, by path."""
+        return self.library.documents()
+
+    def forget(self, name: str) -> str:
+        """Remove a document from database, index, citations and every module tier; returns the path it had.
+
+        name: its path or an unambiguous end of it. Raises DeskError.
+        """
+        path = self._document_path(name)
+        keys = frozenset(p.module_key for p in self.library.passages_of(path) if p.module_key)
+        self.history.forget_document(path)
+        replaced = self.library.remove(path)
+        if replaced is not None:
+            self.search.apply_removal(replaced)
+            self.search.publish()
+            self.engine.call(lambda store: store.forget(keys & frozenset(replaced.removed_module_keys)))
+        return path
+
+    def _document_path(self, name: str) -> str:
+        paths = [document.path for document in self.library.documents()]
+        wanted = [name, str(Path(name).expanduser().absolute())]
+        found = [path for path in paths if path in wanted] or [
+            path for path in paths if path.endswith("/" + name.lstrip("/"))
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise DeskError(
+                f"{len(found)} documents end in {name!r}: give more of the path, for example {found[0]!r}",
+                code="document-ambiguous",
+            )
+        raise DeskError(
+            f"there is no document {name!r}: `warmdesk documents` lists what there is", code="document-unknown"
+        )
+
+    # --- conversations (see app.desk.Desk) -----------------------------------------------------------------
+
+    def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> Stream:
+        """Start an answer."""
+        if reuse not in get_args(Reuse):
+            raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
+        return self._answering.ask(question, conversation_id, cast("Reuse", reuse))
+
+    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
+        """The latest conversations."""
+        return self.history.conversations(limit)
+
+    def turns(self, conversation_id: str) -> list[Turn]:
+        """The messages of a conversation."""
+        return self.history.turns(conversation_id)
+
+    def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
+        """Set or take back a verdict on an answer."""
+        self.history.feedback(message_id, value, reason)
+
+    def delete_conversation(self, conversation_id: str) -> None:
+        """Delete a conversation."""
+        self.history.delete_conversation(conversation_id)
+
+    # --- state ---------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """The dashboard's numbers; without a running engine the device tier is empty."""
+        tiers = tiers_of(self.engine) if "engine" in self.__dict__ else self._tiers_on_disk()
+        return summarise(
+            self.library,
+            self.history,
+            tiers,
+            model=self.engine.model.info.name if "engine" in self.__dict__ else self.settings.model or "bundled",
+            device=self.settings.device,
+        )
+
+    def is_ready(self) -> bool:
+        """Whether a question would be answered now."""
+        return "_answering" in self.__dict__
+
+    def _tiers_on_disk(self) -> Tiers:
+        folder = self.settings.modules_folder
+        if not folder.is_dir():
+            return Tiers()
+        disk = DiskTier(folder, self.settings.disk)
+        sizes = {e.header.key: e.num_bytes // max(1, e.header.num_tokens) for e in disk.entries.values()}
+        return Tiers(
+            disk=tuple(disk.headers()),
+            bytes_per_token=sizes,
+            num_bytes={"disk": disk.num_bytes},
+            capacity={"disk": disk.capacity},
+        )
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where a folder is or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,54 @@
+"""`warmdesk serve`: the pages on a socket, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+
+import uvicorn
+
+from app.errors import DeskError
+from app.passwords import ensure_password
+from app.server import create_app
+from app.service import Service
+
+
+def serve(service: Service) -> None:
+    """Listen, load the models, serve. Raises DeskError when the port is taken."""
+    settings = service.settings
+    listener = bind(settings.host, settings.port)
+    port = listener.getsockname()[1]
+    password = ensure_password(settings.admin_folder)
+    print("loading the models ...", file=sys.stderr, flush=True)
+    service.prepare()
+    if not service.library.counts().documents:
+        print("no documents yet: stop with Ctrl-C and run warmdesk ingest FOLDER", file=sys.stderr)
+    application = create_app(service, settings.admin_folder, host=settings.host)
+    shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    print(f"chat       http://{shown}:{port}/", flush=True)
+    print(f"dashboard  http://{shown}:{port}/admin", flush=True)
+    if password is not None:
+        print(f"admin password (shown once): {password}", flush=True)
+    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    server = uvicorn.Server(config)
+    assert threading.current_thread() is threading.main_thread()
+    with listener:
+        server.run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, taken before anything slow. Raises DeskError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        reason = "it is in use by another program" if "in use" in str(error).lower() else error.strerror or str(error)
+        raise DeskError(
+            f"cannot listen on {host} port {port}: {reason}; use another --port", code="port-in-use"
+        ) from None
+    return listener

@@ -1,0 +1,246 @@
+"""The database's tables: what the desk knows (documents, passages) and what was said (conversations,
+answers).
+
+Citations keep the quoted text and point to no passage by foreign key: an old answer stays as it was when
+documents change. Times are UTC. Every change here needs a migration (`app/migrations.py`); a test compares
+the two.
+
+Not covered: queries (`library`, `history`), connections and transactions (`database`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware in Python, UTC without a zone in the database (SQLite knows none)."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To the database. A naive time would silently be taken for local time."""
+        assert value is None or value.tzinfo is not None
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """From the database."""
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+class AnyText(TypeDecorator[str]):
+    """Text from outside. What no database takes is written as an escape: half of a surrogate pair (from JSON,
+    or a file name that is not UTF-8) and, for PostgreSQL, NUL.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """To the database; the same for equal texts, so that comparisons work."""
+        if value is None:
+            return None
+        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+class Base(DeclarativeBase):
+    """Base of every table."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {datetime: UtcDateTime, str: AnyText}  # noqa: RUF012
+
+
+class Document(Base):
+    """A file or page that was ingested. path: the absolute path or the name it was ingested under."""
+
+    __tablename__ = "documents"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    path: Mapped[str] = mapped_column(unique=True)
+    title: Mapped[str]
+    content_hash: Mapped[str]
+    loaded_at: Mapped[datetime]
+    num_passages: Mapped[int]
+
+
+class Passage(Base):
+    """A part of a document. id is its number in the vector index, never used again (hence autoincrement)."""
+
+    __tablename__ = "passages"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    document_id: Mapped[int] = mapped_column(ForeignKey(Document.id, ondelete="CASCADE"), index=True)
+    ordinal: Mapped[int]
+    heading_path: Mapped[list[str]] = mapped_column(JSON)
+    text: Mapped[str]
+    content_hash: Mapped[str]
+    num_tokens: Mapped[int]
+    embedding: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian
+    module_key: Mapped[str | None] = mapped_column(index=True)
+
+
+class Conversation(Base):
+    """A customer's questions and their answers."""
+
+    __tablename__ = "conversations"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    title: Mapped[str]
+    created: Mapped[datetime]
+    updated: Mapped[datetime] = mapped_column(index=True)
+
+
+class Message(Base):
+    """A question or an answer. position: its place in the conversation, from 0.
+
+    tokens: the exact ids that were generated, so that the next turn's prompt repeats them. question_id,
+    refused, finish_reason, policy, exact and notice belong to answers.
+    """
+
+    __tablename__ = "messages"
+    __table_args__ = (
+        UniqueConstraint("conversation_id", "position"),
+        Index(None, "role", "created", "refused"),  # the dashboard's time axis and counts, without the texts
+    )
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey(Conversation.id, ondelete="CASCADE"))
+    position: Mapped[int]
+    role: Mapped[str] = mapped_column(String(16))
+    question_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), index=True)
+    text: Mapped[str]
+    tokens: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
+    created: Mapped[datetime]
+    refused: Mapped[bool]
+    finish_reason: Mapped[str | None]
+    policy: Mapped[str | None]
+    exact: Mapped[bool | None]
+    notice: Mapped[str | None]
+
+    citations: Mapped[list[Citation]] = relationship(order_by="Citation.rank", lazy="raise")
+    modules: Mapped[list[ModuleUse]] = relationship(order_by="ModuleUse.rank", lazy="raise")
+    timings: Mapped[Timings | None] = relationship(lazy="raise")
+    usage: Mapped[Usage | None] = relationship(lazy="raise")
+    feedback: Mapped[Feedback | None] = relationship(lazy="raise")
+
+
+def _message_id() -> Mapped[str]:
+    return mapped_column(ForeignKey(Message.id, ondelete="CASCADE"), primary_key=True)
+
+
+class Citation(Base):
+    """A passage an answer rests on, its text included. passage: heading path and number, for people."""
+
+    __tablename__ = "message_citations"
+
+    message_id: Mapped[str] = _message_id()
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    document: Mapped[str] = mapped_column(index=True)
+    title: Mapped[str]
+    passage: Mapped[str]
+    quote: Mapped[str]
+    score: Mapped[float]
+    passage_id: Mapped[int | None]
+
+
+class Timings(Base):
+    """Milliseconds of each stage of an answer."""
+
+    __tablename__ = "message_timings"
+
+    message_id: Mapped[str] = _message_id()
+    queue: Mapped[float]
+    retrieve: Mapped[float]
+    load: Mapped[float]
+    prefill: Mapped[float]
+    ttft: Mapped[float] = mapped_column(index=True)
+    total: Mapped[float]
+
+
+class Usage(Base):
+    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
+
+    __tablename__ = "message_usage"
+
+    message_id: Mapped[str] = _message_id()
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    computed: Mapped[int]
+    session: Mapped[int]
+    prefix: Mapped[int]
+    module: Mapped[int]
+
+
+class ModuleUse(Base):
+    """A prompt module of an answer. created repeats the message's, to count uses without reading messages."""
+
+    __tablename__ = "message_modules"
+    __table_args__ = (
+        Index(None, "key", "miss_reason", "created"),  # hits, misses and last use of every module
+        Index(
+            "ix_message_modules_misses",
+            "created",
+            sqlite_where=text("miss_reason IS NOT NULL"),
+            postgresql_where=text("miss_reason IS NOT NULL"),
+        ),
+    )
+
+    message_id: Mapped[str] = _message_id()
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str]
+    name: Mapped[str]
+    document: Mapped[str]
+    passage: Mapped[str]
+    passage_id: Mapped[int | None]
+    tokens: Mapped[int]
+    position: Mapped[int]
+    source: Mapped[str]
+    miss_reason: Mapped[str | None]
+    created: Mapped[datetime]
+
+
+class Feedback(Base):
+    """What a reader thinks of an answer. value: up or down."""
+
+    __tablename__ = "feedback"
+
+    message_id: Mapped[str] = _message_id()
+    value: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str]
+    created: Mapped[datetime]
+
+
+class Fact(Base):
+    """What the program remembers about its own files, such as the generation of the vector index."""
+
+    __tablename__ = "facts"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]

@@ -1,0 +1,60 @@
+"""Desks for tests: the tiny random model, the hash embedder, state in a temporary folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tiny import build
+
+from app.answers import Answer
+from app.service import Service
+from app.settings import Settings
+from retrieval.embedding import HashEmbedder
+
+
+def small_settings(folder: Path, **changes: object) -> Settings:
+    """Small passages, short answers, memory for about 1,700 tokens of the tiny model, and no refusals."""
+    values: dict[str, object] = {
+        "data_dir": folder,
+        "memory": 4 << 20,
+        "disk": 1 << 30,
+        "passages": 2,
+        "passage_tokens": 200,
+        "answer_tokens": 8,
+        "refuse_below": -1.0,
+        "system_text": "Answer from the pages.",
+    }
+    return Settings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@contextmanager
+def small_desk(folder: Path, *, family: str = "llama", seed: int = 0, **changes: object) -> Iterator[Service]:
+    """A desk that loads in a moment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = small_settings(folder, **changes)
+    with Service(settings, model=lambda _: build(family, seed), embedder=lambda _: HashEmbedder()) as service:
+        yield service
+
+
+def write_pages(folder: Path) -> Path:
+    """Four short help pages."""
+    pages = {
+        "returns.md": "# Returns\n\nReturns take thirty days from delivery. Keep the receipt.\n",
+        "gift-cards.md": "# Gift cards\n\nGift cards cannot be returned. They last five years.\n",
+        "shipping.html": "<html><title>Shipping</title><main><h1>Shipping</h1><p>Standard costs 4.95.</p></main></html>",
+        "stores.txt": "Stores\n\nThe store in Galway has a repair bench.\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def finish(service: Service, question: str, **options: str) -> Answer:
+    """The whole answer."""
+    stream = service.ask(question, **options)
+    for _ in stream:
+        pass
+    return stream.answer

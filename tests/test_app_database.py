@@ -1,0 +1,254 @@
+"""The database: transactions, and one clear line for whatever can be wrong with a file.
+
+Read-only files and full disks are real ones to SQLite (mode=ro, max_page_count): permission bits do not stop
+root, as which the tests may run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app import database as database_file
+from app import tables
+from app.database import Database, open_database
+from app.errors import DeskError
+from app.settings import Settings
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "desk.sqlite3"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{path}")
+    yield opened
+    opened.close()
+
+
+def store(database: Database, key: str, value: str) -> None:
+    with database.write() as session:
+        session.add(tables.Fact(key=key, value=value))
+
+
+def fail_after_adding(session: Session) -> None:
+    session.add(tables.Fact(key="b", value="2"))
+    session.flush()
+    raise ZeroDivisionError
+
+
+def refused(url: str) -> DeskError:
+    with pytest.raises(DeskError) as caught:
+        open_database(url).close()
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# --- transactions ------------------------------------------------------------------------------------------
+
+
+def test_every_connection_is_set_up(database: Database) -> None:
+    expected = {
+        "journal_mode": "wal",
+        "synchronous": 1,
+        "foreign_keys": 1,
+        "busy_timeout": 5000,
+        "temp_store": 2,
+    }
+    with database.read() as one, database.read() as other:
+        for session in (one, other):
+            found = {name: session.scalar(text(f"PRAGMA {name}")) for name in expected}
+            assert found == expected
+
+
+def test_write_is_committed_and_undone_on_an_error(database: Database) -> None:
+    store(database, "a", "1")
+    with pytest.raises(ZeroDivisionError), database.write() as session:
+        fail_after_adding(session)
+    with database.read() as session:
+        assert session.scalars(select(tables.Fact.key)).all() == ["a"]
+
+
+def test_read_then_write_in_many_threads_loses_nothing(database: Database) -> None:
+    """A deferred transaction fails here at once: its snapshot is stale when it comes to write."""
+    failures: list[Exception] = []
+
+    def raise_it() -> None:
+        try:
+            for _ in range(25):
+                with database.write() as session:
+                    fact = session.get(tables.Fact, "n") or tables.Fact(key="n", value="0")
+                    session.merge(tables.Fact(key="n", value=str(int(fact.value) + 1)))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=raise_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with database.read() as session:
+        assert session.get_one(tables.Fact, "n").value == "100"
+
+
+def test_a_read_is_one_view_and_does_not_stop_a_write(database: Database) -> None:
+    with database.read() as reader:
+        assert reader.scalar(select(tables.Fact.value)) is None
+        with database.write() as writer:
+            writer.add(tables.Fact(key="a", value="1"))
+        assert reader.scalar(select(tables.Fact.value)) is None
+    with database.read() as reader:
+        assert reader.scalar(select(tables.Fact.value)) == "1"
+
+
+def test_broken_constraints_stay_what_they_are(database: Database) -> None:
+    with pytest.raises(IntegrityError), database.write() as session:
+        session.add(
+            tables.Message(
+                id="m", conversation_id="none", position=0, role="user", text="", created=NOW, refused=False
+            )
+        )
+
+
+def test_times_come_back_aware_and_equal(database: Database) -> None:
+    elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
+    with database.write() as session:
+        session.add(tables.Conversation(id="c", title="", created=elsewhere, updated=NOW))
+    with database.read() as session:
+        row = session.get_one(tables.Conversation, "c")
+        assert (row.created, row.updated) == (NOW, NOW)
+        assert row.created.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("Grüße 退款 😀\r\n", "Grüße 退款 😀\r\n"),
+        ("half \ud83d pair", "half \\ud83d pair"),
+        ("a\0b", "a\\x00b"),
+    ],
+)
+def test_any_text_can_be_stored_and_found(database: Database, given: str, stored: str) -> None:
+    with database.write() as session:
+        session.add(tables.Fact(key=given, value=given))
+    with database.read() as session:
+        assert session.scalar(select(tables.Fact.value).where(tables.Fact.key == given)) == stored
+
+
+# --- what can be wrong -------------------------------------------------------------------------------------
+
+
+def test_folder_with_an_awkward_name(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "a b%20c?x=1#é'")
+    settings.data_dir.mkdir()
+    open_database(settings.database_url).close()
+    assert [file.name for file in settings.data_dir.iterdir()] == ["warmdesk.sqlite3"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("desk.sqlite3", "the database URL is not one"),
+        ("nosuch://host/desk", "unknown kind of database"),
+        ("sqlite://", "a database in memory"),
+        ("sqlite:///:memory:", "a database in memory"),
+        ("sqlite:///file:desk?mode=memory&uri=true", "a database in memory"),
+        ("postgresql+psycopg2cffi://me:secret@host/desk", "needs the Python package psycopg2cffi"),
+    ],
+)
+def test_urls_that_are_no_use(url: str, words: str) -> None:
+    error = refused(url)
+    assert error.code == "database-url"
+    assert words in str(error)
+    assert "secret" not in str(error)
+
+
+def test_not_a_database(path: Path) -> None:
+    path.write_bytes(b"Dear diary" * 1000)
+    error = refused(f"sqlite:///{path}")
+    assert error.code == "database-damaged"
+    assert f"the database {path} is not a database" in str(error)
+
+
+def test_damaged_database(path: Path) -> None:
+    open_database(f"sqlite:///{path}").close()
+    data = bytearray(path.read_bytes())
+    data[200:] = b"\xaa" * (len(data) - 200)
+    path.write_bytes(data)
+    assert refused(f"sqlite:///{path}").code == "database-damaged"
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    error = refused(f"sqlite:///{tmp_path}/none/desk.sqlite3")
+    assert error.code == "database-unreachable"
+    assert not (tmp_path / "none").exists()
+
+
+def test_read_only(path: Path) -> None:
+    open_database(f"sqlite:///{path}").close()
+    read_only = open_database(f"sqlite:///file:{path}?mode=ro&uri=true")
+    with closing(read_only):
+        with read_only.read() as session:
+            assert session.scalar(select(tables.Fact.value)) is None
+        with pytest.raises(DeskError, match="is read-only") as caught:
+            store(read_only, "a", "1")
+    assert caught.value.code == "database-read-only"
+
+
+def test_full_disk_undoes_the_transaction(database: Database) -> None:
+    def limit(raw: sqlite3.Connection, entry: object) -> None:
+        raw.execute("PRAGMA max_page_count = 60").close()
+
+    event.listen(database.engine, "connect", limit)
+    database.engine.dispose()
+    with pytest.raises(DeskError, match="the disk is full") as caught:
+        store(database, "big", "x" * 500_000)
+    assert caught.value.code == "disk-full"
+    with database.read() as session:
+        assert session.scalars(select(tables.Fact.key)).all() == []
+
+
+def test_another_writer_does_not_finish(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_database(f"sqlite:///{path}").close()
+    monkeypatch.setattr(database_file, "BUSY_TIMEOUT_MS", 50)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        assert refused(f"sqlite:///{path}").code == "database-busy"
+    finally:
+        other.close()
+
+
+def test_closing_leaves_one_file(path: Path) -> None:
+    database = open_database(f"sqlite:///{path}")
+    store(database, "a", "1")
+    assert len(list(path.parent.iterdir())) == 3
+    database.close()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_deleted_text_is_gone_from_the_disk(database: Database, path: Path) -> None:
+    def on_disk() -> bool:
+        return any(b"4929-secret-number" in file.read_bytes() for file in path.parent.iterdir())
+
+    store(database, "a", "4929-secret-number" * 1000)
+    assert on_disk()
+    with database.write() as session:
+        session.delete(session.get_one(tables.Fact, "a"))
+    assert on_disk(), "otherwise flush_log would not be needed"
+    database.flush_log()
+    assert not on_disk()

@@ -1,0 +1,146 @@
+"""The data folder's lock: one process at a time, and free again however a process ends.
+
+Permission bits do not stop root, as which the tests may run, so an unwritable folder is a simulated system
+error.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.errors import DeskError
+from app.lock import lock_data_folder
+
+HOLD = """
+import sys
+from pathlib import Path
+from app.lock import lock_data_folder
+with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the folder; killed at the end at the latest."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def refused(folder: Path) -> DeskError:
+    with pytest.raises(DeskError) as caught, lock_data_folder(folder, "warmdesk ask"):
+        pass
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_second_process_is_told_who_is_in_the_way(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        since = json.loads((tmp_path / "warmdesk.lock.json").read_text())["since"][-5:]
+        error = refused(tmp_path)
+    assert error.code == "data-folder-in-use"
+    assert f"in use by process {process.pid} (warmdesk serve, since {since}): stop it" in str(error)
+
+
+def test_killed_process_leaves_the_folder_free(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        process.kill()  # SIGKILL: nothing of ours runs any more
+        process.wait()
+        assert (tmp_path / "warmdesk.lock.json").exists()
+        with lock_data_folder(tmp_path, "warmdesk ask"):
+            assert json.loads((tmp_path / "warmdesk.lock.json").read_text())["pid"] == os.getpid()
+
+
+def test_same_process_cannot_hold_it_twice(tmp_path: Path) -> None:
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        assert f"process {os.getpid()}" in str(refused(tmp_path))
+
+
+def test_one_folder_under_two_names(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "desk", target_is_directory=True)
+    with lock_data_folder(tmp_path / "desk", "warmdesk serve"):
+        assert refused(tmp_path / "link").code == "data-folder-in-use"
+
+
+def test_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lock_data_folder(tmp_path, "warmdesk ingest"):
+        _ = 1 / 0
+    for _ in range(2):
+        with lock_data_folder(tmp_path, "warmdesk ingest"):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["warmdesk.lock"]
+
+
+def test_refusal_does_not_disturb_the_holder(tmp_path: Path) -> None:
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        refused(tmp_path)
+        assert "warmdesk serve" in str(refused(tmp_path))
+
+
+def test_holder_without_a_note(tmp_path: Path) -> None:
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        for text in ("", "[]", '{"pid": 1}', '{"pid": null, "purpose": "x", "since": "2026-01-01T10:00"}'):
+            (tmp_path / "warmdesk.lock.json").write_text(text)
+            assert "in use by another process: stop it" in str(refused(tmp_path))
+
+
+def test_since_an_earlier_day(tmp_path: Path) -> None:
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        note = {"pid": 7, "purpose": "warmdesk serve", "since": "2020-02-03T10:42"}
+        (tmp_path / "warmdesk.lock.json").write_text(json.dumps(note))
+        assert "(warmdesk serve, since 2020-02-03 10:42)" in str(refused(tmp_path))
+
+
+def test_folder_is_created_for_this_user_only(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "desk"
+    with lock_data_folder(folder, "warmdesk serve"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "desk").write_text("")
+    for folder in (tmp_path / "desk", tmp_path / "desk" / "below"):
+        error = refused(folder)
+        assert error.code == "data-folder-unusable"
+        assert "a file is in its place" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (errno.EACCES, "data-folder-unusable", "Permission denied"),
+        (errno.EROFS, "data-folder-unusable", "Read-only file system"),
+        (errno.ENOSPC, "disk-full", "the disk is full"),
+    ],
+)
+@pytest.mark.parametrize("where", ["mkdir", "write_text"])
+def test_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int, code: str, words: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    monkeypatch.setattr(Path, where, fail)
+    error = refused(tmp_path)
+    monkeypatch.undo()
+    assert error.code == code
+    assert words in str(error)
+    with lock_data_folder(tmp_path, "warmdesk ask"):
+        pass  # the failure has left nothing locked

@@ -1,0 +1,218 @@
+"""Settings: sources and their order, errors that name key, value and source, derived paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from app.errors import DeskError
+from app.settings import Settings, load_settings, parse_size
+
+WriteFile = Callable[[str], Path]
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"WARMDESK_DATA_DIR": str(tmp_path), "PATH": "/bin"}
+
+
+@pytest.fixture
+def write_file(tmp_path: Path) -> WriteFile:
+    def write(text: str) -> Path:
+        path = tmp_path / "warmdesk.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_defaults(environ: dict[str, str], tmp_path: Path) -> None:
+    settings = load_settings({}, environ)
+    assert settings == Settings(data_dir=tmp_path)
+    assert (settings.memory, settings.disk, settings.port) == (1024**3, 4 * 1024**3, 7860)
+    assert not list(tmp_path.iterdir()), "loading settings writes nothing"
+
+
+def test_data_dir_without_anything_is_the_users_folder() -> None:
+    assert load_settings({}, {}).data_dir.name == "warmdesk"
+    assert load_settings({}, {}).data_dir.is_absolute()
+
+
+def test_later_sources_win(environ: dict[str, str], write_file: WriteFile) -> None:
+    write_file("port = 1\npassages = 2\nthreads = 3\ndevice = 'cuda'")
+    environ |= {"WARMDESK_PASSAGES": "5", "WARMDESK_THREADS": "6"}
+    settings = load_settings({"threads": 7, "device": None}, environ)
+    assert (settings.port, settings.passages, settings.threads, settings.device) == (1, 5, 7, "cuda")
+
+
+def test_flag_for_the_folder_decides_which_file_is_read(environ: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "warmdesk.toml").write_text("port = 9")
+    settings = load_settings({"data_dir": str(other)}, environ)
+    assert (settings.data_dir, settings.port) == (other, 9)
+
+
+def test_folder_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load_settings({"data_dir": "here"}, {}).data_dir == tmp_path / "here"
+    assert load_settings({"data_dir": Path("~/desk")}, {}).data_dir == tmp_path / "home" / "desk"
+
+
+def test_empty_variable_is_unset(environ: dict[str, str], write_file: WriteFile) -> None:
+    write_file("model = 'mine'")
+    assert load_settings({}, environ | {"WARMDESK_MODEL": " "}).model == "mine"
+
+
+def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
+    environ |= {
+        "WARMDESK_TEMPERATURE": "0.5",
+        "WARMDESK_MEMORY": "64 MiB",
+        "WARMDESK_MODEL": "12",
+        "WARMDESK_DISK": "0",
+    }
+    settings = load_settings({}, environ)
+    assert (settings.temperature, settings.memory, settings.model, settings.disk) == (
+        0.5,
+        64 * 1024**2,
+        "12",
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("port = 'abc'", "port is 'abc'"),
+        ("port = '80'", "port is '80'"),  # a file has types, text is not a number there
+        ("port = 70000", "port is 70000"),
+        ("port = true", "port is True"),
+        ("passages = 2.5", "passages is 2.5"),
+        ("temperature = nan", "temperature is nan"),
+        ("temperature = false", "temperature is False"),
+        ("refuse_below = 1.5", "refuse_below is 1.5"),
+        ("memory = '1 gib of it'", "memory is '1 gib of it'"),
+        ("memory = 10", "memory is 10"),
+        ("memory = true", "memory is True"),
+        ("model = ''", "model is ''"),
+        ("model = ['a']", "model is ['a']"),
+        ("system_text = 3", "system_text is 3"),
+        ("model = {name = 'a'}", "model is {'name': 'a'}"),
+    ],
+)
+def test_wrong_value_in_the_file(
+    environ: dict[str, str], write_file: WriteFile, line: str, shown: str
+) -> None:
+    path = write_file(line)
+    with pytest.raises(DeskError, match="it must be") as caught:
+        load_settings({}, environ)
+    assert shown in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == "settings"
+
+
+def test_wrong_value_in_the_environment_and_in_a_flag(environ: dict[str, str]) -> None:
+    with pytest.raises(
+        DeskError, match="port is 'abc' in the environment variable WARMDESK_PORT: it must be a whole"
+    ):
+        load_settings({}, environ | {"WARMDESK_PORT": "abc"})
+    with pytest.raises(DeskError, match="threads is '2x' in the environment variable WARMDESK_THREADS"):
+        load_settings({}, environ | {"WARMDESK_THREADS": "2x"})
+    with pytest.raises(DeskError, match="answer_tokens is 0 in the flag --answer-tokens: it must be"):
+        load_settings({"answer_tokens": 0}, environ)
+    with pytest.raises(DeskError, match="data_dir is '' in the flag --data-dir"):
+        load_settings({"data_dir": ""}, environ)
+
+
+def test_unknown_key_is_named_with_its_source_and_the_nearest_one(
+    environ: dict[str, str], write_file: WriteFile
+) -> None:
+    with pytest.raises(
+        DeskError, match=r"unknown setting 'prot' in the environment variable WARMDESK_PROT.*'port'"
+    ):
+        load_settings({}, environ | {"WARMDESK_PROT": "1"})
+    path = write_file("[server]\nport = 1")
+    with pytest.raises(DeskError, match=f"unknown setting 'server' in {path}: known are data_dir, model"):
+        load_settings({}, environ)
+
+
+def test_data_dir_in_the_file_is_refused(environ: dict[str, str], write_file: WriteFile) -> None:
+    write_file("data_dir = '/elsewhere'")
+    with pytest.raises(DeskError, match="data_dir cannot be set in"):
+        load_settings({}, environ)
+
+
+def test_unreadable_files(environ: dict[str, str], write_file: WriteFile) -> None:
+    path = write_file("port = = 1")
+    with pytest.raises(DeskError, match=r"is not valid TOML: .*line 1"):
+        load_settings({}, environ)
+    path.write_bytes(b"model = '\xff'")
+    with pytest.raises(DeskError, match="is not UTF-8"):
+        load_settings({}, environ)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DeskError, match="cannot read the settings file"):
+        load_settings({}, environ)
+
+
+def test_file_may_begin_with_a_byte_order_mark(environ: dict[str, str], write_file: WriteFile) -> None:
+    write_file("\ufeffport = 5")
+    assert load_settings({}, environ).port == 5
+
+
+def test_long_values_are_shortened_in_messages(environ: dict[str, str]) -> None:
+    with pytest.raises(DeskError) as caught:
+        load_settings({}, environ | {"WARMDESK_PORT": "9" * 10_000})
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("512 MiB", 512 * 1024**2),
+        ("4 GB", 4 * 10**9),
+        ("1.5gib", 3 * 1024**3 // 2),
+        ("10kB", 10_000),
+        ("2 TiB", 2 * 1024**4),
+        ("1048576", 1048576),
+        (" 7 b ", 7),
+    ],
+)
+def test_sizes(text: str, num_bytes: int) -> None:
+    assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "1 G", "-1 MB", "1e3", "1,5 GB", "٣ MB", "inf"])
+def test_not_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+def test_paths_follow_the_folder(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    assert settings.database_url == f"sqlite:///{tmp_path}/warmdesk.sqlite3"
+    paths = (settings.index_path, settings.modules_folder, settings.models_folder, settings.admin_folder)
+    assert {path.parent for path in paths} == {tmp_path}
+    assert len(set(paths)) == 4
+
+
+def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[str, str]) -> None:
+    url = "postgresql://desk:pass%77ord@db/desk"
+    settings = load_settings({}, environ | {"WARMDESK_DATABASE_URL": url})
+    assert settings.database_url == url
+    assert "pass%77ord" not in repr(settings)
+    with pytest.raises(DeskError, match="database_url is not usable") as caught:
+        load_settings({"database_url": [url]}, environ)
+    assert "pass%77ord" not in str(caught.value)
+
+
+def test_every_setting_says_what_it_is_and_nothing_can_be_changed(tmp_path: Path) -> None:
+    for one in fields(Settings):
+        assert one.metadata["help"].endswith("."), one.name
+    with pytest.raises(FrozenInstanceError):
+        Settings(data_dir=tmp_path).port = 1  # type: ignore[misc]
