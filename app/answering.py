@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+from app.answer_rows import AnswerDetails, ModuleDetails
 from app.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
 from app.citing import cite
 from app.errors import DeskError
-from app.answer_rows import AnswerDetails, ModuleDetails
 from app.history import History, PastMessage, new_id
 from app.ingestion import passage_of
 from app.library import Library
@@ -27,9 +28,7 @@ from cache.layout import Plan
 from cache.request import Completion, Generation, Request, Reuse
 from cache.sampling import Sampling
 
-OLDER_TURNS_LEFT_OUT = (
-    "This conversation is longer than the model can read: its oldest questions are left out."
-)
+OLDER_TURNS_LEFT_OUT = "This conversation is longer than the model can read: its oldest questions are left out."
 CUT = "The answer was cut at its length limit."
 STOPPED = "The answer was stopped before its end."
 
@@ -86,7 +85,11 @@ class Answering:
         turns, in_prompt = self._turns(past, found, question)
         plan, dropped = self._fit(turns)
         asked = replace(asked, in_prompt=in_prompt, notice=OLDER_TURNS_LEFT_OUT if dropped else None)
-        sampling = Sampling(max_tokens=self.settings.answer_tokens, temperature=self.settings.temperature)
+        sampling = Sampling(
+            max_tokens=self.settings.answer_tokens,
+            temperature=self.settings.temperature,
+            repetition_penalty=self.settings.repetition_penalty,
+        )
         request = Request(plan=plan, sampling=sampling, reuse=reuse, session=conversation_id)
         return Stream(self, asked, self.engine.submit(request))
 
@@ -118,7 +121,7 @@ class Answering:
         ids = {id_ for m in answers for id_ in m.passage_ids if id_ is not None}
         stored = {passage.id: passage for passage in self.library.passages(sorted(ids))}
         turns = []
-        for before, message in zip(past, past[1:], strict=False):
+        for before, message in pairwise(past):
             if message.role == "assistant" and not message.refused and before.role == "user":
                 passages = [stored[id_] for id_ in message.passage_ids if id_ is not None and id_ in stored]
                 turns.append(
@@ -129,9 +132,7 @@ class Answering:
                         answer_tokens=message.tokens,
                     )
                 )
-        new = [
-            passage for passage, _ in reversed(found)
-        ]  # the most relevant stands last, next to the question
+        new = [passage for passage, _ in reversed(found)]  # the most relevant stands last, next to the question
         turns.append(PromptTurn(passages=tuple(passage_of(p) for p in new), question=question))
         return turns, {passage_of(p).name: p for p in (*stored.values(), *new)}
 

@@ -28,17 +28,22 @@ app = typer.Typer(
     help="A customer-service desk whose language model has already read your documents.",
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
+evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
 app.add_typer(bench, name="bench")
+app.add_typer(evaluate, name="eval")
 
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False)
+    str | None,
+    typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False),
 ]
 Model = Annotated[
-    str | None, typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False)
+    str | None,
+    typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
 Memory = Annotated[
-    str | None, typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False)
+    str | None,
+    typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -48,13 +53,18 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars; ours are rich's
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         status = app(standalone_mode=False)
     except click.ClickException as error:
         fail("usage", error.format_message(), status=2)
     except (KeyboardInterrupt, click.Abort):
-        fail("interrupted", "interrupted; what was finished is kept, the same command goes on from there", status=130)
+        fail(
+            "interrupted",
+            "interrupted; what was finished is kept, the same command goes on from there",
+            status=130,
+        )
     except DeskError as error:
         fail(error.code, str(error))
     except OSError as error:
@@ -299,6 +309,28 @@ def latency(
     )
     if as_json:
         emit(result)
+
+
+@evaluate.command()
+def citations(
+    data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
+        "data/questions.jsonl"
+    ),
+    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """How often answers cite the right article, over the sample questions."""
+    from evals.citations import measure_citations
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    with open_service(settings, "warmdesk eval citations") as service:
+        result = measure_citations(
+            service, data, limit=limit, report=lambda line: print(line, file=sys.stderr, flush=True)
+        )
+    print(json.dumps(result, indent=None if as_json else 2))
 
 
 def whole_numbers(text: str, flag: str) -> tuple[int, ...]:

@@ -68,9 +68,7 @@ class Ingestion:
         self.library, self.search, self.engine, self.prompts = library, search, engine, prompts
         self.passage_tokens = passage_tokens
 
-    def run(
-        self, paths: Iterable[Path], progress: Progress = lambda stage, done, total: None
-    ) -> IngestReport:
+    def run(self, paths: Iterable[Path], progress: Progress = lambda stage, done, total: None) -> IngestReport:
         """Ingest files and folders. Raises DeskError or OSError when the data folder cannot be written; what was
         done until then stays done.
         """
@@ -99,7 +97,7 @@ class Ingestion:
         name = str(path.resolve())
         before = self.library.find(name)
         report.documents += 1
-        if before is not None and before.content_hash == document.content_hash:
+        if before is not None and before.content_hash == self._identity(document):
             report.unchanged += 1
             report.passages += before.num_passages
             return name
@@ -107,9 +105,8 @@ class Ingestion:
         report.replaced += before is not None
         report.passages += len(replaced.ids)
         report.removed += len(replaced.removed)
-        gone = frozenset(replaced.removed_module_keys)
-        if gone:
-            self.engine.call(lambda store: store.forget(gone))
+        if gone := frozenset(replaced.removed_module_keys):
+            self.engine.forget(gone)
         return name
 
     def _store(self, name: str, document: Document) -> Replaced:
@@ -117,7 +114,7 @@ class Ingestion:
         known = self.library.known_hashes(name)
         vectors = self._embed([p for p in passages if p.content_hash not in known])
         replaced = self.library.replace(
-            NewDocument(path=name, title=document.title, content_hash=document.content_hash),
+            NewDocument(path=name, title=document.title, content_hash=self._identity(document)),
             [
                 NewPassage(
                     heading_path=p.heading_path,
@@ -136,6 +133,10 @@ class Ingestion:
         else:
             self.search.apply_removal(replaced)
         return replaced
+
+    def _identity(self, document: Document) -> str:
+        """Content of a document and how it is split: with another passage length it is not the same any more."""
+        return f"{document.content_hash}/{self.passage_tokens}"
 
     def _embed(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
         texts = [embedded_text(p.heading_path, p.text) for p in passages]

@@ -97,9 +97,7 @@ class Library:
         with self._database.read() as session:
             rows = session.execute(query).all()
         if len({len(row.embedding) for row in rows}) > 1:
-            raise DeskError(
-                "the stored embeddings differ in length: ingest everything again", code="embeddings-mixed"
-            )
+            raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
         vectors = np.frombuffer(b"".join(row.embedding for row in rows), STORED_AS).astype(np.float32)
         return np.array([row.id for row in rows], np.int64), vectors.reshape(len(rows), -1 if rows else 0)
 

@@ -76,7 +76,7 @@ class PromptBuilder:
             new = [passage for passage in turn.passages if passage.name not in inserted]
             parts.extend(Import(module=passage.name) for passage in new)
             inserted.update(passage.name for passage in new)
-            parts.append(Text(text=question_text(turn.question, has_passages=bool(inserted))))
+            parts.append(Text(text=question_text(turn.question)))
             parts.append(Text(text=self.template.to_answer, structural=True))
             if turn.answer is not None:
                 parts.append(Text(text=turn.answer, tokens=turn.answer_tokens))
@@ -90,7 +90,6 @@ def passage_text(passage: PassageText) -> str:
     return f"Help page: {headings}\n{passage.text.strip()}\n\n"
 
 
-def question_text(question: str, *, has_passages: bool) -> str:
+def question_text(question: str) -> str:
     """What the model reads of a question."""
-    lead = "Using the help pages above, answer this question: " if has_passages else ""
-    return f"{lead}{question.strip()}"
+    return f"Question: {question.strip()}"

@@ -101,4 +101,3 @@ class Search:
 def embedded_text(heading_path: Sequence[str], text: str) -> str:
     """What the embedder reads of a passage."""
     return " > ".join(heading_path) + "\n" + text
-

@@ -80,7 +80,7 @@ class Service:
         model = self._load_model(settings)
         disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
         if disk is not None:
-            disk.remove_leftovers()
+            disk.tidy()
         return Engine(model, memory=settings.memory, disk=disk).start()
 
     @cached_property
@@ -124,7 +124,7 @@ class Service:
         if replaced is not None:
             self.search.apply_removal(replaced)
             self.search.publish()
-            self.engine.call(lambda store: store.forget(keys & frozenset(replaced.removed_module_keys)))
+            self.engine.forget(keys & frozenset(replaced.removed_module_keys))
         return path
 
     def _document_path(self, name: str) -> str:
@@ -141,7 +141,8 @@ class Service:
                 code="document-ambiguous",
             )
         raise DeskError(
-            f"there is no document {name!r}: `warmdesk documents` lists what there is", code="document-unknown"
+            f"there is no document {name!r}: `warmdesk documents` lists what there is",
+            code="document-unknown",
         )
 
     # --- conversations (see app.desk.Desk) -----------------------------------------------------------------

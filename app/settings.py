@@ -142,13 +142,9 @@ class Settings:
         "sentence-transformers model for search: a folder or a hub name. Unset: the bundled one.",
     )
     threads: int | None = setting(None, _whole_number(1, 1024), "CPU threads. Unset: PyTorch's own choice.")
-    host: str = setting(
-        "127.0.0.1", _text(), "Address to listen on; anything but loopback is open to the network."
-    )
+    host: str = setting("127.0.0.1", _text(), "Address to listen on; anything but loopback is open to the network.")
     port: int = setting(7860, _whole_number(0, 65535), "Port to listen on; 0 picks a free one.")
-    memory: int = setting(
-        GIB, _size(MIB), 'Bytes of device memory for attention keys and values, as "1 GiB".'
-    )
+    memory: int = setting(GIB, _size(MIB), 'Bytes of device memory for attention keys and values, as "1 GiB".')
     disk: int = setting(4 * GIB, _size(0), "Bytes on disk for encoded passages; 0 keeps none.")
     passages: int = setting(4, _whole_number(1, 64), "Passages given to the model for one answer, at most.")
     passage_tokens: int = setting(
@@ -157,6 +153,11 @@ class Settings:
     answer_tokens: int = setting(160, _whole_number(1, 100_000), "Length of an answer in tokens, at most.")
     temperature: float = setting(
         0.0, _real_number(0, 5), "0 always takes the likeliest token; more makes answers vary."
+    )
+    repetition_penalty: float = setting(
+        1.15,
+        _real_number(1, 2),
+        "More than 1 keeps small models from repeating themselves; 1 changes nothing.",
     )
     refuse_below: float = setting(
         0.30, _real_number(-1, 1), "Cosine of question and best passage below which the desk does not answer."
@@ -230,15 +231,11 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     settings_file = Settings(**values).settings_file  # type: ignore[arg-type]  # checked by each field's kind
     in_file = _parse(settings_file)
     if "data_dir" in in_file:
-        raise _error(
-            f"data_dir cannot be set in {settings_file}: the file is found through it; use --data-dir"
-        )
+        raise _error(f"data_dir cannot be set in {settings_file}: the file is found through it; use --data-dir")
     return Settings(**_read(in_file, lambda key: str(settings_file)) | values)  # type: ignore[arg-type]
 
 
-def _read(
-    raw: Mapping[str, object], source: Callable[[str], str], *, are_texts: bool = False
-) -> dict[str, object]:
+def _read(raw: Mapping[str, object], source: Callable[[str], str], *, are_texts: bool = False) -> dict[str, object]:
     known = {one.metadata.get("key") or one.name: one for one in fields(Settings)}
     values: dict[str, object] = {}
     for key, given in raw.items():

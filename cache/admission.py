@@ -68,6 +68,7 @@ class Running:
     """A request being answered, and what it holds."""
 
     request: Request
+    plan: Plan
     generation: Generation
     sequence: Sequence
     fresh: list[tuple[Step, int]]
@@ -96,7 +97,7 @@ class Running:
             usage=self.usage,
             modules=self.modules,
             timings=self.timings,
-            exact=not any(span.unit for span in self.request.plan.spans) or self.request.reuse != "on",
+            exact=self.plan.is_exact,
         )
 
     def _keep_rows(self, store: Store) -> None:
@@ -107,8 +108,10 @@ class Running:
             store.allocator.free(own.part(0, computed))
             return
         steps = list(self._computed_steps())
-        for surplus in store.prefixes.insert(self.prefix, steps, self.request.session):
-            store.allocator.free(surplus)
+        last, surplus = store.prefixes.insert(self.prefix, steps, self.request.session)
+        for extent in surplus:
+            store.allocator.free(extent)
+        store.touch(last)
         store.prefixes.unpin(self.prefix)
 
     def _computed_steps(self) -> Iterator[tuple[Step, Extent]]:
@@ -154,6 +157,7 @@ def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) 
         store.touch(prefix)
     return Running(
         request=request,
+        plan=plan,
         generation=waiting.generation,
         sequence=sequence,
         fresh=fresh,
@@ -169,7 +173,11 @@ def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) 
 
 
 def build(
-    spans: tuple[Span, ...], steps: list[Step], residents: dict[int, Resident], matched: int, prefix: Node | None
+    spans: tuple[Span, ...],
+    steps: list[Step],
+    residents: dict[int, Resident],
+    matched: int,
+    prefix: Node | None,
 ) -> tuple[Sequence, list[tuple[Step, int]]]:
     """The sequence behind `matched` prompt tokens, and what it adds to the path. Its own extent is still missing."""
     runs = [] if prefix is None else [node for node in prefix.path() if node.step.key is None]

@@ -63,7 +63,12 @@ class Pass:
 
     @classmethod
     def plan(
-        cls, chunks: Sequence[Chunk], arena: Arena, kernel: Kernel, rotation: Rotation | None, device: torch.device
+        cls,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        kernel: Kernel,
+        rotation: Rotation | None,
+        device: torch.device,
     ) -> Pass:
         """Turn chunks into index tensors. Chunks with offsets need a rotation."""
         items = plan_items(chunks)
@@ -100,7 +105,7 @@ class Pass:
         """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`."""
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
-        q = q[0].unflatten(0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
+        q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
         if len(self.items) == 1:
             out, _ = self._run(layer, self.items[0], q, scale)
         else:
@@ -132,8 +137,8 @@ class Pass:
             first = last
         count, packed = self.parts.shape
         flat = self.parts.flatten()
-        weights = lse.index_select(1, flat).unflatten(1, (count, packed)).softmax(dim=1)  # [H, P, T, G]
-        partial = out.index_select(1, flat).unflatten(1, (count, packed))  # [H, P, T, G, D]
+        weights = torch.unflatten(lse.index_select(1, flat), 1, (count, packed)).softmax(dim=1)  # [H, P, T, G]
+        partial: Tensor = torch.unflatten(out.index_select(1, flat), 1, (count, packed))  # [H, P, T, G, D]
         return (partial * weights.unsqueeze(-1)).sum(dim=1).to(q.dtype)
 
     def _buffers(self, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import threading
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,6 +34,7 @@ class Header:
 
     key: str
     name: str
+    tenant: str
     fingerprint: str
     prefix: str
     tokens: str
@@ -60,8 +63,11 @@ class DiskTier:
         for path in folder.glob(f"*{SUFFIX}"):
             self._adopt(path)
 
-    def remove_leftovers(self) -> None:
-        """Remove half-written files of a process that died. Only for the one process that writes here."""
+    def tidy(self) -> None:
+        """Remove half-written files of a process that died, and what is above the capacity. Only for the one process
+        that writes here.
+        """
+        self._make_room()
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 
@@ -76,9 +82,9 @@ class DiskTier:
         return self._path(key).exists()
 
     def headers(self) -> list[Header]:
-        """Headers of all files."""
+        """Headers of all sound files."""
         with self._lock:
-            return [entry.header for entry in self.entries.values()]
+            return [entry.header for entry in self.entries.values() if entry.header.name]
 
     def write(self, header: Header, rows: Tensor) -> None:
         """Store one module. Raises OSError when the disk does not take it; then nothing is left behind."""
@@ -113,13 +119,14 @@ class DiskTier:
         except LoadFailed:
             self.remove(key)
             raise
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
-        os.utime(path)
+        with suppress(OSError):  # it may be evicted by now, or the folder read-only
+            os.utime(path)
         with self._lock:
             if key in self.entries:
-                self.entries[key].last_used = path.stat().st_mtime
+                self.entries[key].last_used = time.time()
         return rows
 
     def remove(self, key: str) -> None:
@@ -133,16 +140,15 @@ class DiskTier:
 
     def _adopt(self, path: Path, header: Header | None = None) -> None:
         try:
-            if header is None:
-                with safe_open(path, framework="pt") as file:
-                    header = Header(**json.loads((file.metadata() or {})["header"]))
             status = path.stat()
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-            return  # foreign or damaged: `read` says so when its key is asked for
-        with self._lock:
-            self.entries[header.key] = Entry(header, status.st_size, status.st_mtime)
+        except OSError:
+            return
+        header = header or read_header(path)
+        if self._path(header.key) == path:
+            with self._lock:
+                self.entries[header.key] = Entry(header, status.st_size, status.st_mtime)
 
-    def _make_room(self, keep: str) -> None:
+    def _make_room(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
             with self._lock:
                 victims = [key for key in self.entries if key != keep]
@@ -151,6 +157,18 @@ class DiskTier:
                 victim = min(victims, key=lambda key: self.entries[key].last_used)
             self.remove(victim)
             self.evictions += 1
+
+
+def read_header(path: Path) -> Header:
+    """The header of a module file. A damaged or foreign file gets one without a name: it counts, can be evicted, and
+    `DiskTier.read` says what is wrong with it.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return Header(**json.loads((file.metadata() or {})["header"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        key = path.name.removesuffix(SUFFIX).replace("-", ":", 1)
+        return Header(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 
 def checksum(rows: Tensor) -> str:

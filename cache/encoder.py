@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cache.errors import CapacityError
 from cache.items import View
 from cache.layout import Unit
 from cache.sequence import Sequence
-from cache.store import Found, Resident, Store
+from cache.store import Found, MissReason, Resident, Store
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +22,7 @@ class Encoding:
     tenant: str
     sequence: Sequence
     prefixes: list[Resident]
+    reason: MissReason | None
 
 
 class Encoder:
@@ -39,13 +39,13 @@ class Encoder:
         """
         key = self.store.key(unit, tenant)
         if key in self.running:
-            return Found(resident=None, source="computed")
+            return Found(resident=None, source="computed", reason=self.running[key].reason)
         found = self.store.find(unit, tenant)
         if found.resident is None:
-            self._start(key, unit, tenant)
+            self._start(key, unit, tenant, found.reason)
         return found
 
-    def _start(self, key: str, unit: Unit, tenant: str) -> None:
+    def _start(self, key: str, unit: Unit, tenant: str, reason: MissReason | None) -> None:
         prefixes: list[Resident] = []
         try:
             for ancestor in list(unit.with_ancestors())[:-1]:
@@ -57,7 +57,7 @@ class Encoder:
             views = [View(resident.extent) for resident in prefixes]
             positions = list(range(unit.start, unit.start + len(unit.tokens)))
             sequence = Sequence(list(unit.tokens), positions, own, views)
-            self.running[key] = Encoding(unit, tenant, sequence, prefixes)
+            self.running[key] = Encoding(unit, tenant, sequence, prefixes, reason)
             prefixes = []  # the encoding holds them now
         finally:
             self._release(prefixes)
@@ -74,10 +74,3 @@ class Encoder:
             self.store.release(self.store.put(encoding.unit, encoding.tenant, encoding.sequence.own))
             self._release(encoding.prefixes)
         return len(finished)
-
-    def abandon(self) -> None:
-        """Give up everything that is being encoded and free its memory."""
-        for encoding in self.running.values():
-            self.store.allocator.free(encoding.sequence.own)
-            self._release(encoding.prefixes)
-        self.running.clear()

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -26,8 +26,8 @@ from cache.admission import Running, Waiting, admit, milliseconds
 from cache.arena import Arena
 from cache.disk import DiskTier
 from cache.encoder import Encoder
-from cache.errors import CacheError, CapacityError, EngineStopped
-from cache.keys import PUBLIC_TENANT
+from cache.errors import CacheError, CapacityError, EngineStopped, PromptError
+from cache.keys import PUBLIC_TENANT, check_tenant
 from cache.layout import Plan, Unit
 from cache.model import LanguageModel
 from cache.pml import Module, Prompt, Schema
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 MAX_RUNNING = 16
 MAX_WAITING = 64
+PREFILL_ROWS = 64
+"""Passes of fewer rows say little about what computing a module costs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +70,7 @@ class Engine:
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._jobs: deque[EncodeJob] = deque()
+        self._forgetting: deque[tuple[Set[str], Future[int]]] = deque()
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
@@ -110,9 +113,16 @@ class Engine:
 
     def encode(self, units: Sequence[Unit], tenant: str = PUBLIC_TENANT) -> Future[int]:
         """Encode modules ahead of use, when no request needs the engine more. The result is how many were not in
-        the arena or on disk yet. Raises EngineStopped.
+        the arena or on disk yet. Raises EngineStopped, PromptError for a unit beyond the model's positions and
+        ValueError for a bad tenant.
         """
-        job = EncodeJob(deque((unit, tenant) for unit in units), Future())
+        check_tenant(tenant)
+        limit = self.model.info.max_positions
+        for unit in units:
+            if unit.start + len(unit.tokens) > limit:
+                raise PromptError(f"module {unit.name!r} ends beyond the model's {limit} positions")
+        job = EncodeJob(deque((unit, tenant) for unit in units if unit.tokens), Future())
+        job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._post(lambda: self._jobs.append(job))
         return job.done
 
@@ -128,6 +138,14 @@ class Engine:
 
         self._post(run)
         return future.result()
+
+    def forget(self, keys: Set[str]) -> int:
+        """Remove modules from every tier and everything computed with them. Waits until the answers that are being
+        generated have ended; new ones begin afterwards. Returns how many modules were there.
+        """
+        done: Future[int] = Future()
+        self._post(lambda: self._forgetting.append((keys, done)))
+        return done.result()
 
     def _post(self, function: Callable[[], None]) -> None:
         with self._lock:
@@ -157,12 +175,15 @@ class Engine:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._jobs or self._encoder.running)
+        return bool(self._waiting or self._running or self._jobs or self._forgetting or self._encoder.running)
 
     def step(self) -> None:
         """Admit what can run, compute one packed pass, hand out its tokens."""
         self._drop_cancelled()
-        self._admit()
+        if self._forgetting:
+            self._forget_when_quiet()
+        else:
+            self._admit()
         shares = schedule([*(r.sequence for r in self._running), *(e.sequence for e in self._encoder.running.values())])
         if shares:
             logits, rows = self._forward(shares)
@@ -171,7 +192,9 @@ class Engine:
 
     def _enqueue(self, waiting: Waiting) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            waiting.generation.deliver(CapacityError("the desk is busy: too many questions are waiting, try again soon"))
+            waiting.generation.deliver(
+                CapacityError("the desk is busy: too many questions are waiting, try again soon")
+            )
         else:
             self._waiting.append(waiting)
 
@@ -194,6 +217,15 @@ class Engine:
                 self._running.append(running)
         while not self._waiting and self._jobs and self._advance(self._jobs[0]):
             self._jobs.popleft()
+
+    def _forget_when_quiet(self) -> None:
+        if self._running or self._encoder.running:
+            return
+        for waiting in self._waiting:
+            waiting.give_up(self.store)
+        while self._forgetting:
+            keys, done = self._forgetting.popleft()
+            done.set_result(self.store.forget(keys))
 
     def _advance(self, job: EncodeJob) -> bool:
         """Start encodings of a job while a pass has room; True when the job is done."""
@@ -239,14 +271,15 @@ class Engine:
         logits = self.model.forward(tokens, positions, chunks, self.store.arena, outputs)
         for share in shares:
             share.sequence.computed += share.rows
-        self.store.costs.measured_compute(time.perf_counter() - started, len(tokens))
+        if len(tokens) >= PREFILL_ROWS:
+            self.store.costs.measured_compute(time.perf_counter() - started, len(tokens))
         return logits, row_of
 
     def _sample(self, logits: Tensor, row_of: dict[int, int]) -> None:
         for running in [r for r in self._running if id(r.sequence) in row_of]:
             if not running.answer:
                 running.timings.first_token(milliseconds(running.submitted))
-            token = running.sampler.choose(logits[row_of[id(running.sequence)]])
+            token = running.sampler.choose(logits[row_of[id(running.sequence)]], running.answer)
             reason = self._take(running, token)
             piece = running.stream.update(running.answer, final=reason is not None)
             if piece:
@@ -261,8 +294,7 @@ class Engine:
         if token in self.model.info.stop_tokens:
             return "stop"
         running.answer.append(token)
-        if loop := loop_length(running.answer):
-            del running.answer[-loop:]
+        if loop_length(running.answer):
             return "repeated"
         if running.sequence.is_full:
             return "length"
@@ -275,7 +307,8 @@ class Engine:
 
     def _drop_cancelled(self) -> None:
         for running in [r for r in self._running if r.generation.is_cancelled]:
-            running.stream.update(running.answer, final=True)
+            if piece := running.stream.update(running.answer, final=True):
+                running.generation.deliver(piece)
             self._finish(running, "cancelled")
         for waiting in [w for w in self._waiting if w.generation.is_cancelled]:
             waiting.give_up(self.store)
@@ -284,11 +317,13 @@ class Engine:
 
     def _stop(self, why: str) -> None:
         with self._lock:
+            if self._stopped is not None:
+                return
             self._stopped = why
         while not self._calls.empty():  # what slipped in before: callers wait for their answers
             self._calls.get()()
         error = EngineStopped(why)
         for generation in [*(r.generation for r in self._running), *(w.generation for w in self._waiting)]:
             generation.deliver(error)
-        for job in self._jobs:
-            job.done.set_exception(error)
+        for done in [*(job.done for job in self._jobs), *(done for _, done in self._forgetting)]:
+            done.set_exception(error)

@@ -67,9 +67,9 @@ class ExtentAllocator:
         self.free_slots += extent.length
 
     @property
-    def largest_hole(self) -> int:
-        """Length of the largest free extent."""
-        return max((hole.length for hole in self._free), default=0)
+    def holes(self) -> tuple[Extent, ...]:
+        """The free extents, ascending."""
+        return tuple(self._free)
 
     def check_integrity(self, used: Iterable[Extent]) -> None:
         """Assert that `used` and the free holes tile the arena exactly."""

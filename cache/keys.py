@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from array import array
+import struct
 
 from cache.layout import Unit
 
@@ -30,16 +30,21 @@ def digest(*parts: bytes | str) -> str:
 
 def token_bytes(tokens: tuple[int, ...]) -> bytes:
     """Token ids as little-endian 64-bit integers."""
-    return array("q", tokens).tobytes()
+    return struct.pack(f"<{len(tokens)}q", *tokens)
+
+
+def check_tenant(tenant: str) -> None:
+    """Raises ValueError for a tenant outside letters, digits, `.`, `_`, `-` (1 to 128 characters)."""
+    if not TENANT_PATTERN.fullmatch(tenant):
+        raise ValueError(f"tenant {tenant!r}: use 1 to 128 letters, digits, '.', '_' or '-'")
 
 
 def unit_key(unit: Unit, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
     """Key of an encoded unit.
 
     fingerprint: the model's (weights, dtype, position scheme). tenant: namespace that may share the entry.
-    Raises ValueError for a tenant outside letters, digits, `.`, `_`, `-` (1 to 128 characters).
+    Raises ValueError for a bad tenant.
     """
-    if not TENANT_PATTERN.fullmatch(tenant):
-        raise ValueError(f"tenant {tenant!r}: use 1 to 128 letters, digits, '.', '_' or '-'")
+    check_tenant(tenant)
     prefix = "" if unit.prefix is None else unit_key(unit.prefix, fingerprint=fingerprint, tenant=tenant)
     return digest("module", fingerprint, tenant, prefix, str(unit.start), token_bytes(unit.tokens))

@@ -29,13 +29,17 @@ class Unit:
     """One unit of encoding: the tokens whose KV are computed together and kept.
 
     start: position id of the first token while the unit is encoded.
-    prefix: the unit that stands before it at ids 0 .. len-1 while it is encoded; its rows are not kept here.
+    prefix: the unit that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
     """
 
     name: str
     tokens: tuple[int, ...]
     start: int = 0
     prefix: Unit | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefix is not None and not self.prefix.tokens:
+            raise ValueError(f"unit {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
 
     def with_ancestors(self) -> Iterator[Unit]:
         """The unit's conditioning prefixes, outermost first, then the unit itself."""
@@ -81,6 +85,22 @@ class Plan:
         """Units of the plan in position order."""
         return tuple(span.unit for span in self.spans if span.unit is not None)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether every token sees what it would see under full attention: each unit was encoded behind exactly what
+        stands before it here.
+        """
+        before: tuple[int, ...] = ()
+        for span in self.spans:
+            if span.start != len(before):  # a gap: a module behind it stands elsewhere than where it was encoded
+                return not self.units()
+            if span.unit is not None:
+                conditioning = [token for unit in list(span.unit.with_ancestors())[:-1] for token in unit.tokens]
+                if span.unit.start != span.start or before != tuple(conditioning):
+                    return False
+            before += span.tokens
+        return True
+
     def without_units(self) -> Plan:
         """The same tokens at the same ids, all computed: ordinary causal attention."""
         return Plan(spans=join_spans(replace(span, unit=None) for span in self.spans))
@@ -120,6 +140,8 @@ def lay_out(prompt: Prompt, tokenizer: Tokenizer, *, relocatable: bool, max_posi
 def unit_of(schema: Schema, module: Module, tokenizer: Tokenizer) -> Unit:
     """The encoding unit of a module, behind its conditioning prefix if it has one."""
     prefix = None if module.after is None else unit_of(schema, schema.modules[module.after], tokenizer)
+    if prefix is not None and not prefix.tokens:
+        prefix = prefix.prefix
     tokens = tuple(token for text in module.texts for token in text_tokens(text, tokenizer))
     start = 0 if prefix is None else prefix.start + len(prefix.tokens)
     return Unit(name=module.name, tokens=tokens, start=start, prefix=prefix)

@@ -30,8 +30,8 @@ from cache.arena import Arena, KVShape
 from cache.attention import Pass, Rotation, attention_function
 from cache.errors import ModelError
 from cache.items import Chunk
-from cache.keys import digest
 from cache.kernels import Kernel, default_kernel
+from cache.keys import digest
 from cache.tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"

@@ -11,7 +11,7 @@ al., 2024), with placed modules as edges of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cache.extents import Extent
@@ -107,11 +107,11 @@ class PrefixTree:
                 step = step.cut(common, len(step.tokens))
         return node
 
-    def insert(self, node: Node, steps: Sequence[tuple[Step, Extent]], owner: str | None) -> list[Extent]:
+    def insert(self, node: Node, steps: Sequence[tuple[Step, Extent]], owner: str | None) -> tuple[Node, list[Extent]]:
         """Append computed steps below `node`; the tree owns their extents from now on.
 
-        Returns the extents of tokens the tree already had (another request computed them meanwhile): the caller
-        frees them.
+        Returns the last node of the path, and the extents of tokens the tree already had (another request
+        computed them meanwhile): the caller frees those.
         """
         surplus: list[Extent] = []
         for step, extent in steps:
@@ -130,7 +130,7 @@ class PrefixTree:
                 node = child
                 step = step.cut(common, len(step.tokens))
                 extent = extent if step.key is not None else extent.part(common, extent.length)
-        return surplus
+        return node, surplus
 
     def pin(self, node: Node) -> None:
         """Keep the path to `node` until it is unpinned."""
@@ -144,7 +144,7 @@ class PrefixTree:
             step.refs -= 1
 
     def leaves(self) -> Iterator[Node]:
-        """Nodes that may be evicted now: computed runs without children and without references."""
+        """Nodes that may be evicted now: those without children and without references."""
         return (node for node in self.nodes() if not node.children and not node.refs)
 
     def nodes(self) -> Iterator[Node]:
@@ -166,13 +166,11 @@ class PrefixTree:
                 return leaf.extent
             node = parent
 
-    def forget(self, keys: Set[str]) -> list[Extent]:
-        """Remove everything computed behind a module of `keys`, except below requests in flight."""
+    def clear(self) -> list[Extent]:
+        """Remove everything that no request in flight needs."""
         freed: list[Extent] = []
-        for node in [n for n in self.nodes() if n.step.key in keys and not n.refs]:
-            assert node.parent is not None
-            node.parent.children.pop(node.step.edge, None)
-            freed.extend(n.extent for n in subtree(node))
+        while leaves := list(self.leaves()):
+            freed.extend(self.evict(leaf) for leaf in leaves)
         return freed
 
     def _split(self, node: Node, length: int) -> Node:
@@ -184,7 +182,14 @@ class PrefixTree:
         parent = node.parent
         assert parent is not None
         upper = Node(
-            node.step.cut(0, length), parent, node.extent.part(0, length), node.owner, {}, node.refs, node.hits, node.priority
+            node.step.cut(0, length),
+            parent,
+            node.extent.part(0, length),
+            node.owner,
+            {},
+            node.refs,
+            node.hits,
+            node.priority,
         )
         parent.children[upper.step.edge] = upper
         node.step = node.step.cut(length, len(node.step.tokens))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cache.errors import CacheError
-from cache.keys import PUBLIC_TENANT
+from cache.keys import PUBLIC_TENANT, check_tenant
 from cache.layout import Plan
 from cache.sampling import Sampling
 from cache.store import MissReason, Source
@@ -22,7 +22,7 @@ Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
 
 FinishReason = Literal["stop", "length", "repeated", "cancelled"]
-"""repeated: the answer began to say the same again; the repetition was dropped from `Completion.text`."""
+"""repeated: the answer began to say the same again and was ended there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Request:
     """One prompt to be answered.
 
     session: conversation the request belongs to; only labels reuse as the conversation's own past.
-    tenant: who may share its KV.
+    tenant: who may share its KV. Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -38,6 +38,9 @@ class Request:
     reuse: Reuse = "on"
     session: str | None = None
     tenant: str = PUBLIC_TENANT
+
+    def __post_init__(self) -> None:
+        check_tenant(self.tenant)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +107,10 @@ class Completion:
 
 
 class Generation:
-    """An answer in the making: iterate for pieces of text, then read `completion`. Safe to use from any thread."""
+    """An answer in the making: iterate for pieces of text, then read `completion`.
+
+    Safe to use from any thread; several readers share the pieces between them and all see the end.
+    """
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
@@ -119,6 +125,7 @@ class Generation:
                 yield event
             else:
                 self._end = event
+                self._events.put(event)  # for other readers
         if isinstance(self._end, CacheError):
             raise self._end
 

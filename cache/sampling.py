@@ -13,30 +13,37 @@ from torch import Tensor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How an answer is generated. temperature 0 is greedy; top_k 0 and top_p 1 mean no cut; a seed makes a sampled
-    answer repeatable. Raises ValueError for values out of range.
+    answer repeatable. repetition_penalty makes tokens of the answer so far less likely (1 changes nothing; Keskar et
+    al., 2019); tokens of the prompt are not penalised, because answers are to quote it. Raises ValueError for values
+    out of range.
     """
 
     max_tokens: int = 256
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    repetition_penalty: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}: at least 1")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}: 0 or more")
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
+            raise ValueError(f"temperature is {self.temperature}: 0, or from 0.01 to 100")
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}: 0 or more")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}: more than 0, at most 1")
+        if not 1 <= self.repetition_penalty <= 100:
+            raise ValueError(f"repetition_penalty is {self.repetition_penalty}: from 1 to 100")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}: from 0 to 2**63 - 1")
         if any(not stop for stop in self.stop):
             raise ValueError("an empty stop string would end every answer at once")
 
 
-def loop_length(tokens: Sequence[int], shortest: int = 8, longest: int = 80) -> int:
+def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) -> int:
     """How many tokens at the end say again, one for one, what the tokens before them said; 0 if none do.
 
     Small models fall into loops under greedy decoding; what follows the first repetition is never wanted.
@@ -59,8 +66,13 @@ class Sampler:
         else:
             self._random.seed()
 
-    def choose(self, logits: Tensor) -> int:
-        """One token id from logits `[vocabulary]`."""
+    def choose(self, logits: Tensor, answer: Sequence[int] = ()) -> int:
+        """One token id from logits `[vocabulary]`; answer: the tokens generated so far."""
+        if answer and self.sampling.repetition_penalty != 1:
+            said = torch.tensor(sorted(set(answer)), device=logits.device)
+            penalty = self.sampling.repetition_penalty
+            scores = logits[said]
+            logits = logits.index_copy(0, said, torch.where(scores > 0, scores / penalty, scores * penalty))
         if self.sampling.temperature == 0:
             return int(logits.argmax())
         scaled = logits.cpu() / self.sampling.temperature
@@ -106,8 +118,8 @@ class TextStream:
         return piece
 
     def _uncertain(self, text: str) -> int:
-        if text.endswith("\ufffd"):  # the rest of a character is still to come
-            return len(text) - len(text.rstrip("\ufffd"))
+        known = text.rstrip("\ufffd")  # the rest of a character is still to come
         longest = max((len(stop) for stop in self._stop), default=0)
-        endings = range(min(longest - 1, len(text)), 0, -1)
-        return next((n for n in endings if any(stop.startswith(text[-n:]) for stop in self._stop)), 0)
+        endings = range(min(longest - 1, len(known)), 0, -1)
+        stopping = next((n for n in endings if any(stop.startswith(known[-n:]) for stop in self._stop)), 0)
+        return len(text) - len(known) + stopping

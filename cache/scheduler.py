@@ -28,7 +28,8 @@ class Share:
 
 def schedule(sequences: Iterable[Sequence]) -> list[Share]:
     """Share out the next pass; every sequence has at least one pending row."""
-    decoding, prefilling = [], []
+    decoding: list[Sequence] = []
+    prefilling: list[Sequence] = []
     for sequence in sequences:
         (decoding if sequence.pending == 1 else prefilling).append(sequence)
     shares = [Share(sequence, 1) for sequence in decoding]

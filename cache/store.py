@@ -32,7 +32,13 @@ from cache.prefixes import Node, PrefixTree
 
 Source = Literal["device", "host", "disk", "computed"]
 MissReason = Literal[
-    "never built", "evicted", "document changed", "model or template changed", "placement", "load failed", "bypassed"
+    "never built",
+    "evicted",
+    "document changed",
+    "model or template changed",
+    "placement",
+    "load failed",
+    "bypassed",
 ]
 log = logging.getLogger(__name__)
 
@@ -89,9 +95,9 @@ class Store:
         self.evictions: Counter[str] = Counter()
         self._clock = 0.0
         self._evicted: deque[str] = deque(maxlen=10_000)
-        self._known_names: dict[str, Header] = {}
+        self._known_names: dict[tuple[str, str], Header] = {}
         if disk is not None:
-            self._known_names.update((header.name, header) for header in disk.headers())
+            self._known_names.update(((h.tenant, h.name), h) for h in disk.headers())
         self._writer = Writer(disk) if disk is not None else None
 
     # --- modules -------------------------------------------------------------------------------------------
@@ -102,8 +108,7 @@ class Store:
 
     def has(self, key: str) -> bool:
         """Whether a module is in any tier."""
-        on_disk = self.disk is not None and key in self.disk
-        return key in self.residents or on_disk or self._is_being_written(key)
+        return key in self.residents or self._is_kept(key)
 
     def find(self, unit: Unit, tenant: str) -> Found:
         """Look a module up, promote it from disk if it is there, and pin it.
@@ -115,7 +120,7 @@ class Store:
         if resident is not None:
             return Found(resident=self._pin(resident), source="device")
         failed = False
-        if self.disk is not None and (key in self.disk or self._is_being_written(key)):
+        if self._is_kept(key):
             self.flush(key)
             extent = self.reserve(len(unit.tokens))
             try:
@@ -140,22 +145,23 @@ class Store:
         resident.refs -= 1
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier, with all prefixes computed behind them. Returns how many were there.
-
-        A module in use by a running request leaves memory when that request ends and the space is needed.
+        """Remove modules from every tier, and every prefix, since any of them may have been computed with their text.
+        Returns how many modules were there. For when no request is in flight.
         """
-        for extent in self.prefixes.forget(keys):
+        self.flush()
+        for extent in self.prefixes.clear():
             self.allocator.free(extent)
         found = 0
         for key in keys:
-            self.flush(key)
-            resident = self.residents.get(key)
-            found += resident is not None or (self.disk is not None and key in self.disk)
-            if resident is not None and not resident.refs:
-                del self.residents[key]
+            found += self.has(key)
+            resident = self.residents.pop(key, None)
+            if resident is not None:
+                assert not resident.refs, resident
                 self.allocator.free(resident.extent)
             if self.disk is not None:
                 self.disk.remove(key)
+            if key in self._evicted:
+                self._evicted.remove(key)
         return found
 
     def flush(self, key: str | None = None) -> None:
@@ -171,13 +177,18 @@ class Store:
     # --- memory --------------------------------------------------------------------------------------------
 
     def reserve(self, length: int) -> Extent:
-        """A free extent, evicting what is worth least. Raises CapacityError if pinned entries leave no room."""
-        while (extent := self.allocator.allocate(length)) is None:
-            if not self._evict_one():
-                raise CapacityError(
-                    f"{length} tokens of KV memory are needed in one piece, {self.allocator.largest_hole} are free and "
-                    f"the rest of {self.allocator.capacity} is in use: raise --memory or ask for less at once"
-                )
+        """A free extent, evicting what is worth least. Raises CapacityError, and evicts nothing, if what is in use
+        leaves no room.
+        """
+        extent = self.allocator.allocate(length)
+        if extent is None and (room := self._reachable()) < length:
+            raise CapacityError(
+                f"{length} tokens of KV memory are needed in one piece, {room} can be had and the rest of "
+                f"{self.allocator.capacity} is in use: raise --memory or ask for less at once"
+            )
+        while extent is None:
+            self._evict_one()
+            extent = self.allocator.allocate(length)
         return extent
 
     def touch(self, node: Node) -> None:
@@ -209,6 +220,7 @@ class Store:
         header = Header(
             key=self.key(unit, tenant),
             name=unit.name,
+            tenant=tenant,
             fingerprint=self.fingerprint,
             prefix=prefix,
             tokens=digest(token_bytes(unit.tokens)),
@@ -218,7 +230,7 @@ class Store:
         resident = Resident(header, extent)
         assert header.key not in self.residents, header
         self.residents[header.key] = resident
-        self._known_names[header.name] = header
+        self._known_names[tenant, header.name] = header
         return self._pin(resident)
 
     def _load(self, key: str, extent: Extent) -> None:
@@ -232,11 +244,21 @@ class Store:
         self.arena.write(extent, rows)
         self.costs.measured_load(time.perf_counter() - started, extent.length)
 
-    def _evict_one(self) -> bool:
+    def _reachable(self) -> int:
+        """Length of the largest extent there would be if everything that may be evicted were."""
+        extents = [r.extent for r in self.residents.values() if not r.refs]
+        extents += [node.extent for node in self.prefixes.nodes() if not node.refs and node.extent.length]
+        longest = length = end = 0
+        for extent in sorted([*extents, *self.allocator.holes]):
+            length = length + extent.length if extent.start == end else extent.length
+            end = extent.end
+            longest = max(longest, length)
+        return longest
+
+    def _evict_one(self) -> None:
+        """Evict the entry of least value; there is one."""
         victims: list[Resident | Node] = [r for r in self.residents.values() if not r.refs]
         victims.extend(self.prefixes.leaves())
-        if not victims:
-            return False
         victim = min(victims, key=lambda v: v.priority)
         self._clock = max(self._clock, victim.priority)
         if isinstance(victim, Resident):
@@ -247,14 +269,13 @@ class Store:
         else:
             self.allocator.free(self.prefixes.evict(victim))
             self.evictions["prefix"] += 1
-        return True
 
     def _miss_reason(self, unit: Unit, tenant: str, key: str, load_failed: bool) -> MissReason:
         if load_failed:
             return "load failed"
         if key in self._evicted:
             return "evicted"
-        known = self._known_names.get(unit.name)
+        known = self._known_names.get((tenant, unit.name))
         if known is None or known.key == key:
             return "never built"
         prefix = "" if unit.prefix is None else self.key(unit.prefix, tenant)
@@ -266,6 +287,10 @@ class Store:
 
     def _is_being_written(self, key: str) -> bool:
         return self._writer is not None and key in self._writer.pending
+
+    def _is_kept(self, key: str) -> bool:
+        """On disk, or about to be. In this order: a file appears before its write stops being pending."""
+        return self._is_being_written(key) or (self.disk is not None and key in self.disk)
 
 
 class Writer:
@@ -298,7 +323,7 @@ class Writer:
             header, rows = job
             try:
                 self.disk.write(header, rows)
-            except OSError as error:
+            except Exception as error:  # whatever happens, the engine must not wait for a dead thread
                 if not self.failures:
                     log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
                 self.failures += 1

@@ -19,7 +19,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import torch
 
 from cache.engine import Engine
 from cache.layout import Plan, Span, Unit
-from cache.model import LanguageModel, find_device, load_stock
+from cache.model import LanguageModel, ModelInfo, find_device, load_stock
 from cache.request import Request, Reuse
 from cache.sampling import Sampling
 from cache.tokenizer import ModelTokenizer
@@ -59,7 +59,7 @@ class Documents:
     modules: tuple[Unit, ...]
 
     @classmethod
-    def random(cls, size: int, vocabulary: int, rng: random.Random) -> Documents:
+    def make(cls, size: int, vocabulary: int, rng: random.Random) -> Documents:
         """About `size` tokens of documents in modules of at most MODULE_TOKENS."""
         system = Unit(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
         modules = [
@@ -114,7 +114,11 @@ class Transformers:
         for count in (1, new_tokens + 1):
             started = time.perf_counter()
             self.hf.generate(
-                input_ids=ids, attention_mask=mask, do_sample=False, min_new_tokens=count, max_new_tokens=count
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=False,
+                min_new_tokens=count,
+                max_new_tokens=count,
             )
             seconds[count] = time.perf_counter() - started
         return new_tokens / (seconds[new_tokens + 1] - seconds[1])
@@ -167,7 +171,13 @@ def measure(
                 engine = Engine(ours, memory=memory).start()
                 try:
                     for row in measure_size(
-                        baseline, Ours(engine), size, count, question_tokens, repeats, decode=size == decode_at
+                        baseline,
+                        Ours(engine),
+                        size,
+                        count,
+                        question_tokens,
+                        repeats,
+                        decode=size == decode_at,
                     ):
                         rows.append(row)
                         report(describe(row))
@@ -186,12 +196,19 @@ def measure(
 
 
 def measure_size(
-    baseline: Transformers, ours: Ours, size: int, threads: int, question_tokens: int, repeats: int, *, decode: bool
+    baseline: Transformers,
+    ours: Ours,
+    size: int,
+    threads: int,
+    question_tokens: int,
+    repeats: int,
+    *,
+    decode: bool,
 ) -> Iterator[LatencyRow]:
     """All arms for documents of one size, in turn within each repeat so that drift of the machine hits all alike."""
     rng = random.Random(size)
     vocabulary = baseline.hf.config.vocab_size
-    documents = Documents.random(size, vocabulary, rng)
+    documents = Documents.make(size, vocabulary, rng)
 
     def plan() -> Plan:
         return documents.plan(tokens(question_tokens, vocabulary, rng), rng)
@@ -234,10 +251,8 @@ def tokens(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
     return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))
 
 
-def no_stop_tokens(info: Any) -> Any:
+def no_stop_tokens(info: ModelInfo) -> ModelInfo:
     """The same model, generating until the limit, so that decode rates are over the same number of tokens."""
-    from dataclasses import replace
-
     return replace(info, stop_tokens=frozenset())
 
 

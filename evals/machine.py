@@ -9,8 +9,9 @@ import torch
 
 
 def describe_machine() -> str:
-    """Processor, cores, memory bandwidth is not measured; versions that matter for speed."""
-    return f"{processor()}, {torch.get_num_threads()} threads at most, torch {torch.__version__}, Python {platform.python_version()}"
+    """Processor, threads, and the versions that matter for speed."""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{processor()}, {torch.get_num_threads()} threads at most, {versions}"
 
 
 def processor() -> str:

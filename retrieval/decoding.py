@@ -54,10 +54,7 @@ def _decoded(data: bytes, declared: str | None) -> str | None:
 def _strict(data: bytes, encoding: str) -> str | None:
     try:
         return data.decode(encoding)
-    except (
-        UnicodeDecodeError,
-        LookupError,
-    ):  # LookupError: a page may declare an encoding that does not exist
+    except (UnicodeDecodeError, LookupError):  # a page may declare an encoding that does not exist
         return None
 
 

@@ -46,9 +46,7 @@ class HashEmbedder:
     def embed_query(self, text: str) -> Vectors:
         vector = np.zeros(self.dimension, dtype=np.float32)
         for word in re.findall(r"\w+", text.casefold()) or [""]:
-            digest = int.from_bytes(
-                blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little"
-            )
+            digest = int.from_bytes(blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")
             vector[digest % self.dimension] += 1.0
         unit: Vectors = vector / np.linalg.norm(vector)
         return unit

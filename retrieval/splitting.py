@@ -105,10 +105,10 @@ class _Splitter:
         return result
 
     def _join(self, first: _Piece, second: _Piece, path: tuple[str, ...]) -> _Piece | None:
-        if first.path == second.path:  # parts of one text that was cut
+        is_whole = first.is_whole and second.is_whole
+        if first.path == second.path and not is_whole:  # parts of one text that was cut
             return None
         text = f"{_below(first, path)}\n\n{_below(second, path)}"
-        is_whole = first.is_whole and second.is_whole
         length = self.count(text)
         if is_whole and length <= self.limit * _JOIN_UP_TO:
             return _Piece(path, text)

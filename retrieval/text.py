@@ -38,8 +38,4 @@ def _kind(paragraph: str) -> BlockKind:
 
 def _is_title(paragraph: str) -> bool:
     line = paragraph.strip()
-    return (
-        len(line) <= _LONGEST_TITLE
-        and "\n" not in line
-        and not line.endswith((".", ":", ",", ";", "。", "："))
-    )
+    return len(line) <= _LONGEST_TITLE and "\n" not in line and not line.endswith((".", ":", ",", ";", "。", "："))

@@ -43,7 +43,7 @@ def write_pages(folder: Path) -> Path:
     pages = {
         "returns.md": "# Returns\n\nReturns take thirty days from delivery. Keep the receipt.\n",
         "gift-cards.md": "# Gift cards\n\nGift cards cannot be returned. They last five years.\n",
-        "shipping.html": "<html><title>Shipping</title><main><h1>Shipping</h1><p>Standard costs 4.95.</p></main></html>",
+        "shipping.html": "<title>Shipping</title><main><h1>Shipping</h1><p>Standard costs 4.95.</p></main>",
         "stores.txt": "Stores\n\nThe store in Galway has a repair bench.\n",
     }
     folder.mkdir(parents=True, exist_ok=True)

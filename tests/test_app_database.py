@@ -118,9 +118,7 @@ def test_a_read_is_one_view_and_does_not_stop_a_write(database: Database) -> Non
 def test_broken_constraints_stay_what_they_are(database: Database) -> None:
     with pytest.raises(IntegrityError), database.write() as session:
         session.add(
-            tables.Message(
-                id="m", conversation_id="none", position=0, role="user", text="", created=NOW, refused=False
-            )
+            tables.Message(id="m", conversation_id="none", position=0, role="user", text="", created=NOW, refused=False)
         )
 
 

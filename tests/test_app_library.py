@@ -231,6 +231,4 @@ def test_any_history_of_replacements(steps: list[tuple[str, list[str]]]) -> None
             assert [one.ordinal for one in stored] == list(range(len(contents)))
         ids, vectors = library.all_vectors()
         texts = {one.id: one.heading_path[1].lower() for one in library.passages(ids.tolist())}
-        assert all(
-            np.array_equal(row, vector(texts[id_])) for id_, row in zip(ids.tolist(), vectors, strict=True)
-        )
+        assert all(np.array_equal(row, vector(texts[id_])) for id_, row in zip(ids.tolist(), vectors, strict=True))

@@ -11,7 +11,7 @@ from app.errors import DeskError
 from app.service import Service
 
 
-@pytest.fixture()
+@pytest.fixture
 def pages(tmp_path: Path) -> Path:
     return write_pages(tmp_path / "pages")
 
@@ -52,7 +52,7 @@ def test_the_second_turn_reuses_the_first(tmp_path: Path, pages: Path) -> None:
         second = finish(desk, "And how long do they last?", conversation_id=first.conversation_id)
     assert second.conversation_id == first.conversation_id
     assert second.usage.session >= first.usage.computed
-    assert second.usage.computed < len("Using the help pages above, answer this question: And how long do they last?") + 30
+    assert second.usage.computed < len("Question: And how long do they last?") + 30
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> None:
@@ -128,7 +128,8 @@ def test_a_desk_without_documents_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "code"), [("", "question-empty"), ("  \n", "question-empty"), ("x" * 20_000, "question-too-long")]
+    ("question", "code"),
+    [("", "question-empty"), ("  \n", "question-empty"), ("x" * 20_000, "question-too-long")],
 )
 def test_questions_that_cannot_be_asked(tmp_path: Path, question: str, code: str) -> None:
     with small_desk(tmp_path / "desk") as desk:

@@ -104,9 +104,7 @@ def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
         ("model = {name = 'a'}", "model is {'name': 'a'}"),
     ],
 )
-def test_wrong_value_in_the_file(
-    environ: dict[str, str], write_file: WriteFile, line: str, shown: str
-) -> None:
+def test_wrong_value_in_the_file(environ: dict[str, str], write_file: WriteFile, line: str, shown: str) -> None:
     path = write_file(line)
     with pytest.raises(DeskError, match="it must be") as caught:
         load_settings({}, environ)
@@ -117,9 +115,7 @@ def test_wrong_value_in_the_file(
 
 
 def test_wrong_value_in_the_environment_and_in_a_flag(environ: dict[str, str]) -> None:
-    with pytest.raises(
-        DeskError, match="port is 'abc' in the environment variable WARMDESK_PORT: it must be a whole"
-    ):
+    with pytest.raises(DeskError, match="port is 'abc' in the environment variable WARMDESK_PORT: it must be a whole"):
         load_settings({}, environ | {"WARMDESK_PORT": "abc"})
     with pytest.raises(DeskError, match="threads is '2x' in the environment variable WARMDESK_THREADS"):
         load_settings({}, environ | {"WARMDESK_THREADS": "2x"})
@@ -132,9 +128,7 @@ def test_wrong_value_in_the_environment_and_in_a_flag(environ: dict[str, str]) -
 def test_unknown_key_is_named_with_its_source_and_the_nearest_one(
     environ: dict[str, str], write_file: WriteFile
 ) -> None:
-    with pytest.raises(
-        DeskError, match=r"unknown setting 'prot' in the environment variable WARMDESK_PROT.*'port'"
-    ):
+    with pytest.raises(DeskError, match=r"unknown setting 'prot' in the environment variable WARMDESK_PROT.*'port'"):
         load_settings({}, environ | {"WARMDESK_PROT": "1"})
     path = write_file("[server]\nport = 1")
     with pytest.raises(DeskError, match=f"unknown setting 'server' in {path}: known are data_dir, model"):

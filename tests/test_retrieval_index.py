@@ -11,6 +11,7 @@ from retrieval.documents import Passage, content_hash
 from retrieval.embedding import HashEmbedder, Vectors
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.index import VectorIndex
+from retrieval.keywords import KeywordIndex
 from retrieval.passage_vectors import embed_passages
 from retrieval.retriever import Retriever
 
@@ -79,9 +80,7 @@ def test_equal_scores_come_in_order_of_number() -> None:
 
 def test_vectors_that_do_not_fit_are_refused() -> None:
     index = index_of(3)
-    with pytest.raises(
-        RetrievalError, match=r"shape \[1, 9\] do not fit an index of hash, made for \[1, 8\]"
-    ):
+    with pytest.raises(RetrievalError, match=r"shape \[1, 9\] do not fit an index of hash, made for \[1, 8\]"):
         index.search(vectors(1, 9)[0], 1)
     with pytest.raises(RetrievalError, match=r"shape \[2, 8\]"):
         index.updated((), [1], vectors(2))
@@ -158,23 +157,26 @@ def test_retriever_finds_the_passage_by_a_stretch_of_it() -> None:
     embedder = HashEmbedder()
     filler = " ".join(f"filler{number}" for number in range(100))
     passages = {
-        3: Passage(
-            text=f"{filler}.\n\nThe return label costs EUR 3.50.", heading_path=("Returns",), ordinal=0
-        ),
+        3: Passage(text=f"{filler}.\n\nThe return label costs EUR 3.50.", heading_path=("Returns",), ordinal=0),
         4: Passage(text="Express delivery costs EUR 9.95.", heading_path=("Delivery",), ordinal=0),
     }
     ids, rows = embed_passages(embedder, passages, lambda text: len(text.split()))
     assert set(ids) == {3, 4}
     assert ids.count(3) > 1
     assert ids.count(4) == 1
-    retriever = Retriever(embedder, VectorIndex(embedder.name, embedder.dimension).updated((), ids, rows))
-    assert [hit.id for hit in retriever.search("return label", 2)] == [3, 4]
-    assert retriever.search(" ", 2) == []
+    index = VectorIndex(embedder.name, embedder.dimension).updated((), ids, rows)
+    keywords = KeywordIndex(list(passages), [passage.text for passage in passages.values()])
+    retriever = Retriever(embedder, index, keywords)
+    assert [hit.id for hit in retriever.search(["return label"], 2)] == [3, 4]
+    assert retriever.search(["return label"], 1)[0].score == pytest.approx(
+        index.search(embedder.embed_query("return label"), 1)[0].score
+    )
+    assert retriever.search([" "], 2) == retriever.search([], 2) == []
 
 
 def test_retriever_refuses_an_index_of_another_embedder() -> None:
     with pytest.raises(RetrievalError, match="the index is of hash, the embedder is hash-256; rebuild"):
-        Retriever(HashEmbedder(), index_of(1))
+        Retriever(HashEmbedder(), index_of(1), KeywordIndex([], []))
 
 
 def test_header_is_readable_json(tmp_path: Path) -> None:

@@ -51,11 +51,10 @@ def test_front_matter_gives_the_title_and_is_not_text() -> None:
     assert read("---\nlayout: x\n...\n# Heading\nText.").title == "Heading"
     assert read("---\ntitle: [a, b]\n---\nText.").title == "- a - b"
     assert shown("---\n---\nText.") == [("text", "Text.")]
+    assert shown("---\n# nothing set\n---\nText.") == [("text", "Text.")]
 
 
-@pytest.mark.parametrize(
-    "text", ["---\nNot yaml, only a rule\n\n---\nText.", "---\ntitle: never closed\n\nText."]
-)
+@pytest.mark.parametrize("text", ["---\nNot yaml, only a rule\n\n---\nText.", "---\ntitle: never closed\n\nText."])
 def test_rules_at_the_top_are_not_front_matter(text: str) -> None:
     assert "Text." in shown(text)[-1][1]
     assert len(shown(text)) == 2

@@ -93,9 +93,7 @@ def test_small_sections_are_joined_with_their_headings_as_lines() -> None:
 
 
 def test_sections_of_good_size_stay_alone_under_their_path() -> None:
-    passages = split(
-        document(heading("A"), text(80), heading("A1", 3), text(70), heading("B"), text(90)), words, 100
-    )
+    passages = split(document(heading("A"), text(80), heading("A1", 3), text(70), heading("B"), text(90)), words, 100)
     assert paths(passages) == [("Title", "A"), ("Title", "A", "A1"), ("Title", "B")]
 
 
@@ -116,6 +114,15 @@ def test_long_sections_are_cut_into_even_parts_between_blocks() -> None:
     passages = split(document(heading("A"), *[text(30)] * 7), words, 100)
     assert lengths(passages) == [60, 60, 60, 30]
     assert set(paths(passages)) == {("Title", "A")}
+
+
+def test_parts_of_one_text_are_not_joined_again() -> None:
+    assert lengths(split(document(text(45), text(55), text(10)), words, 100)) == [45, 55, 10]
+
+
+def test_sections_of_the_same_name_are_joined_like_others() -> None:
+    (passage,) = split(document(heading("Part"), text(5), heading("Part"), text(5, "b")), words, 100)
+    assert passage.text.count("Part\n") == 2
 
 
 def test_the_title_is_not_repeated_in_the_path() -> None:
@@ -165,7 +172,7 @@ def test_cuts_fall_at_the_best_place() -> None:
         "请保留订单号！谢谢。",
     ]
     assert cut("x" * 25, characters, 10) == ["x" * 9, "x" * 9, "x" * 7]
-    assert cut(" \n", words, 10) == []
+    assert cut(" \n", words, 10) == cut(" \n" * 50, characters, 10) == []
 
 
 def test_what_leads_in_stays_with_what_follows() -> None:

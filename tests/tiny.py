@@ -64,7 +64,13 @@ CONFIGS: dict[str, Any] = {
     "phi3": lambda: Phi3Config(**COMMON, num_key_value_heads=2),
     "gpt_neox": lambda: GPTNeoXConfig(**COMMON),
     "gpt2": lambda: GPT2Config(
-        vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=6, n_positions=4096, eos_token_id=299, bos_token_id=298
+        vocab_size=VOCABULARY,
+        n_embd=48,
+        n_layer=3,
+        n_head=6,
+        n_positions=4096,
+        eos_token_id=299,
+        bos_token_id=298,
     ),
 }
 
@@ -96,7 +102,9 @@ def stock(family: str = "llama", seed: int = 0) -> Any:
 
 def build(family: str = "llama", seed: int = 0, **options: Any) -> LanguageModel:
     """The same model for the engine."""
-    return LanguageModel(stock(family, seed), ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options)
+    return LanguageModel(
+        stock(family, seed), ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options
+    )
 
 
 @dataclass
@@ -146,12 +154,14 @@ def oracle_logits(hf: Any, plan: Plan, rotary: bool = True) -> Tensor:
     """Logits of the plan's last token by one full forward pass. For learned positions copies stand at their own ids."""
     rows = oracle_rows(plan)
     positions = torch.tensor([rows.positions])
-    if not rotary:
-        positions = positions.clamp(min=0)
-    else:
+    if rotary:
         positions = positions - positions.min().clamp(max=0)  # a shift of all ids changes nothing
     with torch.no_grad():
-        out = hf(input_ids=torch.tensor([rows.tokens]), position_ids=positions, attention_mask=rows.allowed[None, None])
+        out = hf(
+            input_ids=torch.tensor([rows.tokens]),
+            position_ids=positions,
+            attention_mask=rows.allowed[None, None],
+        )
     return out.logits[0, -1]
 
 

@@ -1,0 +1,197 @@
+"""Stored conversations: what is read back equals what was recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+from stored_answers import add_turn, an_answer, details
+
+from app import tables
+from app.database import Database, open_database
+from app.errors import DeskError
+from app.history import History
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(database: Database) -> History:
+    return History(database)
+
+
+def row_counts(database: Database) -> dict[str, int]:
+    with database.read() as session:
+        counted = {
+            table.name: session.scalar(select(func.count()).select_from(table)) or 0
+            for table in tables.Base.metadata.sorted_tables
+        }
+    return {name: count for name, count in counted.items() if count}
+
+
+def test_answers_read_back_are_those_recorded_also_after_a_restart(history: History, tmp_path: Path) -> None:
+    conversation_id = history.start_conversation("How long?")
+    recorded = [add_turn(history, conversation_id, number, refused=number == 1) for number in range(3)]
+    history.feedback(recorded[2].message_id, "up")
+    again = open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")
+    with closing(again):
+        turns = History(again).turns(conversation_id)
+    assert [turn.answer for turn in turns if turn.role == "assistant"] == recorded
+    assert [turn.text for turn in turns if turn.role == "user"] == [
+        "question 0?",
+        "question 1?",
+        "question 2?",
+    ]
+    assert [turn.role for turn in turns] == ["user", "assistant"] * 3
+    assert [turn.feedback for turn in turns] == [None] * 5 + ["up"]
+    assert all(abs(datetime.now(UTC) - turn.created) < timedelta(minutes=1) for turn in turns)
+
+
+def test_past_is_what_the_next_prompt_needs(history: History) -> None:
+    conversation_id = history.start_conversation("How long?")
+    add_turn(history, conversation_id)
+    question_id = history.record_question(conversation_id, "and now?")
+    answer = an_answer(conversation_id)
+    history.record_answer(answer, details(question_id, answer, tokens=None))
+    question, first, _, second = history.past(conversation_id)
+    assert (question.role, question.text, question.tokens, question.passage_ids) == (
+        "user",
+        "question 0?",
+        None,
+        (),
+    )
+    assert (first.role, first.tokens, first.passage_ids) == ("assistant", (5, 6, 7), (None, 11))
+    assert (second.message_id, second.tokens) == (answer.message_id, None)
+
+
+def test_conversations_are_listed_by_last_use(history: History) -> None:
+    ids = [history.start_conversation(f"  title\n {number} " + "x" * 200) for number in range(3)]
+    assert history.conversations() == [], "an empty conversation is not shown"
+    for conversation_id in ids:
+        add_turn(history, conversation_id)
+    history.record_question(ids[0], "again")
+    listed = history.conversations()
+    assert [(one.id, one.turns) for one in listed] == [(ids[0], 3), (ids[2], 2), (ids[1], 2)]
+    assert listed[0].title.startswith("title 0 x")
+    assert len(listed[0].title) == 80
+    assert listed[0].updated == history.turns(ids[0])[-1].created
+    history.start_conversation("empty, and the latest")
+    assert [one.id for one in history.conversations(limit=1)] == [ids[0]]
+
+
+def test_deleting_a_conversation_leaves_nothing(history: History, database: Database, tmp_path: Path) -> None:
+    kept, gone = history.start_conversation("kept"), history.start_conversation("gone")
+    add_turn(history, kept)
+    before = row_counts(database)
+    for _ in range(20):
+        question_id = history.record_question(gone, "my number is 4929-1111 " * 20)
+        answer = an_answer(gone)
+        history.record_answer(answer, details(question_id, answer))
+        history.feedback(answer.message_id, "down", "wrong")
+    history.delete_conversation(gone)
+    history.delete_conversation(gone)  # not there any more: no error
+    assert row_counts(database) | {"conversations": 2} == before
+    assert history.turns(gone) == []
+    assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_conversation_that_is_gone(history: History, database: Database) -> None:
+    conversation_id = history.start_conversation("x")
+    question_id = history.record_question(conversation_id, "x")
+    history.delete_conversation(conversation_id)
+    answer = an_answer(conversation_id)
+    for record in (
+        lambda: history.record_answer(answer, details(question_id, answer)),
+        lambda: history.record_question(conversation_id, "x"),
+    ):
+        with pytest.raises(DeskError, match="there is no conversation") as caught:
+            record()
+        assert caught.value.code == "no-such-conversation"
+    assert row_counts(database) == {}
+
+
+def test_details_that_do_not_fit_write_nothing(history: History, database: Database) -> None:
+    conversation_id = history.start_conversation("x")
+    question_id = history.record_question(conversation_id, "x")
+    before = row_counts(database)
+    answer = an_answer(conversation_id)
+    for wrong in (
+        replace(details(question_id, answer), passage_ids=(1,)),
+        replace(details(question_id, answer), modules=()),
+    ):
+        with pytest.raises(ValueError, match="shorter than argument 1"):
+            history.record_answer(answer, wrong)
+    assert row_counts(database) == before
+
+
+def test_questions_at_the_same_time_all_get_a_place(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    threads = [
+        threading.Thread(target=lambda: [add_turn(history, conversation_id) for _ in range(5)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(history.turns(conversation_id)) == 40
+
+
+def test_text_no_encoding_takes(history: History) -> None:
+    conversation_id = history.start_conversation("half \ud83d")
+    history.record_question(conversation_id, "half \ud83d")
+    assert history.turns(conversation_id)[0].text == "half \\ud83d"
+
+
+def test_feedback_is_set_replaced_and_taken_back(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    answer = add_turn(history, conversation_id)
+    for value in ("up", "down", None, None):
+        history.feedback(answer.message_id, value, "because")
+        assert history.turns(conversation_id)[1].feedback == value
+
+
+def test_feedback_belongs_to_answers(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    question_id = history.record_question(conversation_id, "x")
+    for message_id in (question_id, "none"):
+        with pytest.raises(DeskError) as caught:
+            history.feedback(message_id, "up")
+        assert caught.value.code == "no-such-message"
+    with pytest.raises(DeskError, match="it must be up or down"):
+        history.feedback(question_id, "sideways")
+
+
+def test_forgetting_a_document_takes_its_words_out_of_citations(history: History, tmp_path: Path) -> None:
+    conversation_id = history.start_conversation("x")
+    answer = add_turn(history, conversation_id)
+    history.forget_document("/kb/return")  # another document
+    assert history.turns(conversation_id)[1].answer == answer
+    history.forget_document("/kb/returns.md")
+    history.forget_document("/kb/other.md")
+    stored = history.turns(conversation_id)[1].answer
+    assert stored is not None
+    assert [one.quote for one in stored.citations] == ["(removed)", "(removed)"]
+    assert stored.citations[0] == replace(answer.citations[0], quote="(removed)")
+    assert not any("Grüße 退款".encode() in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_no_session_stays_open(history: History, database: Database) -> None:
+    conversation_id = history.start_conversation("x")
+    answer = add_turn(history, conversation_id)
+    history.turns(conversation_id)
+    history.conversations()
+    history.points()
+    with pytest.raises(DeskError):
+        history.feedback("none", "up")
+    history.feedback(answer.message_id, "up")
+    assert "Current Checked out connections: 0" in database.engine.pool.status()

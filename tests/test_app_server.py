@@ -1,0 +1,164 @@
+"""The web application over HTTP: streaming through Gradio's queue, and the admin login.
+
+The browser's side is in test_app_browser.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desk_site import BASE, HTML, Site, call
+from fastapi.testclient import TestClient
+
+from app import guard
+from app.passwords import reset_password
+from app.sessions import FREE_FAILURES
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("admin"))
+    with TestClient(site.app, base_url=BASE) as site.running:  # runs the start-up of both pages' queues
+        yield site
+
+
+# ------------------------------------------------------------------ open parts
+
+
+def test_health_and_chat_are_open(site: Site) -> None:
+    client = site.client()
+    assert client.get("/healthz").json() == {"status": "ok"}
+    page = client.get("/", headers=HTML)
+    assert page.status_code == 200
+    assert "Warmdesk" in page.text
+
+
+def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: Site) -> None:
+    messages = call(site.client(), "", "submit", ["Can I return a duvet?", ""], "s1")
+    kinds = [message["msg"] for message in messages]
+    assert "process_generating" in kinds
+    done = next(message for message in messages if message["msg"] == "process_completed")
+    assert done["success"]
+    assert "Can I return a duvet?" in json.dumps(messages)
+    assert site.desk.conversations()[0].title == "Can I return a duvet?"
+
+
+def test_an_internal_error_is_not_shown(site: Site) -> None:
+    text = json.dumps(call(site.client(), "", "submit", ["please crash", ""], "s2"))
+    assert "Something went wrong" in text
+    assert "/secret/place" not in text
+
+
+def test_two_sessions_do_not_mix(site: Site) -> None:
+    first = json.dumps(call(site.client(), "", "submit", ["Question of Ann", ""], "ann"))
+    second = json.dumps(call(site.client(), "", "submit", ["Question of Bob", ""], "bob"))
+    listed = r"wd-title[^>]*>[^<]*</span>"  # the shared list may name both
+    assert "Question of Ann" not in re.sub(listed, "", re.sub(r"aria-label=.{0,120}", "", second))
+    assert "Question of Bob" not in first
+
+
+# ------------------------------------------------------------------ login
+
+
+ADMIN_PATHS = [
+    ("GET", "/admin"),
+    ("GET", "/admin/"),
+    ("GET", "/admin/config"),
+    ("GET", "/admin/config/"),
+    ("GET", "/admin/theme.css"),
+    ("GET", "/admin/gradio_api/info"),
+    ("GET", "/admin/gradio_api/openapi.json"),
+    ("GET", "/admin/gradio_api/queue/status"),
+    ("GET", "/admin/gradio_api/queue/data?session_hash=x"),
+    ("POST", "/admin/gradio_api/queue/join"),
+    ("POST", "/admin/gradio_api/run/predict"),
+    ("POST", "/admin/gradio_api/call/refresh"),
+    ("POST", "/admin/gradio_api/api/predict"),
+    ("POST", "/admin/gradio_api/upload"),
+    ("POST", "/admin/gradio_api/component_server"),
+    ("POST", "/admin/gradio_api/cancel"),
+    ("GET", "/admin/gradio_api/heartbeat/x"),
+    ("GET", "/admin/gradio_api/file=/etc/passwd"),
+    ("GET", "/admin/monitoring"),
+    ("GET", "/admin/monitoring/summary"),
+    ("GET", "/admin/gradio_api/startup-events"),
+    ("GET", "/admin//config"),
+    ("GET", "/admin/login/../config"),
+    ("GET", "/admin/%63onfig"),
+    ("GET", "//admin/config"),
+    ("GET", "/ADMIN/config"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ADMIN_PATHS)
+@pytest.mark.parametrize("cookie", ["", "warmdesk_admin=", "warmdesk_admin=9999999999.x.y", "warmdesk_admin"])
+def test_anonymous_reaches_nothing_of_the_admin_page(site: Site, method: str, path: str, cookie: str) -> None:
+    response = site.client().request(method, BASE + path, headers={"cookie": cookie} if cookie else {})
+    assert response.status_code in (401, 404)
+    assert len(response.content) < 100
+
+
+def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two locks: without the guard, Gradio's own auth_dependency still holds the door."""
+    monkeypatch.setattr(guard.Guard, "_refusal", lambda *_: None)
+    client = site.client()
+    for path in (
+        "/admin/",
+        "/admin/config",
+        "/admin/gradio_api/info",
+        "/admin/gradio_api/queue/data?session_hash=x",
+    ):
+        assert client.get(path).status_code == 401
+    assert client.post("/admin/gradio_api/queue/join", json={"data": [], "session_hash": "x"}).status_code == 401
+    assert client.get("/config").status_code == 200
+
+
+def test_browsers_are_sent_to_the_login_page(site: Site) -> None:
+    response = site.client().get("/admin/", headers=HTML)
+    assert (response.status_code, response.headers["location"]) == (303, "/admin/login")
+    page = site.client().get("/admin/login")
+    assert page.status_code == 200
+    assert "<script" not in page.text
+
+
+def test_login_opens_the_page_and_logout_closes_it(site: Site) -> None:
+    client = site.client()
+    response = client.post("/admin/login", data={"password": site.password})
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "path=/admin" in cookie
+    assert client.get("/admin/").status_code == 200
+    assert client.get("/admin").headers["location"] == "/admin/"
+    messages = call(client, "/admin", "load", [None], "admin1")
+    assert "Prompt tokens reused" in json.dumps(messages)
+    token = client.cookies["warmdesk_admin"]
+    assert client.post("/admin/logout").status_code == 303
+    assert client.get("/admin/config").status_code == 401
+    kept = site.client().get("/admin/config", headers={"cookie": f"warmdesk_admin={token}"})
+    assert kept.status_code == 401
+
+
+def test_a_new_password_ends_sessions(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    client = site.admin()
+    assert client.get("/admin/config").status_code == 200
+    reset_password(tmp_path)
+    assert client.get("/admin/config").status_code == 401
+
+
+def test_guessing_is_stopped_even_for_the_right_password(site: Site) -> None:
+    client = site.client("10.0.0.66")
+    for _ in range(FREE_FAILURES):
+        response = client.post("/admin/login", data={"password": "guess"})
+        assert response.status_code == 401
+        assert "set-cookie" not in response.headers
+    response = client.post("/admin/login", data={"password": site.password})
+    assert response.status_code == 429
+    assert int(response.headers["retry-after"]) > 0
+    assert "set-cookie" not in response.headers
+    assert site.admin().get("/admin/config").status_code == 200  # from another address

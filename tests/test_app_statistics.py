@@ -1,0 +1,90 @@
+"""The dashboard's sums equal counting by hand."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from stored_answers import add_turn, an_answer, details
+
+from app.database import Database, open_database
+from app.history import History
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(database: Database) -> History:
+    return History(database)
+
+
+def test_new_desk_has_no_numbers(history: History) -> None:
+    sums = history.sums()
+    assert (sums.conversations, sums.answers, sums.refusals, sums.computed_tokens) == (0, 0, 0, 0)
+    assert (sums.ttft_ms_median, sums.ttft_ms_p95) == (None, None)
+    assert (history.points(), history.misses(), history.module_hits()) == ([], [], {})
+
+
+@pytest.mark.parametrize("number", [1, 2, 19, 20, 21])
+def test_sums_equal_counting_by_hand(history: History, number: int) -> None:
+    ids = [history.start_conversation(f"c{one}") for one in range(2)]
+    numbers = [7 * one % 23 for one in range(number)]
+    answers = [add_turn(history, ids[one % 2], one, refused=one % 3 == 2) for one in numbers]
+    sums = history.sums()
+    assert (sums.conversations, sums.answers) == (2, number)
+    assert sums.refusals == sum(answer.refused for answer in answers)
+    assert sums.computed_tokens == sum(answer.usage.computed for answer in answers)
+    assert (sums.session_tokens, sums.prefix_tokens, sums.module_tokens) == (
+        10 * number,
+        50 * number,
+        40 * number,
+    )
+    ttft = sorted(answer.timings.ttft for answer in answers)
+    assert sums.ttft_ms_median == pytest.approx(statistics.median(ttft))
+    assert sums.ttft_ms_p95 == ttft[-(-95 * number // 100) - 1]
+
+
+def test_points_are_the_latest_answers_oldest_first(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    for number in range(5):
+        add_turn(history, conversation_id, number)
+    points = history.points(limit=3)
+    assert [point.prompt_tokens for point in points] == [102, 103, 104]
+    assert {(point.reused_tokens, point.policy) for point in points} == {(100, "balanced")}
+    assert points[0].ttft_ms == pytest.approx(33.4)
+    assert points[0].created < points[2].created
+
+
+def test_misses_say_what_was_computed_for_which_question(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    first = history.record_question(conversation_id, "the slow one")
+    add_turn(history, conversation_id, 1)
+    answer = an_answer(conversation_id)
+    history.record_answer(answer, details(first, answer))  # two questions were on their way at once
+    latest, earlier = history.misses()
+    assert (latest.question, earlier.question) == ("the slow one", "question 1?")
+    assert (latest.document, latest.passage, latest.tokens, latest.reason) == (
+        "/kb/returns.md",
+        "Returns (1)",
+        50,
+        "evicted",
+    )
+    assert history.misses(limit=1) == [latest]
+
+
+def test_module_hits(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    for number in range(3):
+        add_turn(history, conversation_id, number)
+    hits = history.module_hits()
+    assert set(hits) == {"b2:system", "b2:one"}
+    assert (hits["b2:system"].hits, hits["b2:system"].misses) == (3, 0)
+    assert (hits["b2:one"].hits, hits["b2:one"].misses) == (0, 3)
+    assert hits["b2:one"].last_used == history.turns(conversation_id)[-1].created

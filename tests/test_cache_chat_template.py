@@ -1,0 +1,125 @@
+"""Structural strings, cut out of the chat templates of several families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jinja2
+import pytest
+
+from cache.chat_template import PLAIN, ChatTemplate, Messages, derive_template
+from cache.tokenizer import ModelTokenizer
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{% for message in messages %}{% if loop.first %}<|begin_of_text|>{% endif %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}"
+    "{{ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+MISTRAL = (
+    "<s>{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ message['content'] + '</s>' }}{% endif %}{% endfor %}"
+)
+DEFAULT_SYSTEM = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}" + CHATML
+DROPS_SYSTEM = "{% for message in messages if message['role'] != 'system' %}[{{ message['content'] }}]{% endfor %}"
+DROPS_ANSWERS = "{% for message in messages if message['role'] != 'assistant' %}[{{ message['content'] }}]{% endfor %}"
+REPEATS = "{% for message in messages %}{{ message['content'] }}{% endfor %}{{ messages[-1]['content'] }}"
+SHOUTS = "{% for message in messages %}{{ message['content'] | upper }}{% endfor %}"
+
+
+def renderer(source: str) -> Callable[[Messages], str]:
+    """As transformers renders: a refusal of the template is an error."""
+
+    def refuse(message: str) -> None:
+        raise ValueError(message)
+
+    template = jinja2.Environment().from_string(source)
+    return lambda messages: template.render(messages=messages, add_generation_prompt=True, raise_exception=refuse)
+
+
+def conversation(t: ChatTemplate, system: str, question: str, answer: str, following: str) -> str:
+    return t.open + system + t.to_user + question + t.to_answer + answer + t.to_next + following + t.to_answer
+
+
+def rendered(source: str, system: str, question: str, answer: str, following: str) -> str:
+    return renderer(source)(
+        [
+            {"role": "system", "content": system},
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": following},
+        ]
+    )
+
+
+def test_chatml() -> None:
+    assert derive_template(renderer(CHATML)) == ChatTemplate(
+        open="<|im_start|>system\n",
+        to_user="<|im_end|>\n<|im_start|>user\n",
+        to_answer="<|im_end|>\n<|im_start|>assistant\n",
+        to_next="<|im_end|>\n<|im_start|>user\n",
+    )
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, DEFAULT_SYSTEM])
+def test_the_strings_rebuild_a_whole_conversation(source: str) -> None:
+    said = ("You answer.", "Why?", "Because.", "And how?")
+    assert conversation(derive_template(renderer(source)), *said) == rendered(source, *said)
+
+
+def test_llama3_begins_with_its_beginning_and_trimming_does_no_harm() -> None:
+    template = derive_template(renderer(LLAMA3))
+    assert template.open == "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
+    assert template.to_answer == "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+
+
+def test_an_answer_opens_with_the_generation_prompt_not_with_how_history_is_written() -> None:
+    source = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think></think>' }}{% endif %}")
+    template = derive_template(renderer(source))
+    assert template.to_answer == "<|im_end|>\n<|im_start|>assistant\n<think></think>"
+
+
+def test_without_a_system_role_the_system_text_opens_the_first_question() -> None:
+    template = derive_template(renderer(MISTRAL))
+    assert template == ChatTemplate(open="<s>[INST] ", to_user="\n\n", to_answer=" [/INST]", to_next="</s>[INST] ")
+
+
+def test_a_system_text_that_is_silently_dropped_opens_the_first_question_too() -> None:
+    template = derive_template(renderer(DROPS_SYSTEM))
+    assert (template.open, template.to_user) == ("[", "\n\n")
+
+
+@pytest.mark.parametrize("source", [DROPS_ANSWERS, REPEATS, SHOUTS, "nothing"])
+def test_a_template_that_drops_repeats_or_rewrites_content_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match="does not keep its content"):
+        derive_template(renderer(source))
+
+
+class Stub:
+    """A transformers tokenizer with nothing but a chat template."""
+
+    def __init__(self, source: str | None) -> None:
+        self.chat_template = source
+
+    def apply_chat_template(self, messages: Messages, *, tokenize: bool, add_generation_prompt: bool) -> str:
+        assert add_generation_prompt
+        assert not tokenize
+        return renderer(str(self.chat_template))(messages)
+
+
+def test_a_tokenizer_brings_its_template_and_without_one_gets_plain_headings() -> None:
+    assert ModelTokenizer(Stub(CHATML)).template == derive_template(renderer(CHATML))
+    assert ModelTokenizer(Stub(None)).template == PLAIN
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('never') }}", "{{ 1 / 0 }}", "{{ missing.attribute }}", SHOUTS])
+def test_a_template_that_cannot_be_used_is_one_clear_error(source: str) -> None:
+    with pytest.raises(ValueError):
+        ModelTokenizer(Stub(source))

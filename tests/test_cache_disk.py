@@ -1,0 +1,356 @@
+"""The disk tier: bit-equal or gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+import cache.disk
+from cache.disk import DiskTier, Header, LoadFailed
+from cache.keys import digest
+
+SHAPE = (2, 3, 5, 2, 4)
+BIG = 1 << 30
+
+
+def header_of(name: str) -> Header:
+    return Header(
+        key=digest(name),
+        tenant="public",
+        name=name,
+        fingerprint="model",
+        prefix="",
+        tokens=digest(name),
+        start=0,
+        num_tokens=SHAPE[2],
+    )
+
+
+def rows_of(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+A, B = header_of("a"), header_of("b")
+
+
+def path_of(folder: Path, header: Header) -> Path:
+    (path,) = (path for path in folder.iterdir() if header.key.split(":")[1] in path.name)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_come_back_bit_for_bit_after_a_restart_too(tmp_path: Path, dtype: torch.dtype) -> None:
+    rows = rows_of(0, dtype)
+    rows[0, 0, 0, 0, :3] = torch.tensor([float("nan"), float("-inf"), -0.0], dtype=dtype)
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows)
+    for reader in (tier, DiskTier(tmp_path, BIG)):
+        assert A.key in reader
+        assert reader.headers() == [A]
+        got = reader.read(A.key)
+        assert got.dtype == dtype
+        assert torch.equal(got.view(torch.uint8), rows.view(torch.uint8))
+        assert reader.num_bytes == path_of(tmp_path, A).stat().st_size > rows.numel() * rows.itemsize
+
+
+def test_a_slice_is_written_as_what_it_shows(tmp_path: Path) -> None:
+    rows = rows_of(0)[:, :, 1:4].transpose(3, 4)
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows.contiguous())
+    assert torch.equal(tier.read(A.key), rows)
+
+
+def damage_truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def damage_flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 16
+    path.write_bytes(content)
+
+
+def damage_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_noise(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 8)
+
+
+def damage_foreign(path: Path) -> None:
+    save_file({"weight": torch.zeros(3)}, path)
+
+
+def damage_without_metadata(path: Path) -> None:
+    save_file({"kv": torch.zeros(SHAPE)}, path)
+
+
+def damage_half_metadata(path: Path) -> None:
+    save_file({"kv": torch.zeros(SHAPE)}, path, {"header": '{"name": "x"}', "checksum": ""})
+
+
+def damage_bad_json(path: Path) -> None:
+    save_file({"kv": torch.zeros(SHAPE)}, path, {"header": "{", "checksum": ""})
+
+
+def damage_list_header(path: Path) -> None:
+    """Was wrong once: a header that is JSON but no object raises TypeError and so stops the engine."""
+    save_file({"kv": torch.zeros(SHAPE)}, path, {"header": "[]", "checksum": ""})
+
+
+def damage_remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncate,
+        damage_flip,
+        damage_empty,
+        damage_noise,
+        damage_foreign,
+        damage_without_metadata,
+        damage_half_metadata,
+        damage_bad_json,
+        damage_list_header,
+        damage_remove,
+    ],
+)
+def test_a_damaged_file_is_a_failed_load_and_gone(tmp_path: Path, damage: object, restarted: bool) -> None:
+    assert callable(damage)
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    tier.write(B, rows_of(1))
+    damage(path_of(tmp_path, A))
+    if restarted:
+        tier = DiskTier(tmp_path, BIG)
+    with pytest.raises(LoadFailed):
+        tier.read(A.key)
+    assert A.key not in tier
+    assert tier.headers() == [B]
+    assert torch.equal(tier.read(B.key), rows_of(1))
+
+
+def test_a_file_under_another_key_is_not_believed(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    tier.write(B, rows_of(1))
+    path_of(tmp_path, A).write_bytes(path_of(tmp_path, B).read_bytes())
+    with pytest.raises(LoadFailed, match="another module"):
+        tier.read(A.key)
+    assert A.key not in tier
+    assert torch.equal(tier.read(B.key), rows_of(1))
+
+
+def test_whichever_byte_is_flipped_the_rows_are_never_wrong(tmp_path: Path) -> None:
+    rows = rows_of(0)[:, :1, :2].contiguous()
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows)
+    path = path_of(tmp_path, A)
+    sound = path.read_bytes()
+    failed = 0
+    for at in range(len(sound)):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        try:
+            assert torch.equal(tier.read(A.key), rows), at
+        except LoadFailed:
+            failed += 1
+            assert not path.exists()
+    assert failed > rows.numel() * rows.itemsize
+
+
+def test_an_unknown_key_is_a_failed_load_and_fine_to_remove(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.remove("b2:0")
+    with pytest.raises(LoadFailed):
+        tier.read("b2:0")
+
+
+def test_the_least_recently_used_file_makes_room(tmp_path: Path) -> None:
+    headers = [header_of(name) for name in "abcd"]
+    tier = DiskTier(tmp_path, BIG)
+    for i, header in enumerate(headers[:3]):
+        tier.write(header, rows_of(i))
+        os.utime(path_of(tmp_path, header), (1000 + i, 1000 + i))
+    size = tier.num_bytes // 3
+    tier = DiskTier(tmp_path, 3 * size + size // 2)
+    tier.read(headers[0].key)  # used last, from here on
+    tier.write(headers[3], rows_of(3))
+    assert {header.name for header in tier.headers()} == {"a", "c", "d"}
+    assert headers[1].key not in tier
+    assert tier.evictions == 1
+    assert tier.num_bytes <= tier.capacity
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_was_just_written_is_not_the_one_to_go(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    os.utime(path_of(tmp_path, A), (4e9, 4e9))  # a clock that was wrong once
+    tier = DiskTier(tmp_path, tier.num_bytes * 3 // 2)
+    tier.write(B, rows_of(1))
+    assert tier.headers() == [B]
+
+
+def test_reading_counts_as_use_after_a_restart(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    for header in (A, B):
+        tier.write(header, rows_of(0))
+        os.utime(path_of(tmp_path, header), (1000, 1000))
+    DiskTier(tmp_path, BIG).read(A.key)
+    entries = DiskTier(tmp_path, BIG).entries
+    assert entries[A.key].last_used > entries[B.key].last_used == 1000
+
+
+def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path: Path) -> None:
+    """Was wrong once: a lowered limit takes effect only with the next write; a desk that only reads never
+    shrinks.
+    """
+    tier = DiskTier(tmp_path, BIG)
+    for header in (A, B):
+        tier.write(header, rows_of(0))
+    limit = tier.num_bytes * 3 // 4
+    lowered = DiskTier(tmp_path, limit)
+    lowered.tidy()
+    assert lowered.num_bytes <= limit
+
+
+def test_damaged_files_count_or_go_at_start(tmp_path: Path) -> None:
+    """Was wrong once: a file whose header cannot be read is neither counted nor removed unless its very key is
+    asked for, so after a crash or a format change such files fill the disk for ever.
+    """
+    (tmp_path / ("b2-" + "0" * 64 + ".safetensors")).write_bytes(b"x" * 1000)
+    tier = DiskTier(tmp_path, BIG)
+    assert tier.num_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(B, rows_of(1))
+
+    def full(tensors: object, path: Path, metadata: object) -> None:
+        Path(path).write_bytes(b"half of it")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(cache.disk, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        tier.write(A, rows_of(0))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
+    assert tier.headers() == [B]
+    assert A.key not in tier
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_an_error_while_syncing_or_renaming_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+
+    def fail(*args: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="Input/output"):
+        tier.write(A, rows_of(1))
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert torch.equal(tier.read(A.key), rows_of(0))
+
+
+def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path: Path) -> None:
+    (tmp_path / "b2-0.tmp").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("not ours")
+    tier = DiskTier(tmp_path, BIG)
+    assert len(list(tmp_path.iterdir())) == 2, "a second process that only reads removes nothing"
+    tier.tidy()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    DiskTier(tmp_path / "a" / "b", BIG).write(A, rows_of(0))
+    assert A.key in DiskTier(tmp_path / "a" / "b", BIG)
+
+
+def test_writing_again_replaces(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    tier.write(replace(A, name="renamed"), rows_of(1))
+    assert torch.equal(tier.read(A.key), rows_of(1))
+    assert [header.name for header in tier.headers()] == ["renamed"]
+
+
+def test_writing_beside_reading(tmp_path: Path) -> None:
+    """One thread writes while another reads: what is read is whole, and room is made meanwhile."""
+    headers = [header_of(str(i)) for i in range(8)]
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(headers[0], rows_of(0))
+    tier.capacity = tier.num_bytes * 4
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for i in range(40):
+                tier.write(headers[i % 8], rows_of(i % 8))
+        except BaseException as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    whole = 0
+    while writer.is_alive() or not whole:
+        for i, header in enumerate(headers):
+            if header.key in tier:
+                try:
+                    assert torch.equal(tier.read(header.key), rows_of(i))
+                    whole += 1
+                except (
+                    LoadFailed,
+                    FileNotFoundError,
+                ):  # evicted meanwhile; FileNotFoundError is the next test's bug
+                    pass
+    writer.join()
+    assert errors == []
+    assert tier.num_bytes <= tier.capacity
+
+
+def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: the writer's thread may evict a file between its content and its time stamp being touched.
+    `read` then raises FileNotFoundError, which nobody catches: the engine stops.
+    """
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    honest = cache.disk.checksum
+
+    def slow(rows: torch.Tensor) -> str:
+        tier.remove(A.key)  # what `_make_room` does on the other thread
+        return honest(rows)
+
+    monkeypatch.setattr(cache.disk, "checksum", slow)
+    with contextlib.suppress(LoadFailed):
+        assert torch.equal(tier.read(A.key), rows_of(0))
+
+
+def test_a_file_that_may_not_be_touched_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: on a read-only or shared folder the time stamp cannot be set and `read` raises
+    PermissionError.
+    """
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert torch.equal(tier.read(A.key), rows_of(0))

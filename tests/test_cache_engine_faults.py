@@ -1,0 +1,221 @@
+"""One bad request, one bad file, one impatient caller: the engine goes on serving everybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from itertools import cycle
+from typing import Any
+
+import pytest
+from tiny import build, make_unit
+from torch import Tensor
+
+from cache.engine import Engine
+from cache.errors import CacheError, CapacityError
+from cache.layout import Plan, Span, Unit
+from cache.request import Completion, Request
+from cache.sampling import Sampling
+from cache.store import Store
+
+SYSTEM = make_unit("system", "You answer from the documents. ")
+A = make_unit("a", "Returns take 30 days from delivery.", SYSTEM)
+B = make_unit("b", "Gift cards cannot be returned.", SYSTEM)
+LONG = make_unit("long", "word " * 600)
+"""Several passes long."""
+
+
+def plan_of(*parts: Unit | str) -> Plan:
+    spans, at = [], 0
+    for part in parts:
+        tokens = tuple(part.encode()) if isinstance(part, str) else part.tokens
+        spans.append(Span(start=at, tokens=tokens, unit=None if isinstance(part, str) else part))
+        at += len(tokens)
+    return Plan(spans=tuple(spans))
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine(build(), memory=4 << 20).start()
+    yield engine
+    engine.close()
+
+
+def ask(engine: Engine, *parts: Unit | str, session: str | None = None) -> Completion:
+    return engine.submit(Request(plan=plan_of(*parts), sampling=Sampling(max_tokens=2), session=session)).completion
+
+
+def still_serves(engine: Engine) -> None:
+    """The engine answers, and its books are right."""
+    assert ask(engine, SYSTEM, A, "Still there?").usage.prompt_tokens > 0
+    engine.call(Store.check_integrity)
+
+
+def test_an_invalid_tenant_ends_only_its_own_request(engine: Engine) -> None:
+    """Was wrong once: `unit_key`'s ValueError is raised on the engine's thread and stops it for everybody."""
+    with pytest.raises((CacheError, ValueError)):
+        _ = engine.submit(Request(plan=plan_of(A, "?"), tenant="not a tenant")).completion
+    still_serves(engine)
+
+
+def test_an_invalid_tenant_ends_only_its_own_encode_job(engine: Engine) -> None:
+    """Was wrong once: the same through `encode`."""
+    with pytest.raises((CacheError, ValueError)):
+        engine.encode([A], tenant="not a tenant").result(timeout=20)
+    still_serves(engine)
+
+
+def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
+    """Was wrong once: `lay_out` makes such a unit from an empty system text; reserving 0 slots asserts and the
+    engine stops.
+    """
+    with pytest.raises(ValueError, match="no tokens"):
+        Unit(name="a", tokens=A.tokens, prefix=Unit(name="system", tokens=()))
+    still_serves(engine)
+
+
+def test_an_empty_module_can_be_encoded_ahead(engine: Engine) -> None:
+    """Was wrong once: likewise for a module without text, as an empty passage or scaffold would be."""
+    with contextlib.suppress(CacheError, ValueError):
+        engine.encode([Unit(name="empty", tokens=())]).result(timeout=20)
+    still_serves(engine)
+
+
+def test_a_cancelled_encode_job_is_harmless(engine: Engine) -> None:
+    """Was wrong once: the caller's `Future.cancel()` succeeds, and setting its result then stops the engine."""
+    job = engine.encode([SYSTEM, A, B])
+    job.cancel()
+    with contextlib.suppress(CancelledError):
+        job.result(timeout=20)
+    still_serves(engine)
+    still_serves(engine)
+
+
+def test_an_unsampleable_temperature_ends_only_its_own_request(engine: Engine) -> None:
+    """Was wrong once: see `test_cache_sampling`; the error of one request's sampler ends all of them."""
+    with contextlib.suppress(CacheError, ValueError):
+        _ = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(temperature=1e-40))).completion
+    still_serves(engine)
+
+
+def test_a_seed_beyond_64_bits_ends_only_its_own_request(engine: Engine) -> None:
+    """Was wrong once: likewise."""
+    with contextlib.suppress(CacheError, ValueError):
+        _ = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(temperature=1, seed=1 << 70))).completion
+    still_serves(engine)
+
+
+def test_forgetting_a_document_used_twice_in_one_prompt(engine: Engine) -> None:
+    """Was wrong once: the engine stops with "slots lost" after the double free of `PrefixTree.forget`."""
+    ask(engine, SYSTEM, A, B, "May I return a gift card?")
+    keys = engine.call(lambda store: {store.key(unit, "public") for unit in (A, B)})
+    assert engine.call(lambda store: store.forget(keys)) == 2
+    still_serves(engine)
+
+
+def test_a_request_that_can_never_fit_costs_nobody_anything() -> None:
+    """Was wrong once: everything that is warm is evicted before the request is refused."""
+    model = build()
+    engine = Engine(model, memory=300 * model.info.kv.bytes_per_token).start()
+    ask(engine, SYSTEM, A, "First?")
+    with pytest.raises(CapacityError):
+        ask(engine, "x" * 400)
+    assert {use.source for use in ask(engine, SYSTEM, A, "Second?").modules} == {"device"}
+    engine.close()
+
+
+def test_a_conversation_outlives_modules_nobody_asked_for() -> None:
+    """Was wrong once: rows a request has computed enter the tree with priority 0 and are always the first to be
+    evicted, before modules that were warmed once and never used. In a full arena two customers take turns
+    evicting each other.
+    """
+    model = build()
+    engine = Engine(model, memory=400 * model.info.kv.bytes_per_token).start()
+    unused = [make_unit(f"m{i}", f"Document {i} that nobody ever asks for") for i in range(20)]
+    engine.encode(unused).result(timeout=60)
+    for i in range(2):
+        for name in ("ann", "bob"):
+            said = f"{name} has a question that is his or her own"
+            usage = ask(engine, said + "!" * i, session=name).usage
+            assert i == 0 or usage.session == len(said), f"{name}'s first turn is gone"
+    engine.close()
+
+
+def test_every_computed_module_has_a_reason(engine: Engine) -> None:
+    """Was wrong once: who waits for a module that another request or job is encoding already gets no reason at
+    all.
+    """
+    job = engine.encode([LONG])
+    engine.call(lambda store: None)  # its first pass is under way
+    (use,) = ask(engine, LONG, "?").modules
+    job.result(timeout=20)
+    assert (use.source, use.miss_reason) == ("computed", "never built")
+
+
+def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine: Engine) -> None:
+    """Was wrong once: `forget` knows nothing of encodings in flight; the deleted text is admitted, and written
+    to disk, after it.
+    """
+    key = engine.call(lambda store: store.key(LONG, "public"))
+    job = engine.encode([LONG])
+    engine.call(lambda store: None)
+    engine.forget({key})
+    with contextlib.suppress(CancelledError, CacheError):
+        job.result(timeout=20)
+    assert not engine.call(lambda store: store.has(key))
+
+
+def test_forgetting_reaches_text_that_was_computed_as_text(engine: Engine) -> None:
+    """Was wrong once: with reuse "prefix" a module's tokens enter the tree without its key; `forget` leaves
+    them, although it promises every tier.
+    """
+    request = Request(plan=plan_of(A, "?"), sampling=Sampling(max_tokens=2), reuse="prefix")
+    _ = engine.submit(request).completion
+    engine.forget({engine.store.key(A)})
+    assert engine.submit(request).completion.usage.prefix == 0
+
+
+def test_two_readers_of_one_generation_both_end(engine: Engine) -> None:
+    """Was wrong once: "safe to use from any thread", but of two threads that wait only one gets the end."""
+    generation = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=40)))
+    readers = [threading.Thread(target=lambda: generation.completion, daemon=True) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(timeout=3)
+    assert not any(reader.is_alive() for reader in readers)
+
+
+def test_pieces_add_up_to_the_text_of_a_cancelled_answer(engine: Engine) -> None:
+    """Was wrong once: what was held back when a request was cancelled is in the completion but was never
+    delivered.
+    """
+    stop = tuple(chr(i) * 60 for i in range(256))  # any last character may begin one
+    request = Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=3000, temperature=1.0, seed=1, stop=stop))
+    generation = engine.submit(request)
+    pieces = []
+    for piece in generation:
+        pieces.append(piece)
+        generation.cancel()
+    assert "".join(pieces) == generation.completion.text
+
+
+def test_an_answer_ended_for_repeating_itself_is_the_text_that_was_streamed() -> None:
+    """Was wrong once: the repetition is deleted from the answer after it was delivered: text is taken back."""
+    model = build()
+    forward, letters = model.forward, cycle(b"abcdefgh")
+
+    def looping(*args: Any) -> Tensor:
+        logits = forward(*args)
+        if len(logits):
+            logits[:, next(letters)] = 1e6
+        return logits
+
+    model.forward = looping  # type: ignore[method-assign, assignment]
+    engine = Engine(model, memory=4 << 20).start()
+    generation = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=60)))
+    pieces = list(generation)
+    engine.close()
+    assert "".join(pieces) == generation.completion.text

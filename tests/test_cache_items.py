@@ -1,0 +1,108 @@
+"""The work list against a naive count of who sees whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cache.extents import Extent
+from cache.items import Chunk, Item, View, plan_items
+
+SHARED = [Extent(0, 3), Extent(3, 5), Extent(8, 1), Extent(9, 0)]
+Seen = Counter[tuple[int, int, int]]
+"""How often packed row r sees arena slot s, rotated back by o: keys (r, s, o)."""
+
+
+@st.composite
+def passes(draw: st.DrawFn) -> list[Chunk]:
+    """Chunks of up to four sequences that read some of the same extents."""
+    chunks: list[Chunk] = []
+    for i in range(draw(st.integers(1, 4))):
+        length = draw(st.integers(1, 8))
+        first = draw(st.integers(0, length - 1))
+        last = draw(st.integers(first + 1, length))
+        view = st.builds(View, st.sampled_from(SHARED), st.integers(-3, 3), st.integers(0, 10))
+        views = draw(st.lists(view, max_size=4))
+        chunks.append(
+            Chunk(
+                first=first,
+                last=last,
+                own=Extent(100 + 20 * i, length + draw(st.integers(0, 3))),
+                views=views,
+            )
+        )
+    return chunks
+
+
+def naive(chunks: list[Chunk]) -> Seen:
+    """Straight from the definitions of Chunk and View."""
+    seen: Seen = Counter()
+    packed = 0
+    for chunk in chunks:
+        for row in range(chunk.first, chunk.last):
+            for view in chunk.views:
+                if row >= view.first_row:
+                    seen.update((packed, slot, view.offset) for slot in range(view.extent.start, view.extent.end))
+            seen.update((packed, chunk.own.start + earlier, 0) for earlier in range(row + 1))
+            packed += 1
+    return seen
+
+
+def by_items(items: list[Item]) -> Seen:
+    """What the items say."""
+    seen: Seen = Counter()
+    for item in items:
+        if item.causal:
+            (only,) = item.ranges
+            assert only.last - only.first == item.extent.length, "a causal item is a square"
+        for one in item.ranges:
+            for i, row in enumerate(range(one.first, one.last)):
+                end = item.extent.start + i + 1 if item.causal else item.extent.end
+                seen.update((row, slot, one.offset) for slot in range(item.extent.start, end))
+    return seen
+
+
+@settings(max_examples=300, deadline=None)
+@given(passes())
+def test_every_row_sees_every_key_exactly_as_often_as_it_should(chunks: list[Chunk]) -> None:
+    assert by_items(plan_items(chunks)) == naive(chunks)
+
+
+@settings(deadline=None)
+@given(passes())
+def test_no_item_is_empty_and_no_extent_is_read_twice(chunks: list[Chunk]) -> None:
+    items = plan_items(chunks)
+    assert all(item.num_rows and item.extent.length for item in items)
+    assert all(one.first < one.last for item in items for one in item.ranges)
+    extents = [item.extent for item in items if not item.causal]
+    assert len(extents) == len(set(extents))
+    for item in items:
+        assert item.num_rows == sum(one.last - one.first for one in item.ranges)
+
+
+def test_a_module_of_three_conversations_is_one_item_with_three_placements() -> None:
+    shared = Extent(0, 10)
+    chunks = [
+        Chunk(first=2, last=4, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i, first_row=i)])
+        for i in range(3)
+    ]
+    (item,) = [item for item in plan_items(chunks) if item.extent == shared]
+    assert [(r.first, r.last, r.offset) for r in item.ranges] == [(0, 2, 0), (2, 4, 7), (4, 6, 14)]
+
+
+def test_a_module_placed_twice_in_one_conversation_is_still_one_item() -> None:
+    shared = Extent(0, 10)
+    chunk = Chunk(first=0, last=3, own=Extent(20, 3), views=[View(shared, 5, 0), View(shared, 30, 2)])
+    (item,) = [item for item in plan_items([chunk]) if item.extent == shared]
+    assert [(r.first, r.last, r.offset) for r in item.ranges] == [(0, 3, 5), (2, 3, 30)]
+
+
+def test_a_single_row_needs_no_causal_item() -> None:
+    items = plan_items([Chunk(first=5, last=6, own=Extent(20, 9), views=[])])
+    assert [(item.extent, item.causal) for item in items] == [(Extent(20, 6), False)]
+
+
+def test_a_pass_of_nothing() -> None:
+    assert plan_items([]) == []

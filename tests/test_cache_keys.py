@@ -1,0 +1,94 @@
+"""Keys cover everything an encoded module depends on, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cache.keys import digest, token_bytes, unit_key
+from cache.layout import Unit
+
+SYSTEM = Unit(name="system", tokens=(1, 2, 3))
+UNIT = Unit(name="a", tokens=(4, 5), start=3, prefix=SYSTEM)
+
+
+def key(unit: Unit = UNIT, fingerprint: str = "model", tenant: str = "public") -> str:
+    return unit_key(unit, fingerprint=fingerprint, tenant=tenant)
+
+
+def test_everything_that_matters_changes_the_key() -> None:
+    keys = [
+        key(),
+        key(fingerprint="model2"),
+        key(tenant="other"),
+        key(replace(UNIT, tokens=(4, 6))),
+        key(replace(UNIT, tokens=(4,))),
+        key(replace(UNIT, tokens=(5, 4))),
+        key(replace(UNIT, start=4)),
+        key(replace(UNIT, prefix=None)),
+        key(replace(UNIT, prefix=replace(SYSTEM, tokens=(1, 2)))),
+        key(replace(UNIT, prefix=replace(SYSTEM, start=1))),
+        key(replace(UNIT, prefix=replace(SYSTEM, prefix=SYSTEM))),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_names_do_not_change_the_key() -> None:
+    assert key(replace(UNIT, name="renamed")) == key()
+    assert key(replace(UNIT, prefix=replace(SYSTEM, name="renamed"))) == key()
+
+
+def test_keys_are_stable_and_tagged() -> None:
+    assert key() == key()
+    assert key().startswith("b2:")
+    assert len(key()) == 3 + 64
+    assert digest("a", b"b") == "b2:" + digest(b"a", "b")[3:]
+
+
+@given(*[st.lists(st.text(alphabet="ab", max_size=3), max_size=4)] * 2)
+def test_different_lists_of_parts_never_collide_by_concatenation(one: list[str], two: list[str]) -> None:
+    assert (digest(*one) == digest(*two)) == (one == two)
+
+
+def test_a_length_is_not_mistaken_for_content() -> None:
+    length = (1).to_bytes(8, "little")
+    assert digest(b"a", b"b") != digest(b"a" + length + b"b")
+
+
+tokens = st.lists(st.integers(0, 2**31), max_size=6).map(tuple)
+
+
+@given(
+    tokens,
+    tokens,
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.sampled_from(["t", "t1"]),
+    st.sampled_from(["t", "t1"]),
+)
+def test_keys_are_equal_only_for_equal_content(
+    one: tuple[int, ...], two: tuple[int, ...], start: int, other: int, tenant: str, stranger: str
+) -> None:
+    assume((one, start, tenant) != (two, other, stranger))
+    first = key(Unit(name="a", tokens=one, start=start), tenant=tenant)
+    assert first != key(Unit(name="a", tokens=two, start=other), tenant=stranger)
+
+
+@given(tokens)
+def test_token_bytes_are_little_endian_and_reversible(ids: tuple[int, ...]) -> None:
+    data = token_bytes(ids)
+    assert tuple(int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)) == ids
+
+
+@pytest.mark.parametrize("tenant", ["a", "A.b_c-9", "x" * 128])
+def test_good_tenants(tenant: str) -> None:
+    assert key(tenant=tenant)
+
+
+@pytest.mark.parametrize("tenant", ["", "a b", "a/b", "a:b", "ä", "a\n", "x" * 129])
+def test_bad_tenants_are_refused(tenant: str) -> None:
+    with pytest.raises(ValueError, match="use 1 to 128 letters"):
+        key(tenant=tenant)

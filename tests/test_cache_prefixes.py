@@ -1,0 +1,345 @@
+"""The prefix tree against a naive model: a dict from every known path, token by token, to the row that holds
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cache.extents import Extent, ExtentAllocator
+from cache.prefixes import NO_ROWS, Node, PrefixTree, Step, common_length
+
+CAPACITY = 400
+MODULES = {"m1": (7, 7), "m2": (7, 8, 9), "m3": (5,)}
+
+Atom = tuple[int, int | str]
+"""(position id, token) of a computed token, (position id, key/length) of a placed module."""
+Path = tuple[Atom, ...]
+
+
+def atoms(step: Step) -> Iterator[Atom]:
+    """The path elements of a step."""
+    if step.key is not None:
+        yield (step.start, f"{step.key}/{len(step.tokens)}")
+    else:
+        yield from enumerate(step.tokens, step.start)
+
+
+def path_of(node: Node) -> Path:
+    """A node's path, outermost first."""
+    return tuple(atom for step in [n.step for n in node.path()][::-1] for atom in atoms(step))
+
+
+def is_module(atom: Atom) -> bool:
+    """Whether a path element is a placed module."""
+    return isinstance(atom[1], str)
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> list[Step]:
+    """Runs and modules one after another; two tokens only, so that beginnings are often shared."""
+    steps: list[Step] = []
+    at = 0
+    for part in draw(
+        st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5) | st.sampled_from([*MODULES]), max_size=5)
+    ):
+        tokens, key = (MODULES[part], part) if isinstance(part, str) else (tuple(part), None)
+        steps.append(Step(start=at, tokens=tokens, key=key))
+        at = steps[-1].start + len(tokens)
+    return steps
+
+
+@dataclass(eq=False)
+class InFlight:
+    """A request between its match and its insert, as the engine does it."""
+
+    tenant: str
+    node: Node
+    prefix: Path
+    rest: list[Step]
+    own: Extent
+
+
+@dataclass
+class Naive:
+    """What the tree should know of one tenant."""
+
+    rows: dict[Path, int | None] = field(default_factory=dict)
+
+    def longest(self, path: Path) -> int:
+        """Number of path elements known."""
+        return next((n for n in range(len(path), 0, -1) if path[:n] in self.rows), 0)
+
+    def has_children(self, path: Path) -> bool:
+        """Whether a known path goes on behind this one."""
+        return any(len(other) == len(path) + 1 and other[:-1] == path for other in self.rows)
+
+    def pop_below(self, path: Path) -> list[int]:
+        """Remove a path with everything behind it; returns the rows."""
+        gone = [other for other in self.rows if other[: len(path)] == path]
+        return [row for other in gone if (row := self.rows.pop(other)) is not None]
+
+
+def slots(extents: Sequence[Extent]) -> list[int]:
+    """All slots of some extents, sorted; a slot given twice appears twice."""
+    return sorted(slot for extent in extents for slot in range(extent.start, extent.end))
+
+
+class PrefixMachine(RuleBasedStateMachine):
+    """Requests of two tenants that overlap in time, evictions and forgetting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = PrefixTree()
+        self.allocator = ExtentAllocator(CAPACITY)
+        self.naive = {"a": Naive(), "b": Naive()}
+        self.in_flight: list[InFlight] = []
+
+    def pins(self, tenant: str) -> list[Path]:
+        return [request.prefix for request in self.in_flight if request.tenant == tenant]
+
+    def is_pinned(self, tenant: str, path: Path) -> bool:
+        return any(pin[: len(path)] == path for pin in self.pins(tenant))
+
+    @rule(tenant=st.sampled_from(["a", "b"]), steps=prompts())
+    def begin(self, tenant: str, steps: list[Step]) -> None:
+        path = tuple(atom for step in steps for atom in atoms(step))
+        known = self.naive[tenant].longest(path)
+        node = self.tree.match(tenant, steps)
+        assert path_of(node) == path[:known]
+        rest: list[Step] = []
+        matched = sum(len(n.step.tokens) for n in node.path())
+        for step in steps:
+            cut = min(matched, len(step.tokens))
+            matched -= cut
+            if cut < len(step.tokens):
+                assert cut == 0 or step.key is None, "a module matched in part"
+                rest.append(step.cut(cut, len(step.tokens)))
+        length = sum(len(step.tokens) for step in rest if step.key is None)
+        own = self.allocator.allocate(length) if length else NO_ROWS
+        if own is None:
+            return
+        self.tree.pin(node)
+        self.in_flight.append(InFlight(tenant, node, path[:known], rest, own))
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """All rows or, for a request that was cancelled, only the first of them."""
+        request = self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))
+        computed = data.draw(st.integers(0, request.own.length))
+        naive, path, row = self.naive[request.tenant], request.prefix, 0
+        steps: list[tuple[Step, Extent]] = []
+        surplus: list[int] = []
+        waiting: list[Step] = []
+        for step in request.rest:
+            if step.key is not None:
+                waiting.append(step)
+                continue
+            length = min(len(step.tokens), computed - row)
+            if length <= 0:
+                break
+            steps += [(module, NO_ROWS) for module in waiting]
+            waiting = []
+            steps.append((step.cut(0, length), request.own.part(row, row + length)))
+            row += length
+        for step, extent in steps:
+            for i, atom in enumerate(atoms(step)):
+                path = (*path, atom)
+                if path not in naive.rows:
+                    naive.rows[path] = None if is_module(atom) else extent.start + i
+                elif not is_module(atom):
+                    surplus.append(extent.start + i)
+        self.allocator.free(request.own.part(computed, request.own.length))
+        _, returned = self.tree.insert(request.node, steps, "owner")
+        assert slots(returned) == sorted(surplus)
+        for extent in returned:
+            self.allocator.free(extent)
+        self.tree.unpin(request.node)
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        leaves = list(self.tree.leaves())
+        if not leaves:
+            return
+        leaf = data.draw(st.sampled_from(leaves))
+        tenant = next(t for t in self.naive if self.tree.root(t) is [n.parent for n in leaf.path()][-1])
+        path, naive = path_of(leaf), self.naive[tenant]
+        assert not self.is_pinned(tenant, path)
+        assert not naive.has_children(path)
+        rows = []
+        for length in range(len(path), len(path) - len(list(atoms(leaf.step))), -1):
+            row = naive.rows.pop(path[:length])
+            rows += [] if row is None else [row]
+            path_left = path[: length - 1]
+        while path_left and is_module(path_left[-1]) and not naive.has_children(path_left):
+            if self.is_pinned(tenant, path_left):
+                break
+            del naive.rows[path_left]
+            path_left = path_left[:-1]
+        extent = self.tree.evict(leaf)
+        assert slots([extent]) == sorted(rows)
+        self.allocator.free(extent)
+
+    @rule()
+    def clear(self) -> None:
+        """Everything goes but what a request in flight stands behind."""
+        rows: list[int] = []
+        for tenant, naive in self.naive.items():
+            for path in sorted(naive.rows, key=len, reverse=True):
+                if not self.is_pinned(tenant, path):
+                    row = naive.rows.pop(path)
+                    rows += [] if row is None else [row]
+        before = {n.extent for n in self.tree.nodes()}
+        freed = self.tree.clear()
+        assert before >= {extent for extent in freed if extent.length}
+        assert slots(freed) == sorted(rows)
+        for extent in freed:
+            self.allocator.free(extent)
+
+    @invariant()
+    def every_row_is_where_the_model_says(self) -> None:
+        seen = {tenant: dict[Path, int | None]() for tenant in self.naive}
+        roots = {id(self.tree.root(tenant)): tenant for tenant in self.naive}
+        for node in self.tree.nodes():
+            top = [n.parent for n in node.path()][-1]
+            tenant = roots[id(top)]
+            path = path_of(node)
+            before = len(path) - len(list(atoms(node.step)))
+            assert node.extent.length == (0 if node.step.key else len(node.step.tokens))
+            assert node.parent is not None
+            assert node.parent.children[node.step.edge] is node
+            for i in range(before, len(path)):
+                seen[tenant][path[: i + 1]] = None if node.step.key else node.extent.start + i - before
+            through = sum(pin[: len(path)] == path for pin in self.pins(tenant))
+            assert node.refs == through, "references of a node are the requests whose path goes through it"
+        assert seen == {tenant: naive.rows for tenant, naive in self.naive.items()}
+
+    @invariant()
+    def extents_tile(self) -> None:
+        used = [node.extent for node in self.tree.nodes()] + [request.own for request in self.in_flight]
+        self.allocator.check_integrity(used)
+
+    @invariant()
+    def pinned_paths_stay(self) -> None:
+        for request in self.in_flight:
+            assert path_of(request.node) == request.prefix
+
+
+PrefixMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestPrefixTree = PrefixMachine.TestCase
+
+
+def run(start: int, *tokens: int) -> Step:
+    """A computed run."""
+    return Step(start=start, tokens=tokens)
+
+
+def module(start: int, key: str) -> Step:
+    """A placed module of two tokens."""
+    return Step(start=start, tokens=(7, 7), key=key)
+
+
+def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins() -> None:
+    tree = PrefixTree()
+    tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), Extent(10, 4))], "alice")
+    whole = tree.match("t", [run(0, 1, 2, 3, 4)])
+    tree.pin(whole)
+    upper = tree.match("t", [run(0, 1, 2, 9)])
+    assert [(n.extent, n.owner, n.refs) for n in whole.path()] == [
+        (Extent(12, 2), "alice", 1),
+        (Extent(10, 2), "alice", 1),
+    ]
+    tree.pin(upper)
+    assert [n.refs for n in whole.path()] == [1, 2]
+    tree.unpin(whole)
+    assert [n.refs for n in whole.path()] == [0, 1]
+    tree.unpin(upper)
+    with pytest.raises(AssertionError):
+        tree.unpin(upper)
+
+
+def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
+    tree = PrefixTree()
+    tree.insert(
+        tree.root("t"),
+        [(run(0, 7, 7), Extent(0, 2)), (module(2, "k"), NO_ROWS), (run(4, 1), Extent(2, 1))],
+        None,
+    )
+    assert tree.match("t", [run(1, 7, 7)]) is tree.root("t")
+    assert tree.match("t", [module(0, "k")]) is tree.root("t")
+    assert tree.match("t", [run(0, 7, 7), run(2, 7, 7)]).extent == Extent(0, 2)
+    assert tree.match("t", [run(0, 7, 7), module(2, "other")]).extent == Extent(0, 2)
+    assert tree.match("t", [run(0, 7, 7), Step(start=2, tokens=(7,), key="k")]).extent == Extent(0, 2)
+    assert tree.match("t", [run(0, 7, 7), module(2, "k"), run(4, 1)]).extent == Extent(2, 1)
+    assert tree.match("u", [run(0, 7, 7)]) is tree.root("u")
+
+
+def test_eviction_takes_modules_along_that_nothing_else_needs() -> None:
+    tree = PrefixTree()
+    steps = [
+        (run(0, 1), Extent(0, 1)),
+        (module(1, "k"), NO_ROWS),
+        (module(3, "l"), NO_ROWS),
+        (run(5, 2), Extent(1, 1)),
+    ]
+    tree.insert(tree.root("t"), steps, None)
+    (leaf,) = tree.leaves()
+    with pytest.raises(AssertionError):
+        tree.evict(next(iter(tree.root("t").children.values())))
+    assert tree.evict(leaf) == Extent(1, 1)
+    assert [node.step for node in tree.nodes()] == [run(0, 1)]
+
+
+def test_what_was_computed_twice_comes_back_in_exactly_the_known_part() -> None:
+    tree = PrefixTree()
+    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 3), Extent(10, 3))], None)[1] == []
+    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 9, 9), Extent(20, 4))], None)[1] == [Extent(20, 2)]
+    assert tree.match("t", [run(0, 1, 2, 9, 9)]).extent == Extent(22, 2)
+    last, surplus = tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), Extent(30, 4))], None)
+    assert last.extent == Extent(33, 1)
+    assert surplus == [
+        Extent(30, 2),
+        Extent(32, 1),
+    ]
+
+
+def test_eviction_leaves_a_module_that_a_request_in_flight_stands_behind() -> None:
+    tree = PrefixTree()
+    tree.insert(tree.root("t"), [(module(0, "k"), NO_ROWS), (run(2, 1), Extent(0, 1))], None)
+    pinned = tree.match("t", [module(0, "k"), run(2, 9)])
+    tree.pin(pinned)
+    assert tree.evict(next(tree.leaves())) == Extent(0, 1)
+    assert list(tree.nodes()) == [pinned]
+    assert tree.insert(pinned, [(run(2, 9), Extent(5, 1))], None)[1] == []
+    tree.unpin(pinned)
+    assert tree.match("t", [module(0, "k"), run(2, 9)]).extent == Extent(5, 1)
+
+
+def test_pinned_nodes_are_neither_leaves_nor_evicted_nor_cleared() -> None:
+    tree = PrefixTree()
+    tree.insert(tree.root("t"), [(module(0, "k"), NO_ROWS), (run(2, 1, 2), Extent(0, 2))], None)
+    node = tree.match("t", [module(0, "k"), run(2, 1, 2)])
+    tree.pin(node)
+    assert list(tree.leaves()) == []
+    assert tree.clear() == []
+    with pytest.raises(AssertionError):
+        tree.evict(node)
+    tree.unpin(node)
+    assert tree.clear() == [Extent(0, 2)]
+    assert list(tree.nodes()) == []
+
+
+def test_common_length() -> None:
+    assert [common_length(a, b) for a, b in (((1, 2), (1, 2, 3)), ((1, 2), (1, 3)), ((1,), (2,)), ((), (1,)))] == [
+        2,
+        1,
+        0,
+        0,
+    ]

@@ -1,0 +1,76 @@
+"""Who computes how many rows next."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache.extents import Extent
+from cache.scheduler import MAX_ROWS, MAX_ROWS_WHILE_DECODING, schedule
+from cache.sequence import Sequence
+
+
+def sequence_of(pending: int, computed: int = 0) -> Sequence:
+    length = computed + pending
+    return Sequence([0] * length, list(range(length)), Extent(0, length + 1), computed=computed)
+
+
+def rows_of(*pending: int) -> list[int]:
+    """Rows each sequence gets, in the order given; 0 for none."""
+    sequences = [sequence_of(n, computed=3) for n in pending]
+    rows = {id(share.sequence): share.rows for share in schedule(sequences)}
+    return [rows.get(id(sequence), 0) for sequence in sequences]
+
+
+def test_prompts_fill_the_pass_in_order_of_arrival() -> None:
+    assert rows_of(300, 200, 100) == [300, 200, 12]
+    assert rows_of(MAX_ROWS, 2) == [MAX_ROWS, 0]
+    assert rows_of(2000) == [MAX_ROWS]
+
+
+def test_whoever_generates_comes_first_and_shortens_the_pass() -> None:
+    assert rows_of(300, 1, 1) == [MAX_ROWS_WHILE_DECODING - 2, 1, 1]
+
+
+def test_nothing_to_do() -> None:
+    assert schedule([]) == []
+
+
+@given(st.lists(st.integers(1, 700), max_size=24))
+def test_passes_are_bounded_full_and_fair(pending: list[int]) -> None:
+    rows = rows_of(*pending)
+    limit = MAX_ROWS_WHILE_DECODING if 1 in pending else MAX_ROWS
+    assert sum(rows) == min(limit, sum(pending))
+    assert all(0 <= got <= wanted for got, wanted in zip(rows, pending, strict=True))
+    assert all(got == 1 for got, wanted in zip(rows, pending, strict=True) if wanted == 1)
+    prompts = [(got, wanted) for got, wanted in zip(rows, pending, strict=True) if wanted > 1]
+    unfinished = [i for i, (got, wanted) in enumerate(prompts) if got < wanted]
+    assert all(got == 0 for i, (got, _) in enumerate(prompts) if unfinished and i > unfinished[0])
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=12))
+def test_everybody_finishes(pending: list[int]) -> None:
+    sequences = [sequence_of(n) for n in pending]
+    for _ in range(sum(pending)):
+        waiting = [sequence for sequence in sequences if sequence.pending]
+        if not waiting:
+            return
+        shares = schedule(waiting)
+        assert shares
+        for share in shares:
+            share.sequence.chunk(share.rows)
+            share.sequence.computed += share.rows
+    assert not any(sequence.pending for sequence in sequences)
+
+
+def test_a_sequence_knows_its_rows_and_positions() -> None:
+    sequence = Sequence([5, 6], [10, 11], Extent(40, 3), computed=1)
+    chunk = sequence.chunk(1)
+    assert (chunk.first, chunk.last, chunk.own) == (1, 2, Extent(40, 3))
+    sequence.append(7)
+    assert (sequence.tokens, sequence.positions, sequence.pending, sequence.is_full) == (
+        [5, 6, 7],
+        [10, 11, 12],
+        2,
+        True,
+    )
