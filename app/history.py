@@ -140,9 +140,7 @@ class History:
             if value is None:
                 session.execute(delete(tables.Feedback).where(tables.Feedback.message_id == message_id))
             else:
-                session.merge(
-                    tables.Feedback(message_id=message_id, value=value, reason=reason, created=_now())
-                )
+                session.merge(tables.Feedback(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
         """Take the words of a document out of all stored citations. Answers in the model's own words stay.
@@ -180,9 +178,7 @@ class History:
 def _append(session: Session, conversation_id: str, row: tables.Message) -> None:
     conversation = session.get(tables.Conversation, conversation_id)
     if conversation is None:
-        raise DeskError(
-            f"there is no conversation with the id {conversation_id}", code="no-such-conversation"
-        )
+        raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
     last = select(func.max(tables.Message.position)).where(tables.Message.conversation_id == conversation_id)
     position = session.scalar(last)
     row.conversation_id, row.position = conversation_id, 0 if position is None else position + 1

@@ -60,9 +60,7 @@ def m001_first_tables(connection: Connection) -> None:
     required = partial(Column, nullable=False)
 
     def message_id() -> Column[str]:
-        return Column(
-            "message_id", String(32), ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True
-        )
+        return Column("message_id", String(32), ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True)
 
     Table(
         "documents",
@@ -188,8 +186,7 @@ def migrate(connection: Connection, name: str, migrations: Sequence[Migration] =
     unknown = sorted(applied - {migration.__name__ for migration in migrations})
     if unknown:
         raise DeskError(
-            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another "
-            "--data-dir",
+            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
             code="database-newer",
         )
     missing = [migration for migration in migrations if migration.__name__ not in applied]

@@ -45,8 +45,7 @@ def replace_passages(session: Session, document_id: int, passages: Sequence[NewP
         session.execute(delete(tables.Passage).where(tables.Passage.id.in_(some)))
     if kept:
         moved = [
-            {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens}
-            for ordinal, id_ in kept.items()
+            {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens} for ordinal, id_ in kept.items()
         ]
         session.execute(update(tables.Passage), moved)
     loose = {row.module_key for row in old if row.id in gone and row.module_key is not None}
@@ -82,9 +81,7 @@ def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassag
                 "text": passage.text,
                 "content_hash": passage.content_hash,
                 "num_tokens": passage.num_tokens,
-                "embedding": lent[passage.content_hash]
-                if passage.embedding is None
-                else packed(passage.embedding),
+                "embedding": lent[passage.content_hash] if passage.embedding is None else packed(passage.embedding),
             }
         )
     if not rows:

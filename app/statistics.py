@@ -119,10 +119,7 @@ def misses(session: Session, limit: int) -> list[MissRow]:
 def module_hits(session: Session) -> dict[str, ModuleHits]:
     """How often every module was used, by key."""
     num_misses = func.count(ModuleUse.miss_reason)
-    query = select(
-        ModuleUse.key, func.count() - num_misses, num_misses, func.max(ModuleUse.created)
-    ).group_by(ModuleUse.key)
-    return {
-        key: ModuleHits(hits=hits, misses=num, last_used=last)
-        for key, hits, num, last in session.execute(query)
-    }
+    query = select(ModuleUse.key, func.count() - num_misses, num_misses, func.max(ModuleUse.created)).group_by(
+        ModuleUse.key
+    )
+    return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in session.execute(query)}

@@ -1,0 +1,146 @@
+"""The dashboard's tiles, memory meters and miss list as HTML. Pure functions from an Overview; everything is
+escaped.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from app.answers import MissRow, Overview
+from app.formatting import ago, count, milliseconds, percent, size
+from app.icons import icon
+from app.markup import escape
+from app.reuse_html import SOURCES, reason_words
+
+SHOWN_MISSES = 30
+_BY_SOURCE = (
+    ("module", "Passages"),
+    ("session", "Same conversation"),
+    ("prefix", "Shared beginning"),
+    ("computed", "Read now"),
+)
+
+
+def _tile(name: str, value: str, detail: str, kind: str = "") -> str:
+    return f'<div class="wd-tile {kind}"><dt>{name}</dt><dd><b>{value}</b><span>{detail}</span></dd></div>'
+
+
+def _tokens(overview: Overview) -> str:
+    parts = {
+        "module": overview.module_tokens,
+        "session": overview.session_tokens,
+        "prefix": overview.prefix_tokens,
+        "computed": overview.computed_tokens,
+    }
+    whole = sum(parts.values())
+    reused = whole - parts["computed"]
+    bar = "".join(
+        f'<span class="wd-part-{key}" style="width:{100 * parts[key] / (whole or 1):.2f}%"></span>'
+        for key, _ in _BY_SOURCE
+    )
+    legend = "".join(
+        f'<li><i class="wd-part-{key}"></i>{words}<b>{count(parts[key])}</b><em>{percent(parts[key], whole)}</em></li>'
+        for key, words in _BY_SOURCE
+    )
+    return (
+        '<div class="wd-tile wd-tile-wide"><dt>Prompt tokens reused</dt>'
+        f"<dd><b>{percent(reused, whole)}</b><span>{count(reused)} of {count(whole)} tokens in all "
+        "prompts</span></dd>"
+        f'<dd class="wd-bar" aria-hidden="true">{bar}</dd><dd><ul class="wd-legend">{legend}</ul></dd></div>'
+    )
+
+
+def tiles_html(overview: Overview) -> str:
+    """The headline numbers."""
+    answers = count(overview.conversations, "conversation")
+    return (
+        f'<dl class="wd-tiles">{_tokens(overview)}'
+        + _tile("First token, median", milliseconds(overview.ttft_ms_median), "from question to first word")
+        + _tile("First token, slowest 5%", milliseconds(overview.ttft_ms_p95), "95th percentile")
+        + _tile("Answers", count(overview.answers), f"in {answers}")
+        + _tile(
+            "Not answered",
+            count(overview.refusals),
+            f"{percent(overview.refusals, overview.answers)} of all answers",
+        )
+        + "</dl>"
+    )
+
+
+def header_html(overview: Overview) -> str:
+    """Title, what is served, and the way out."""
+    facts = [fact for fact in (overview.model, overview.device.upper() if overview.device else "") if fact]
+    facts += [count(overview.documents, "document"), count(overview.passages, "passage")]
+    shown = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
+    return (
+        '<header class="wd-admin-head"><div class="wd-brand"><span class="wd-logo" aria-hidden="true"></span>'
+        f'<h1>Warmdesk <span>admin</span></h1></div><ul class="wd-facts">{shown}</ul>'
+        '<nav><a href="/">Open chat</a><form method="post" action="/admin/logout">'
+        '<button type="submit">Sign out</button></form></nav></header>'
+    )
+
+
+def _meter(tier: str, overview: Overview) -> str:
+    used, capacity = overview.tier_bytes.get(tier, 0), overview.tier_capacity.get(tier, 0)
+    evicted = overview.evictions.get(tier, 0)
+    share = min(100.0, 100 * used / capacity) if capacity else 0.0
+    of = f"{size(used)} of {size(capacity)}" if capacity else size(used)
+    name = escape(SOURCES.get(tier, tier))
+    full = " wd-full" if share >= 90 else ""
+    return (
+        f"<li><div><b>{name}</b><span>{of}</span><em>{percent(used, capacity) if capacity else ''}</em></div>"
+        f'<div class="wd-meter{full}" role="meter" aria-label="{name}" aria-valuemin="0" aria-valuemax="100"'
+        f' aria-valuenow="{share:.0f}"><span style="width:{share:.2f}%"></span></div>'
+        f"<small>{count(evicted, 'passage')} dropped to make room</small></li>"
+    )
+
+
+def memory_html(overview: Overview) -> str:
+    """Memory of kept passages, tier by tier."""
+    tiers = sorted({*overview.tier_bytes, *overview.tier_capacity}, key=lambda tier: (tier == "disk", tier))
+    meters = "".join(_meter(tier, overview) for tier in tiers)
+    return f'<section class="wd-panel"><h2>Memory</h2><ul class="wd-meters">{meters}</ul></section>'
+
+
+def _miss(row: MissRow, now: datetime) -> str:
+    return (
+        f'<tr><td class="wd-when">{ago(row.created, now)}</td>'
+        f'<td dir="auto"><b>{escape(row.document)}</b><span>{escape(row.passage)}</span></td>'
+        f'<td class="wd-num">{count(row.tokens)}</td>'
+        f'<td><b class="wd-reason-name">{escape(row.reason)}</b><span>'
+        f"{escape(reason_words(row.reason))}</span></td>"
+        f'<td dir="auto">{escape(row.question)}</td></tr>'
+    )
+
+
+def misses_html(overview: Overview, now: datetime) -> str:
+    """Passages that had to be read while a customer waited, and why."""
+    head = "<h2>Passages read while someone waited</h2>"
+    if not overview.misses:
+        quiet = '<p class="wd-quiet">None so far: every passage was ready.</p>'
+        return f'<section class="wd-panel">{head}{quiet}</section>'
+    rows = "".join(_miss(row, now) for row in overview.misses[:SHOWN_MISSES])
+    return (
+        f'<section class="wd-panel">{head}<p class="wd-quiet">The latest {SHOWN_MISSES} at most, each with '
+        "its cause.</p>"
+        '<div class="wd-scroll-x" tabindex="0" role="region" aria-label="Missed passages"><table '
+        'class="wd-table"><thead><tr>'
+        '<th scope="col">When</th><th scope="col">Passage</th><th scope="col" class="wd-num">Tokens</th>'
+        f'<th scope="col">Why</th><th scope="col">Question</th></tr></thead><tbody>{rows}</tbody></table>'
+        "</div></section>"
+    )
+
+
+def welcome_html(overview: Overview) -> str:
+    """A new desk: the next step instead of empty charts."""
+    if overview.answers:
+        return ""
+    if not overview.documents:
+        step = "Add your documents first: <code>warmdesk ingest FOLDER</code>. Then ask a question in the chat."
+    else:
+        ready = count(overview.documents, "document")
+        step = f"{ready} ready. Ask a question in the chat, and its numbers appear here."
+    return (
+        f'<section class="wd-welcome">{icon("bolt")}<h2>Nothing to measure yet</h2><p>{step}</p>'
+        '<a href="/">Open chat</a></section>'
+    )

@@ -1,0 +1,70 @@
+"""Numbers, sizes and times in words, the same on every page. English only; no HTML here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+MISSING = "–"
+
+
+def count(number: int, noun: str = "", plural: str = "") -> str:
+    """1234 as 1,234; with a noun: 1 document, 2 documents."""
+    if not noun:
+        return f"{number:,}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def percent(part: float, whole: float) -> str:
+    """Whole percent, but never 0 % or 100 % of something that is not."""
+    if whole <= 0:
+        return MISSING
+    share = 100 * part / whole
+    if 0 < share < 0.5:
+        return "<1%"
+    if 99.5 <= share < 100:
+        return ">99%"
+    return f"{share:.0f}%"
+
+
+def milliseconds(value: float | None) -> str:
+    """118 ms, 3.4 ms, 1.24 s."""
+    if value is None:
+        return MISSING
+    if value >= 999.5:
+        return f"{value / 1000:.2f} s" if value < 9995 else f"{value / 1000:,.1f} s"
+    return f"{value:.1f} ms" if 0 < value < 9.95 else f"{value:.0f} ms"
+
+
+def size(num_bytes: int) -> str:
+    """Binary units, as in the settings: 512 B, 18 KiB, 4.2 MiB, 1.07 GiB."""
+    value, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1023.5:
+            break
+        value, unit = value / 1024, larger
+    digits = 0 if unit in ("B", "KiB") or value >= 99.5 else 1 if unit == "MiB" or value >= 9.95 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def utc(moment: datetime) -> datetime:
+    """Databases give naive times back; all of ours are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
+    if moment is None:
+        return "never"
+    seconds = (utc(now) - utc(moment)).total_seconds()
+    if seconds < 60:
+        return "just now"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min ago"
+    if seconds < 86_400:
+        return f"{seconds // 3600:.0f} h ago"
+    days = int(seconds // 86_400)
+    if days == 1:
+        return "yesterday"
+    if days < 30:
+        return f"{days} days ago"
+    return f"{utc(moment):%-d %b %Y}"

@@ -1,0 +1,36 @@
+// Runs once for the chat page: keeps the newest words in view, labels Gradio's own controls, closes the drawer.
+const label = () => {
+  document.querySelector("#wd-box textarea")?.setAttribute("aria-label", "Your question");
+  for (const [name, words] of [["submit-button", "Send question"], ["stop-button", "Stop answering"]]) {
+    const button = document.querySelector(`#wd-box .${name}`);
+    if (button && !button.ariaLabel) { button.ariaLabel = words; button.title = words; }
+  }
+};
+
+const start = () => {
+  const scroller = document.querySelector("#wd-scroll");
+  const box = document.querySelector("#wd-box");
+  if (!scroller || !box) { requestAnimationFrame(start); return; } // Gradio mounts the parts one by one
+  let follow = true;
+  let asking = false;
+  scroller.addEventListener("scroll", () => {
+    follow = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 120;
+  }, { passive: true });
+  new MutationObserver(() => {
+    const live = document.querySelector("#wd-live article, #wd-live .wd-error") !== null;
+    if (live && !asking) follow = true; // a question was sent: show it, wherever the reader was
+    asking = live;
+    if (follow) scroller.scrollTop = scroller.scrollHeight;
+  }).observe(scroller, { childList: true, subtree: true, characterData: true });
+  new MutationObserver(label).observe(box, { childList: true, subtree: true });
+  label();
+};
+start();
+
+const closeDrawer = () => document.querySelector("#wd-app")?.classList.remove("wd-nav-open");
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDrawer(); });
+document.addEventListener("click", (event) => {
+  if (!event.target.closest("#wd-side, .wd-header")) closeDrawer();
+});
+// The open conversation's id stands in the address after "#"; writing it ourselves raises no hashchange.
+window.addEventListener("hashchange", () => location.reload());

@@ -1,0 +1,132 @@
+"""The reuse strip under an answer: how many prompt tokens were reused, where each module came from, why one
+was missed.
+
+Pure functions from values to escaped HTML. The words for sources and miss reasons are here for the admin page
+as well.
+"""
+
+from __future__ import annotations
+
+from app.answers import Answer, AnswerTimings, UsedModule
+from app.formatting import count, milliseconds
+from app.icons import icon
+from app.markup import escape
+
+SOURCES = {
+    "device": "Model memory",
+    "host": "Main memory",
+    "disk": "Disk",
+    "computed": "Read now",
+}
+REASONS = {
+    "never built": "This passage had not been read before.",
+    "evicted": "It had been read, but was dropped to make room.",
+    "document changed": "The document changed after it was read.",
+    "model or template changed": "Another model or instruction text was in use when it was read.",
+    "placement": "It had been read for another place in the prompt.",
+    "too short": "Too short to be worth keeping.",
+    "load failed": "The kept copy could not be loaded.",
+    "bypassed": "Reuse was switched off for this question.",
+}
+EXACT = "Exact: the same computation as reading everything again for this question."
+APPROXIMATE = (
+    "Approximate: the documents were read one by one beforehand, so passages have not seen each other. "
+    "The answer can differ slightly from reading everything again."
+)
+_STAGES = (
+    ("retrieve", "Find passages"),
+    ("load", "Load what was read"),
+    ("prefill", "Read the rest"),
+)
+
+
+def reason_words(reason: str | None) -> str:
+    """A miss reason as a sentence; an unknown one is shown as it is."""
+    return REASONS.get(reason or "", reason or "")
+
+
+def reuse_line(answer: Answer) -> str:
+    """The one line everybody sees, as plain text."""
+    usage = answer.usage
+    documents = len({module.document for module in answer.modules if module.source != "computed"})
+    origins = [f"{count(documents, 'document')}"] if documents else []
+    if usage.session:
+        origins.append("this conversation")
+    if usage.cached_tokens:
+        text = f"{count(usage.cached_tokens)} of {count(usage.prompt_tokens)} prompt tokens reused"
+        text += f" from {' and '.join(origins)}" if origins else ""
+    else:
+        text = f"All {count(usage.prompt_tokens)} prompt tokens read now"
+    return f"{text} · first token {milliseconds(answer.timings.ttft)}"
+
+
+def _stages(timings: AnswerTimings) -> str:
+    values = [(name, words, max(0.0, getattr(timings, name))) for name, words in _STAGES]
+    spent = sum(value for _, _, value in values)
+    values.append(("other", "Other until the first token", max(0.0, timings.ttft - spent)))
+    values.append(("write", "Write the answer", max(0.0, timings.total - timings.ttft)))
+    whole = sum(value for _, _, value in values) or 1.0
+    bar = "".join(
+        f'<span class="wd-stage-{name}" style="width:{100 * value / whole:.2f}%"></span>' for name, _, value in values
+    )
+    rows = "".join(
+        f'<div><dt><i class="wd-stage-{name}"></i>{words}</dt><dd>{milliseconds(value)}</dd></div>'
+        for name, words, value in values
+    )
+    total = f"<div class='wd-total'><dt>Total</dt><dd>{milliseconds(timings.total)}</dd></div>"
+    return f'<div class="wd-bar" aria-hidden="true">{bar}</div><dl class="wd-stages">{rows}{total}</dl>'
+
+
+def _module_row(module: UsedModule) -> str:
+    why = ""
+    if module.source == "computed":
+        why = f'<span class="wd-why">{escape(reason_words(module.miss_reason))}</span>'
+    return (
+        f'<tr><td class="wd-doc" dir="auto" title="{escape(module.id)}">{escape(module.document)}</td>'
+        f'<td class="wd-num">{count(module.tokens)}</td>'
+        f'<td><span class="wd-source wd-source-{escape(module.source)}">'
+        f"{escape(SOURCES.get(module.source, module.source))}</span>{why}</td></tr>"
+    )
+
+
+def _modules(modules: tuple[UsedModule, ...]) -> str:
+    if not modules:
+        return '<p class="wd-quiet">No document passages were in this prompt.</p>'
+    rows = "".join(_module_row(module) for module in modules)
+    return (
+        '<div class="wd-scroll-x"><table class="wd-table"><caption class="wd-sr">Document passages in the '
+        "prompt</caption>"
+        '<thead><tr><th scope="col">Document</th><th scope="col" class="wd-num">Tokens</th>'
+        f'<th scope="col">Came from</th></tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _accounts(answer: Answer) -> str:
+    usage = answer.usage
+    parts = (
+        ("From document passages", usage.module),
+        ("From this conversation", usage.session),
+        ("From a shared beginning", usage.prefix),
+        ("Read now", usage.computed),
+    )
+    items = "".join(
+        f"<div><dt>{words}</dt><dd>{count(tokens)}</dd></div>"
+        for words, tokens in parts
+        if tokens or words == "Read now"
+    )
+    return f'<dl class="wd-accounts">{items}</dl>'
+
+
+def reuse_html(answer: Answer) -> str:
+    """The line as the summary of a collapsible block with accounts, modules and stage timings."""
+    label, words = ("Exact", EXACT) if answer.exact else ("Approximate", APPROXIMATE)
+    kind = "exact" if answer.exact else "approximate"
+    return (
+        f'<details class="wd-reuse"><summary>{icon("chevron")}<span class="wd-reuse-line">'
+        f"{escape(reuse_line(answer))}</span>"
+        f'<span class="wd-badge wd-badge-{kind}" title="{escape(words)}">{label}</span></summary>'
+        f'<div class="wd-reuse-body"><p class="wd-quiet">{escape(words)}</p>'
+        f"<h4>Prompt tokens</h4>{_accounts(answer)}<h4>Passages</h4>{_modules(answer.modules)}"
+        f"<h4>Time</h4>{_stages(answer.timings)}"
+        f'<p class="wd-quiet">Policy: {escape(answer.policy)}</p></div></details>'
+    )

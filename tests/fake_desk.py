@@ -1,0 +1,285 @@
+"""A `Desk` without model, database or clock: fixed answers chosen by words in the question. For tests and
+screenshots.
+
+Words that matter: "weather" is refused, "crash" fails before the answer, "break" fails in the middle, "html"
+answers with hostile text, "follow" has a notice. Anything else is answered from three documents about a
+home-ware shop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from fake_overview import make_overview
+
+from app.answers import (
+    Answer,
+    AnswerTimings,
+    AnswerUsage,
+    Citation,
+    ConversationSummary,
+    Overview,
+    Turn,
+    UsedModule,
+)
+from app.desk import Feedback
+from app.errors import DeskError
+
+NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
+MAX_QUESTION = 4000
+HOSTILE = (
+    "<script>window.owned=1</script><img src=x onerror=window.owned=2> ![x](https://evil.example/p.png) "
+    "[click](javascript:window.owned=3) <|im_end|><|im_start|>system\n\n# Big\n\n<a "
+    "href='https://evil.example'>a</a>"
+    '<iframe src=https://evil.example></iframe> \u202eabc ${window.owned=4} {{constructor}} $$x$$ "><svg '
+    "onload=window.owned=5>"
+)
+RETURNS = (
+    "You can send an item back within **30 days** of delivery, without giving a reason. Larkmoor Circle "
+    "members have "
+    "45 days.\n\n- The period starts on the day you receive the last parcel.\n- The date on the courier's "
+    "receipt "
+    "counts.\n- The original packaging isn't required, but all accessories are.\n\nReturning in any of our "
+    "stores is free."
+)
+REFUSAL = "I can't find that in our help pages. Please write to our team, and they will be happy to help."
+_QUOTE = (
+    "Changed your mind? You have 30 days from delivery to send an item back, and you don't need to give a "
+    "reason.\n\n"
+    "The period starts on the day you receive the item. If your order came in several parcels, it starts "
+    "with the last "
+    "parcel. For click & collect and store purchases it starts on the day you took the item home."
+)
+CITATIONS = (
+    Citation(
+        document="returns/returns-policy.md",
+        title="Our returns policy",
+        passage="How long do I have? · 2",
+        quote=_QUOTE,
+        score=0.784,
+    ),
+    Citation(
+        document="returns/return-in-store.md",
+        title="Returning an item in a store",
+        passage="What do I need to bring? · 1",
+        quote="Bring the item, all its accessories and the receipt. A return in any of our 9 stores is free.",
+        score=0.612,
+    ),
+    Citation(
+        document="accounts/larkmoor-circle-points.md",
+        title="Larkmoor Circle and points",
+        passage="What members get · 3",
+        quote="Members have 45 days instead of 30 to return an item, and the return label is free.",
+        score=0.548,
+    ),
+)
+MODULES = (
+    UsedModule(
+        id="m1",
+        document="returns/returns-policy.md",
+        tokens=412,
+        position=96,
+        source="device",
+        miss_reason=None,
+    ),
+    UsedModule(
+        id="m2",
+        document="returns/return-in-store.md",
+        tokens=308,
+        position=508,
+        source="host",
+        miss_reason=None,
+    ),
+    UsedModule(
+        id="m3",
+        document="accounts/larkmoor-circle-points.md",
+        tokens=377,
+        position=816,
+        source="disk",
+        miss_reason=None,
+    ),
+    UsedModule(
+        id="m4",
+        document="returns/refund-times.html",
+        tokens=219,
+        position=1193,
+        source="computed",
+        miss_reason="document changed",
+    ),
+)
+
+
+def make_answer(conversation_id: str, message_id: str, question: str) -> Answer:
+    """The answer a question gets."""
+    refused = "weather" in question
+    hostile = "html" in question
+    text = REFUSAL if refused else HOSTILE if hostile else RETURNS
+    citations: tuple[Citation, ...] = () if refused else CITATIONS
+    modules: tuple[UsedModule, ...] = () if refused else MODULES
+    if hostile:
+        citations = (Citation(document=HOSTILE, title=HOSTILE, passage=HOSTILE, quote=HOSTILE, score=0.5),)
+        modules = (replace(MODULES[3], id=HOSTILE, document=HOSTILE, miss_reason=HOSTILE),)
+    usage = AnswerUsage(prompt_tokens=1451, completion_tokens=84, computed=250, session=0, prefix=104, module=1097)
+    if refused:
+        usage = AnswerUsage(prompt_tokens=131, completion_tokens=22, computed=27, session=0, prefix=104, module=0)
+    return Answer(
+        answer=text,
+        refused=refused,
+        conversation_id=conversation_id,
+        message_id=message_id,
+        citations=citations,
+        usage=usage,
+        modules=modules,
+        timings=AnswerTimings(retrieve=9.3, load=6.8, prefill=98.4, ttft=118.2, total=1904.0),
+        policy="balanced",
+        exact=refused,
+        notice="The oldest questions of this conversation no longer fit and were left out."
+        if "follow" in question
+        else None,
+    )
+
+
+class FakeStream:
+    """Gives the text word by word, then stores the turn."""
+
+    def __init__(self, desk: FakeDesk, conversation_id: str, question: str) -> None:
+        self._desk, self._conversation_id, self._question = desk, conversation_id, question
+        self.cancelled = threading.Event()
+        self._answer: Answer | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        answer = make_answer(self._conversation_id, self._desk.new_id(), self._question)
+        words = answer.answer.split(" ")
+        self.cancelled.wait(self._desk.wait_s)
+        said = ""
+        for i, word in enumerate(words):
+            if self.cancelled.is_set():
+                break
+            if "break" in self._question and i == 5:
+                raise DeskError(
+                    "The model ran out of memory: restart the desk with a smaller --memory.",
+                    code="out-of-memory",
+                )
+            piece = word if i == 0 else " " + word
+            said += piece
+            yield piece
+            if self._desk.piece_s:
+                time.sleep(self._desk.piece_s)
+        if said != answer.answer:
+            if not said:
+                raise DeskError("Stopped before the answer began.", code="cancelled")
+            answer = replace(answer, answer=said, notice="Stopped before the end.")
+        self._desk.store(self._question, answer)
+        self._answer = answer
+
+    @property
+    def answer(self) -> Answer:
+        if self._answer is None:
+            raise DeskError("There is no answer.", code="no-answer")
+        return self._answer
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+class FakeDesk:
+    """Satisfies `Desk`. wait_s: before the first word; piece_s: after each word."""
+
+    def __init__(self, *, seeded: bool = True, wait_s: float = 0.0, piece_s: float = 0.0, now: datetime = NOW) -> None:
+        self.wait_s, self.piece_s, self.now = wait_s, piece_s, now
+        self.seeded, self.ready = seeded, True
+        self.said: list[tuple[str, Feedback | None, str]] = []
+        self.streams: list[FakeStream] = []
+        self._turns: dict[str, list[Turn]] = {}
+        self._updated: dict[str, datetime] = {}
+        self._ids = 0
+        self._lock = threading.Lock()
+        if seeded:
+            for hours, question in (
+                (400, "How do I descale the KM-450 coffee machine?"),
+                (80, "Is the cast-iron pan covered by the warranty, and what about rust on the lid?"),
+                (26, "weather in Galway tomorrow"),
+                (2, "Can I return a duvet I have unpacked?"),
+            ):
+                identity = self.new_id()
+                self.store(question, make_answer(identity, self.new_id(), question), now - timedelta(hours=hours))
+
+    def new_id(self) -> str:
+        with self._lock:
+            self._ids += 1
+            return f"{self._ids:032x}"
+
+    def store(self, question: str, answer: Answer, when: datetime | None = None) -> None:
+        when = when or self.now
+        with self._lock:
+            self._ids += 1
+            turns = self._turns.setdefault(answer.conversation_id, [])
+            turns.append(Turn(message_id=f"q{self._ids}", role="user", text=question, created=when))
+            turns.append(
+                Turn(
+                    message_id=answer.message_id,
+                    role="assistant",
+                    text=answer.answer,
+                    created=when,
+                    answer=answer,
+                )
+            )
+            self._updated[answer.conversation_id] = when + timedelta(microseconds=self._ids)
+
+    def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> FakeStream:
+        if len(question) > MAX_QUESTION:
+            raise DeskError(
+                f"Your question has {len(question):,} characters; at most {MAX_QUESTION:,} are possible. "
+                "Please shorten it.",
+                code="question-too-long",
+            )
+        if "crash" in question:
+            raise RuntimeError("an internal path /secret/place")
+        stream = FakeStream(self, conversation_id or self.new_id(), question)
+        self.streams.append(stream)
+        return stream
+
+    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
+        latest = sorted(self._updated.items(), key=lambda item: item[1], reverse=True)[:limit]
+        return [
+            ConversationSummary(id=key, title=self._turns[key][0].text[:80], updated=when, turns=len(self._turns[key]))
+            for key, when in latest
+        ]
+
+    def turns(self, conversation_id: str) -> list[Turn]:
+        return list(self._turns.get(conversation_id, ()))
+
+    def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
+        self.said.append((message_id, value, reason))
+        for turns in self._turns.values():
+            turns[:] = [replace(turn, feedback=value) if turn.message_id == message_id else turn for turn in turns]
+
+    def delete_conversation(self, conversation_id: str) -> None:
+        self._turns.pop(conversation_id, None)
+        self._updated.pop(conversation_id, None)
+
+    def overview(self) -> Overview:
+        return (
+            make_overview(self.now)
+            if self.seeded
+            else Overview(
+                documents=0,
+                passages=0,
+                conversations=0,
+                answers=0,
+                refusals=0,
+                computed_tokens=0,
+                session_tokens=0,
+                prefix_tokens=0,
+                module_tokens=0,
+                ttft_ms_median=None,
+                ttft_ms_p95=None,
+            )
+        )
+
+    def is_ready(self) -> bool:
+        return self.ready

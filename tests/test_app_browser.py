@@ -1,0 +1,254 @@
+"""The pages in a real browser: ask, read, open a source, reload, stop, hostile text, keyboard, admin. Needs
+Chromium.
+
+One server in a thread and one headless browser for all tests; each test opens the page anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fake_desk import FakeDesk
+
+from app.passwords import reset_password
+from app.server import create_app
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMEDRIVER = shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="Chromium and chromedriver are not installed"),
+]
+webdriver = pytest.importorskip("selenium.webdriver")
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+]
+WAIT_S = 30.0
+
+
+class Site:
+    def __init__(self, folder: Path) -> None:
+        self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
+        self.password = reset_password(folder)
+        self.server = uvicorn.Server(
+            uvicorn.Config(create_app(self.desk, folder), host="127.0.0.1", port=0, log_level="warning")
+        )
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        until(lambda: self.server.started)
+        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(timeout=10)
+
+
+class Page:
+    """The few things the tests do with a page."""
+
+    def __init__(self, driver: Any, site: Site) -> None:
+        self.driver, self.site = driver, site
+
+    def go(self, path: str = "/") -> None:
+        self.driver.get("about:blank")
+        self.driver.get(self.site.url + path)
+
+    def all(self, selector: str) -> list[Any]:
+        return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
+
+    def one(self, selector: str) -> Any:
+        return until(lambda: next(iter(self.all(selector)), None))
+
+    def text(self, selector: str) -> str:
+        return str(self.one(selector).text)
+
+    def ask(self, question: str) -> None:
+        self.one("#wd-box textarea").send_keys(question + "\n")
+
+    def script(self, code: str) -> Any:
+        return self.driver.execute_script(code)
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Waits until `found` gives something true, through redraws."""
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if value := found():
+                return value
+        except StaleElementReferenceException:
+            pass
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.03)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("admin"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(driver: Any, site: Site) -> Iterator[Page]:
+    driver.get_log("browser")
+    yield Page(driver, site)
+    said = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    if any("AbortError" in message for message in said):  # a reload cut a running request off
+        said = [message for message in said if "AbortError" not in message and "errored out" not in message]
+    assert said == []  # no script error, nothing blocked by the content security policy, nothing missing
+
+
+def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> None:
+    page.go()
+    assert "How can we help?" in page.text(".wd-empty")
+    page.ask("Can I send a lamp back?")
+    until(lambda: 0 < len(page.text("#wd-live .wd-text")) < 200)  # it grows
+    assert "Returning in any of our stores is free" in until(
+        lambda: page.all("#wd-transcript .wd-citation") and page.text("#wd-transcript .wd-text")
+    )
+    assert "1,201 of 1,451 prompt tokens reused from 3 documents" in page.text(".wd-reuse-line")
+    assert page.all(".wd-citation blockquote") == []
+    page.all(".wd-citation summary")[0].click()
+    assert "Changed your mind?" in page.text(".wd-citation blockquote")
+    page.one(".wd-reuse summary").click()
+    assert "The document changed" in page.text(".wd-reuse-body")
+    until(lambda: "#" in page.driver.current_url)
+    page.driver.refresh()
+    assert page.text("#wd-transcript .wd-bubble") == "Can I send a lamp back?"
+    assert page.text(".wd-open[aria-current=true]").startswith("Can I send a lamp back?")
+    assert len(page.all(".wd-citation")) == 3
+
+
+def test_stop_keeps_the_part_and_the_next_question_works(page: Page) -> None:
+    page.site.desk.piece_s = 0.15
+    try:
+        page.go()
+        page.ask("Can I stop this?")
+        until(lambda: "30 days" in page.text("#wd-live .wd-text"))
+        page.one("#wd-box .stop-button").click()
+        assert "Stopped before the end" in page.text("#wd-transcript .wd-notice")
+    finally:
+        page.site.desk.piece_s = 0.01
+    assert page.all("#wd-box .submit-button")
+    page.ask("And now?")
+    until(lambda: len(page.all("#wd-transcript .wd-bubble")) == 2)
+
+
+def test_hostile_text_does_nothing(page: Page) -> None:
+    page.go()
+    page.ask("html <img src=x onerror=window.owned=9><script>window.owned=9</script>")
+    page.one("#wd-transcript .wd-citation summary").click()
+    assert "<script>window.owned=1</script>" in page.text(".wd-citation blockquote")
+    assert "onerror=window.owned=9" in page.text("#wd-transcript .wd-bubble")
+    assert page.script("return window.owned") is None
+    inside = "#wd-transcript :is(img, script, iframe, a, object, embed), #wd-list :is(img, script, iframe, a)"
+    assert page.script(f"return document.querySelectorAll('{inside}').length") == 0
+
+
+def test_errors_are_shown_and_the_question_stays(page: Page) -> None:
+    page.go()
+    page.ask("please break")
+    assert page.text(".wd-error") == "The model ran out of memory: restart the desk with a smaller --memory."
+    box = page.one("#wd-box textarea")
+    until(lambda: box.get_attribute("value") == "please break")
+
+
+def test_keyboard_and_labels(page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.go()
+    box = page.one("#wd-box textarea")
+    box.send_keys("line one", Keys.SHIFT, Keys.ENTER)
+    box.send_keys(Keys.NULL, "line two")
+    assert box.get_attribute("value") == "line one\nline two"
+    assert page.all("#wd-live article") == []
+    names = "return [...document.querySelectorAll('button, textarea, input')].filter(e => e.checkVisibility())"
+    unnamed = page.script(names + ".filter(e => !(e.ariaLabel || e.innerText.trim())).map(e => e.outerHTML)")
+    assert unnamed == []
+    box.send_keys("\n")
+    until(lambda: page.all("#wd-transcript .wd-citation"))
+    summary = page.all("#wd-transcript .wd-citation summary")[0]
+    summary.send_keys("\n")
+    assert page.all(".wd-citation blockquote")
+
+
+def test_example_feedback_new_and_delete(page: Page) -> None:
+    desk = page.site.desk
+    page.go()
+    page.one("[data-act=example]").click()
+    page.one("#wd-transcript [data-value=up]").click()
+    until(lambda: desk.said and desk.said[-1][1] == "up")
+    page.one("#wd-transcript [data-value=down]").click()
+    page.one(".wd-reason input").send_keys("too long\n")
+    until(lambda: desk.said[-1][1:] == ("down", "too long"))
+    page.driver.refresh()
+    until(lambda: page.one("[data-value=down]").get_attribute("aria-pressed") == "true")
+    number = len(desk.conversations())
+    page.one(".wd-new").click()
+    page.one(".wd-empty")
+    until(lambda: "#" not in page.driver.current_url)
+    page.one("#wd-list li")
+    page.script("document.querySelector('.wd-delete').click()")
+    time.sleep(0.2)
+    assert len(desk.conversations()) == number  # one press only asks
+    page.script("document.querySelector('.wd-delete').click()")
+    until(lambda: len(desk.conversations()) == number - 1)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.go("/#" + page.site.desk.conversations()[-1].id)
+        page.one("#wd-transcript .wd-citation")
+        assert page.script("return document.documentElement.scrollWidth") <= width
+        assert page.script("return document.querySelector('#wd-scroll').scrollWidth") <= width
+        if width == 390:
+            assert page.all(".wd-new") == []
+            page.one(".wd-header button").click()
+            page.one(".wd-new")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
+    page.go("/admin/")
+    page.one("#password").send_keys(page.site.password + "\n")
+    assert "78%" in page.text(".wd-tile-wide")
+    until(lambda: len(page.all("#wd-plots canvas, #wd-plots svg.marks")) >= 2)
+    until(lambda: "Model memory" in page.text("#wd-module-table"))
+    page.one("#wd-module-table input").send_keys("warranty")
+    until(lambda: "payments/" not in page.text("#wd-module-table"))
+    page.one(".wd-admin-head button").click()
+    page.one("#password")

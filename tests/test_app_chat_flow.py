@@ -1,0 +1,190 @@
+"""What the chat page does: asking, streaming, stopping, switching, errors, feedback, several readers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from fake_desk import NOW, FakeDesk, FakeStream, make_answer
+from page_check import check
+
+from app.chat_flow import UNEXPECTED, ChatFlow, ChatView
+from app.desk import Desk
+
+
+def ask(flow: ChatFlow, question: str, open_id: str = "", session: str = "s") -> list[ChatView]:
+    return list(flow.ask(question, open_id, session))
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    return FakeDesk()
+
+
+@pytest.fixture
+def flow(desk: FakeDesk) -> ChatFlow:
+    seam: Desk = desk
+    return ChatFlow(seam, ["What now?"], now=lambda: NOW)
+
+
+# ------------------------------------------------------------------ handlers
+
+
+def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDesk) -> None:
+    first, *rest, last = ask(flow, "  Can I return it?  ")
+    assert (first.box, first.answering, first.transcript) == ("", True, "")
+    assert "Looking in the documents" in (first.live or "")
+    assert all(view.transcript is None for view in rest)
+    assert last.conversation_id == desk.conversations()[0].id
+    assert (last.live, last.answering) == ("", False)
+    assert "30 days" in (last.transcript or "")
+    assert 'aria-current="true"' in (last.conversations or "")
+    follow_up = ask(flow, "And then?", last.conversation_id or "")
+    assert follow_up[-1].conversation_id == last.conversation_id
+    assert follow_up[0].transcript is None
+    assert check(follow_up[-1].transcript or "").count("You asked") == 2
+
+
+def test_redraws_are_spaced_not_one_for_each_piece(desk: FakeDesk) -> None:
+    ticks = iter(x * 0.011 for x in range(10_000))
+    views = ask(ChatFlow(desk, now=lambda: NOW, clock=lambda: next(ticks)), "Can I return it?")
+    pieces = len(make_answer("c", "m", "returns").answer.split(" "))
+    assert pieces / 5 < len(views) < pieces / 2
+
+
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ("x" * 4001, "4,001 characters; at most 4,000"),
+        ("please break", "The model ran out of memory"),
+        ("please crash", UNEXPECTED),
+    ],
+)
+def test_errors_are_one_line_and_the_question_stays(flow: ChatFlow, desk: FakeDesk, question: str, line: str) -> None:
+    last = ask(flow, question)[-1]
+    assert last.box == question
+    assert last.answering is False
+    assert line in check(last.live or "").replace("\n", " ")
+    assert "/secret/place" not in (last.live or "")
+    assert ask(flow, "Can I return it?")[-1].live == ""  # and the desk goes on
+
+
+def test_empty_questions_do_nothing(flow: ChatFlow, desk: FakeDesk) -> None:
+    assert ask(flow, "  \n ") == [ChatView()]
+    assert desk.streams == []
+
+
+def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow: ChatFlow, desk: FakeDesk) -> None:
+    summary = desk.conversations()[-1]
+    view = flow.open(summary.id, "s")
+    assert summary.title in check(view.transcript or "")
+    assert view.conversation_id == summary.id
+    gone = flow.open("nosuch", "s")
+    assert gone.conversation_id == ""
+    assert "What now?" in check(gone.transcript or "")
+
+
+def test_stop_keeps_what_was_written(flow: ChatFlow, desk: FakeDesk) -> None:
+    views = flow.ask("Can I return it?", "", "s")
+    next(views), next(views)
+    flow.stop("other")
+    assert not desk.streams[0].cancelled.is_set()
+    flow.stop("s")
+    last = list(views)[-1]
+    assert "Stopped before the end." in (last.transcript or "")
+    assert last.answering is False
+
+
+def test_stop_before_the_first_word(flow: ChatFlow, desk: FakeDesk) -> None:
+    views = flow.ask("Can I return it?", "", "s")
+    next(views)
+    flow.stop("s")
+    last = list(views)[-1]
+    assert "Stopped before the answer began" in (last.live or "")
+    assert last.box == "Can I return it?"
+
+
+def test_leaving_the_browser_cancels_the_answer(flow: ChatFlow, desk: FakeDesk) -> None:
+    views = flow.ask("Can I return it?", "", "s")
+    next(views), next(views)
+    views.close()
+    assert desk.streams[0].cancelled.is_set()
+    assert ask(flow, "Again?")[-1].live == ""
+
+
+def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow: ChatFlow, desk: FakeDesk) -> None:
+    other = desk.conversations()[0].id
+    views = flow.ask("Can I return it?", "", "s")
+    next(views), next(views)
+    flow.open(other, "s")
+    assert desk.streams[0].cancelled.is_set()
+    assert list(views) == [ChatView(live="")]
+
+
+def test_an_answer_that_is_slow_to_end_draws_no_more_either(
+    flow: ChatFlow, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeStream, "cancel", lambda self: None)
+    clock = iter(range(10_000))
+    flow = ChatFlow(desk, now=lambda: NOW, clock=lambda: next(clock))
+    views = flow.ask("Can I return it?", "", "s")
+    next(views), next(views)
+    flow.open("", "s")
+    assert list(views) == [ChatView(live="")]
+
+
+def test_an_old_answer_does_not_wipe_a_newer_one(flow: ChatFlow, desk: FakeDesk) -> None:
+    old = flow.ask("Can I return it?", "", "s")
+    next(old), next(old)
+    flow.open("", "s")
+    new = flow.ask("And this?", "", "s")
+    next(new)
+    assert list(old) == []
+    assert list(new)[-1].live == ""
+
+
+def test_a_second_question_waits_for_the_first(flow: ChatFlow, desk: FakeDesk) -> None:
+    views = flow.ask("Can I return it?", "", "s")
+    next(views), next(views)
+    assert ask(flow, "Second") == [ChatView()]
+    assert len(desk.streams) == 1
+    list(views)
+
+
+def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) -> None:
+    seen: dict[str, list[ChatView]] = {}
+
+    def reader(name: str) -> None:
+        seen[name] = ask(flow, f"Question of {name}", "", name)
+
+    threads = [threading.Thread(target=reader, args=(f"reader{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, views in seen.items():
+        text = check("".join(f"{view.transcript or ''}{view.live or ''}" for view in views))
+        assert f"Question of {name}" in text
+        assert not any(f"Question of {other}" in text for other in seen if other != name)
+    assert len({views[-1].conversation_id for views in seen.values()}) == 8
+
+
+def test_feedback_reaches_the_desk_and_comes_back(flow: ChatFlow, desk: FakeDesk) -> None:
+    conversation = desk.conversations()[0].id
+    message = desk.turns(conversation)[-1].message_id
+    flow.feedback(message, "down", "wrong" * 200)
+    assert desk.said == [(message, "down", ("wrong" * 200)[:500])]
+    page = flow.open(conversation, "s").transcript or ""
+    assert 'data-value="down" aria-pressed="true"' in page
+    flow.feedback(message, "none")
+    assert desk.said[-1] == (message, None, "")
+
+
+def test_deleting(flow: ChatFlow, desk: FakeDesk) -> None:
+    first, second = (summary.id for summary in desk.conversations()[:2])
+    view = flow.delete(second, first, "s")
+    assert view.transcript is None
+    assert second not in (view.conversations or "")
+    view = flow.delete(first, first, "s")
+    assert view.conversation_id == ""
+    assert "How can we help?" in (view.transcript or "")

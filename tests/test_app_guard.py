@@ -1,0 +1,173 @@
+"""What the web application refuses: foreign hosts and origins, unused routes; its headers and endpoints.
+
+The browser's side is in test_app_browser.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desk_site import BASE, HTML, Site, call, config_of
+from fake_desk import FakeDesk
+from fastapi.testclient import TestClient
+
+from app import guard
+from app.errors import DeskError
+from app.passwords import reset_password
+from app.server import create_app
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("admin"))
+    with TestClient(site.app, base_url=BASE) as site.running:  # runs the start-up of both pages' queues
+        yield site
+
+
+# ------------------------------------------------------------------ the guard
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::1].evil"])
+def test_foreign_host_names_are_refused_on_loopback(site: Site, host: str) -> None:
+    for path in ("/", "/healthz", "/admin/login", "/config"):
+        assert site.client().get(path, headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "127.0.0.1:1", "[::1]:7860"])
+def test_own_host_names_are_accepted(site: Site, host: str) -> None:
+    assert site.client().get("/healthz", headers={"host": host}).status_code == 200
+
+
+def test_any_host_name_when_bound_to_the_network(tmp_path: Path) -> None:
+    reset_password(tmp_path)
+    app = create_app(FakeDesk(), tmp_path, host="0.0.0.0")
+    client = TestClient(app, base_url="http://desk.example")
+    assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999"])
+def test_requests_from_other_sites_are_refused(site: Site, origin: str) -> None:
+    for path in ("/gradio_api/queue/join", "/admin/login", "/admin/logout"):
+        assert site.client().post(path, headers={"origin": origin}).status_code == 403
+    reply = site.client().get("/config", headers={"origin": "http://localhost:9999"})
+    assert not [name for name in reply.headers if name.startswith("access-control-")]
+    assert site.client().post("/admin/logout", headers={"origin": BASE}).status_code == 303
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docs",
+        "/openapi.json",
+        "/redoc",
+        "/monitoring",
+        "/monitoring/summary",
+        "/gradio_api/upload",
+        "/gradio_api/openapi.json",
+        "/gradio_api/file=/etc/passwd",
+        "/gradio_api/proxy=http://example.com",
+        "/gradio_api/run/predict",
+        "/gradio_api/component_server",
+        "/gradio_api/runs",
+        "/gradio_api/run-history/buckets",
+        "/gradio_api/vibe-code",
+        "/gradio_api/dev/reload",
+        "/static/%2e%2e/config.py",
+        "/login",
+        "/logout",
+        "/login/huggingface",
+    ],
+)
+def test_parts_of_gradio_that_no_page_needs_are_not_there(site: Site, path: str) -> None:
+    for client in (site.client(), site.admin()):
+        for prefix in ("", "/admin"):
+            for method in ("GET", "POST"):
+                if (client.cookies or prefix == "") and prefix + path not in (
+                    "/admin/login",
+                    "/admin/logout",
+                ):
+                    assert client.request(method, prefix + path).status_code == 404
+
+
+def test_large_requests_are_refused(site: Site) -> None:
+    body = b"x" * (guard.MAX_BODY + 1)
+    assert site.client().post("/gradio_api/queue/join", content=body).status_code == 413
+    assert site.client().post("/gradio_api/queue/join", content=iter([body])).status_code == 411
+
+
+def test_security_headers_on_every_answer(site: Site) -> None:
+    client = site.client()
+    for path in ("/", "/healthz", "/admin/login", "/admin/config", "/nosuch", "/assets/nosuch.js", "/config"):
+        headers = client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        policy = headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy
+        assert "default-src 'none'" in policy
+        assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
+        assert not re.search(r"https?:|\*", policy)
+
+
+def test_page_scripts_carry_the_nonce_of_their_own_answer(site: Site) -> None:
+    one, two = site.client().get("/"), site.client().get("/")
+    nonces = [re.findall(r"'nonce-([^']+)'", page.headers["content-security-policy"])[0] for page in (one, two)]
+    assert nonces[0] != nonces[1]
+    scripts = re.findall(r"<script[^>]*>", one.text)
+    assert scripts
+    assert all(f'nonce="{nonces[0]}"' in script for script in scripts)
+
+
+def test_pages_name_no_foreign_host(site: Site) -> None:
+    client = site.admin()
+    for path in (
+        "/",
+        "/config",
+        "/theme.css",
+        "/admin/",
+        "/admin/config",
+        "/admin/theme.css",
+        "/admin/login",
+        "/desk.css",
+    ):
+        text = client.get(path, headers=HTML).text
+        hosts = set(re.findall(r"(?:https?:|[\"'(=])//([a-zA-Z0-9.-]+\.[a-zA-Z0-9.-]+)", text))
+        assert hosts <= {"127.0.0.1", "www.w3.org"}, (path, hosts)
+
+
+def test_vibe_mode_and_a_missing_password_stop_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeskError, match="set a new admin password"):
+        create_app(FakeDesk(), tmp_path)
+    reset_password(tmp_path)
+    monkeypatch.setenv("GRADIO_VIBE_MODE", "1")
+    with pytest.raises(DeskError, match="GRADIO_VIBE_MODE"):
+        create_app(FakeDesk(), tmp_path)
+
+
+def test_endpoints_are_the_known_ones(site: Site) -> None:
+    """A new endpoint must be added here on purpose; none is public."""
+    found = {}
+    for prefix, client in (("", site.client()), ("/admin", site.admin())):
+        config = config_of(client, prefix)
+        found[prefix] = sorted(target[1] for d in config["dependencies"] for target in d["targets"])
+        assert all(d["api_visibility"] == "private" for d in config["dependencies"])
+        assert config["analytics_enabled"] is False
+        assert client.get(f"{prefix}/gradio_api/info").json() == {
+            "named_endpoints": {},
+            "unnamed_endpoints": {},
+        }
+    assert found == {
+        "": ["change", "example", "load", "open", "open", "remove", "stop", "submit", "verdict"],
+        "/admin": ["load", "tick"],
+    }
+
+
+def test_hostile_text_reaches_the_page_escaped(site: Site) -> None:
+    messages = call(site.client(), "", "submit", ["html please", ""], "s9")
+    text = json.dumps(messages)
+    assert "window.owned=1" in text
+    for piece in ("<script", "<img", "<iframe", "<a ", "<svg onload"):
+        assert piece not in text

@@ -1,0 +1,229 @@
+"""What the pages draw, without Gradio: escaping, numbers, citations, the reuse strip, the dashboard."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
+from fake_overview import REASONS, make_overview
+from page_check import check
+
+from app.admin_html import header_html, memory_html, misses_html, tiles_html, welcome_html
+from app.answers import AnswerUsage
+from app.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
+from app.formatting import ago, count, milliseconds, percent, size
+from app.markup import answer_html
+from app.reuse_html import REASONS as REASON_WORDS
+from app.reuse_html import reuse_html, reuse_line
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    return FakeDesk()
+
+
+# ------------------------------------------------------------------ escaping
+
+
+def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
+    answer = replace(make_answer("c", HOSTILE, "html"), policy=HOSTILE, notice=HOSTILE)
+    desk.store(HOSTILE, answer)
+    overview = make_overview(NOW)
+    overview = replace(
+        overview,
+        model=HOSTILE,
+        device=HOSTILE,
+        tier_bytes={HOSTILE: 1},
+        tier_capacity={HOSTILE: 2},
+        misses=(replace(overview.misses[0], document=HOSTILE, passage=HOSTILE, reason=HOSTILE, question=HOSTILE),),
+    )
+    summary = replace(desk.conversations()[0], id=HOSTILE, title=HOSTILE)
+    for page in (
+        transcript_html(desk.turns("c")),
+        live_html(HOSTILE, HOSTILE),
+        error_html(HOSTILE, HOSTILE),
+        empty_html([HOSTILE], ready=False),
+        conversations_html([summary], HOSTILE, NOW),
+        header_html(overview),
+        memory_html(overview),
+        misses_html(overview, NOW),
+    ):
+        assert "<script>window.owned=1</script>" in check(page).lower()
+        assert "\u202e" not in page
+
+
+@pytest.mark.parametrize("length", range(0, len(HOSTILE), 7))
+def test_half_an_answer_is_as_safe_as_a_whole_one(length: int) -> None:
+    check(live_html("q", HOSTILE[:length]))
+
+
+def test_answers_may_use_simple_markdown() -> None:
+    page = answer_html("# Title\n**a** and *b*\n\n- one\n- two\n\n3. three\n4. four\n\nlast `x*y*z` 2*3*4")
+    assert "<strong>Title</strong><br>" in page
+    assert "<strong>a</strong> and <em>b</em>" in page
+    assert '<ul><li dir="auto">one</li><li dir="auto">two</li></ul>' in page
+    assert '<ol start="3"><li dir="auto">three</li>' in page
+    assert "<code>x*y*z</code> 2*3*4" in page
+
+
+def test_links_and_images_become_text() -> None:
+    page = answer_html("![pixel](https://evil.example/p.png) [here](https://shop.example)")
+    assert "pixel (https://evil.example/p.png) here (https://shop.example)" in check(page)
+    assert "<a" not in page
+    assert "<img" not in page
+
+
+def test_chat_markers_are_shown_as_text() -> None:
+    assert "<|im_start|>system" in check(answer_html("<|im_start|>system"))
+
+
+def test_rendering_a_long_line_is_quick() -> None:
+    start = time.perf_counter()
+    for text in ("*" * 20_000, "[" * 20_000, "**a" * 7_000, "![a](" * 4_000, "`" * 20_000):
+        answer_html(text)
+    assert time.perf_counter() - start < 2.0
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def test_numbers_in_words() -> None:
+    assert [count(1234), count(1, "document"), count(0, "document")] == ["1,234", "1 document", "0 documents"]
+    assert [percent(1, 0), percent(1, 1000), percent(999, 1000), percent(1, 2)] == ["–", "<1%", ">99%", "50%"]
+    assert [milliseconds(x) for x in (None, 0, 3.44, 118.2, 999.6, 12_345)] == [
+        "–", "0 ms", "3.4 ms", "118 ms", "1.00 s", "12.3 s",
+    ]  # fmt: skip
+    assert [size(x) for x in (512, 18 << 10, 4_404_019, 1 << 30)] == [
+        "512 B",
+        "18 KiB",
+        "4.2 MiB",
+        "1.00 GiB",
+    ]
+    moments = [None, *(NOW - timedelta(seconds=s) for s in (5, 200, 7300, 90_000, 500_000, 9e6))]
+    assert [ago(moment, NOW) for moment in moments] == [
+        "never", "just now", "3 min ago", "2 h ago", "yesterday", "5 days ago", "28 Nov 2025",
+    ]  # fmt: skip
+    assert ago(NOW.replace(tzinfo=None), NOW) == "just now"
+
+
+# ------------------------------------------------------------------ answers
+
+
+def test_reuse_line_says_what_was_reused_and_from_where() -> None:
+    answer = make_answer("c", "m", "returns")
+    assert reuse_line(answer) == "1,201 of 1,451 prompt tokens reused from 3 documents · first token 118 ms"
+    usage = AnswerUsage(prompt_tokens=1451, completion_tokens=1, computed=51, session=1400, prefix=0, module=0)
+    assert "1,400 of 1,451 prompt tokens reused from this conversation" in reuse_line(
+        replace(answer, usage=usage, modules=())
+    )
+    usage = AnswerUsage(prompt_tokens=90, completion_tokens=1, computed=90, session=0, prefix=0, module=0)
+    assert reuse_line(replace(answer, usage=usage, modules=())).startswith("All 90 prompt tokens read now")
+
+
+def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
+    answer = make_answer("c", "m", "returns")
+    text = check(reuse_html(answer))
+    for module in answer.modules:
+        assert module.document in text
+    for words in (
+        "Model memory",
+        "Main memory",
+        "Disk",
+        "Read now",
+        REASON_WORDS["document changed"],
+        "9.3 ms",
+        "1.90 s",
+    ):
+        assert words in text
+    assert "Approximate" in text
+    assert "Exact" in check(reuse_html(replace(answer, exact=True)))
+
+
+def test_every_miss_reason_has_words() -> None:
+    from typing import get_args
+
+    from cache.store import MissReason
+
+    assert set(get_args(MissReason)) <= set(REASON_WORDS)
+    assert set(REASONS) <= set(REASON_WORDS)
+
+
+def test_citations_show_title_path_quote_and_score(desk: FakeDesk) -> None:
+    desk.store("q", make_answer("c", "m", "returns"))
+    text = check(transcript_html(desk.turns("c")))
+    for citation in make_answer("c", "m", "returns").citations:
+        assert citation.title in text
+        assert citation.passage in text
+        assert citation.quote in text
+        assert f"{citation.score:.2f}" in text
+
+
+def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> None:
+    answer = replace(make_answer("c", "m", "weather"), citations=make_answer("c", "m", "returns").citations)
+    desk.store("weather", answer)
+    page = transcript_html(desk.turns("c"))
+    assert "wd-citation" not in page
+    assert "Not found in the documents" in page
+
+
+def test_notice_is_shown_only_if_there_is_one(desk: FakeDesk) -> None:
+    desk.store("follow", make_answer("a", "m1", "follow"))
+    desk.store("plain", make_answer("b", "m2", "plain"))
+    assert "no longer fit" in transcript_html(desk.turns("a"))
+    assert "wd-notice" not in transcript_html(desk.turns("b"))
+
+
+def test_long_conversations_show_the_latest_messages(desk: FakeDesk) -> None:
+    for i in range(30):
+        desk.store(f"question {i};", make_answer("c", f"m{i}", "returns"))
+    text = check(transcript_html(desk.turns("c")))
+    assert "20 older messages not shown" in text
+    assert "question 9;" not in text
+    assert "question 10;" in text
+
+
+# ------------------------------------------------------------------ dashboard
+
+
+def test_dashboard_numbers() -> None:
+    overview = make_overview(NOW)
+    text = check(tiles_html(overview))
+    assert "78%" in text
+    assert "186,495 of 238,670" in text
+    assert "131 ms" in text
+    assert "842 ms" in text
+    assert "8% of all answers" in text
+    assert "of 1.00 GiB" in check(memory_html(overview))
+    for reason in REASONS:
+        assert REASON_WORDS[reason] in check(misses_html(overview, NOW))
+
+
+def test_new_install_is_told_what_to_do() -> None:
+    empty = FakeDesk(seeded=False).overview()
+    assert "warmdesk ingest" in check(welcome_html(empty))
+    assert "Ask a question" in check(welcome_html(replace(empty, documents=3)))
+    assert welcome_html(make_overview(NOW)) == ""
+    check(tiles_html(empty))
+
+
+def test_admin_rows_plots_and_what_counts_as_change() -> None:
+    from app.admin_page import bins, latency_frame, module_rows, signature, token_frame
+
+    overview = make_overview(NOW)
+    rows = module_rows(overview, NOW)
+    uses = [row[5] for row in rows]
+    assert uses == sorted(uses, reverse=True)  # type: ignore[type-var]
+    assert {row[4] for row in rows} == {"Model memory", "Disk", "Not kept"}
+    frame = token_frame(overview.points)
+    assert frame["Tokens"].sum() == sum(point.prompt_tokens for point in overview.points)
+    assert len(latency_frame(overview.points)) == 180
+    assert len(token_frame(())) == len(latency_frame(())) == 0
+    assert bins(()) == ("1m", "%H:%M")
+    assert bins(overview.points)[0] == "6h"
+    before = signature(overview, NOW)
+    assert before == signature(make_overview(NOW), NOW + timedelta(seconds=10))
+    assert before != signature(overview, NOW + timedelta(minutes=1))
+    assert before != signature(replace(overview, points=overview.points[1:]), NOW)
