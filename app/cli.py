@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from app.errors import DeskError
@@ -57,9 +56,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         status = app(standalone_mode=False)
-    except click.ClickException as error:
-        fail("usage", error.format_message(), status=2)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         fail(
             "interrupted",
             "interrupted; what was finished is kept, the same command goes on from there",
@@ -70,6 +67,8 @@ def main() -> None:
     except OSError as error:
         fail("system", explain(error))
     except Exception as error:
+        if usage := getattr(error, "format_message", None):  # typer's own, of a class it does not export
+            fail("usage", usage(), status=2)
         code = known_error(error)
         if code is None:
             raise

@@ -13,11 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from app.library import Library
 from app.prompting import PassageText, PromptBuilder
-from app.search import Search, embedded_text
+from app.search import Search
 from app.stored import NewDocument, NewPassage, Replaced, StoredPassage, Vectors
 from cache.engine import Engine
 from retrieval.documents import Document, Passage
@@ -126,12 +124,7 @@ class Ingestion:
                 for p in passages
             ],
         )
-        stored = {p.id: p.content_hash for p in self.library.passages(replaced.new)}
-        rows = [vectors[stored[id_]] for id_ in replaced.new]
-        if rows:
-            self.search.apply(replaced, np.stack(rows))
-        else:
-            self.search.apply_removal(replaced)
+        self.search.apply(replaced)
         return replaced
 
     def _identity(self, document: Document) -> str:
@@ -139,9 +132,8 @@ class Ingestion:
         return f"{document.content_hash}/{self.passage_tokens}"
 
     def _embed(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
-        texts = [embedded_text(p.heading_path, p.text) for p in passages]
-        vectors = self.search.embedder.embed_documents(texts)
-        return {passage.content_hash: vector for passage, vector in zip(passages, vectors, strict=True)}
+        vectors = self.search.embed([(p.heading_path, p.text) for p in passages])
+        return {passage.content_hash: rows for passage, rows in zip(passages, vectors, strict=True)}
 
     def _count(self, text: str) -> int:
         return len(self.engine.model.tokenizer.encode(text))

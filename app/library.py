@@ -91,15 +91,22 @@ class Library:
         with self._database.read() as session:
             return [_stored_passage(row) for row in session.execute(query)]
 
-    def all_vectors(self) -> tuple[Ids, Vectors]:
-        """Passage numbers, rising, and their embeddings, one a row: what the vector index is rebuilt from."""
-        query = select(tables.Passage.id, tables.Passage.embedding).order_by(tables.Passage.id)
+    def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
+        """Passage numbers, each as often as it has vectors, and the vectors, one a row: what the vector index holds.
+        All passages, rising, or only some.
+        """
+        query = select(tables.Passage.id, tables.Passage.embedding)
         with self._database.read() as session:
-            rows = session.execute(query).all()
-        if len({len(row.embedding) for row in rows}) > 1:
+            if ids is None:
+                rows = list(session.execute(query.order_by(tables.Passage.id)))
+            else:
+                rows = list(where_in(session, query, tables.Passage.id, ids))
+        width = dimension * STORED_AS.itemsize
+        if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
         vectors = np.frombuffer(b"".join(row.embedding for row in rows), STORED_AS).astype(np.float32)
-        return np.array([row.id for row in rows], np.int64), vectors.reshape(len(rows), -1 if rows else 0)
+        numbers = [row.id for row in rows for _ in range(len(row.embedding) // width)]
+        return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
 
     def searchable(self) -> tuple[list[int], list[str]]:
         """Passage numbers, rising, and what keyword search reads of each: headings and text."""
@@ -186,12 +193,12 @@ class Library:
         """Note which module encodes a passage, by passage number. Numbers that are gone are ignored."""
         self._update_passages({"id": id_, "module_key": key} for id_, key in keys.items())
 
-    def set_embeddings(self, ids: Sequence[int], vectors: Vectors) -> None:
-        """Put new embeddings in place of old ones, one a row: another embedder. Numbers that are gone are
+    def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
+        """Put new embeddings in place of old ones, by passage number: another embedder. Numbers that are gone are
         ignored.
         """
-        pairs = zip(ids, vectors, strict=True)
-        self._update_passages(({"id": id_, "embedding": packed(row)} for id_, row in pairs), is_change=True)
+        values = ({"id": id_, "embedding": packed(matrix)} for id_, matrix in vectors.items())
+        self._update_passages(values, is_change=True)
 
     def _update_passages(self, values: Iterable[dict[str, object]], *, is_change: bool = False) -> None:
         by_id = {value["id"]: value for value in values}

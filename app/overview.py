@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from app.answers import ModuleRow, Overview
 from app.history import History
 from app.library import Library
+from app.prompting import SYSTEM
+from app.reuse_html import SYSTEM_TEXT
 from cache.disk import Header
 from cache.engine import Engine
 
@@ -94,7 +96,7 @@ def module_rows(library: Library, history: History, tiers: Tiers) -> Iterable[Mo
         rows.append(
             ModuleRow(
                 id=key,
-                document=header.name if label is None else label.document,
+                document=SYSTEM_TEXT if header.name == SYSTEM else header.name if label is None else label.document,
                 passage="" if label is None else label.passage,
                 tokens=header.num_tokens,
                 num_bytes=header.num_tokens * tiers.bytes_per_token.get(key, 0),

@@ -103,9 +103,9 @@ def next_generation(session: Session) -> int:
     return value
 
 
-def packed(vector: Vectors) -> bytes:
-    """An embedding as stored."""
-    return vector.astype(STORED_AS).tobytes()
+def packed(vectors: Vectors) -> bytes:
+    """A passage's vectors as stored."""
+    return vectors.astype(STORED_AS).tobytes()
 
 
 def where_in(

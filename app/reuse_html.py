@@ -12,6 +12,7 @@ from app.formatting import count, milliseconds
 from app.icons import icon
 from app.markup import escape
 
+SYSTEM_TEXT = "Instructions to the model"
 SOURCES = {
     "device": "Model memory",
     "host": "Main memory",
@@ -48,7 +49,8 @@ def reason_words(reason: str | None) -> str:
 def reuse_line(answer: Answer) -> str:
     """The one line everybody sees, as plain text."""
     usage = answer.usage
-    documents = len({module.document for module in answer.modules if module.source != "computed"})
+    used = {module.document for module in answer.modules if module.source != "computed"}
+    documents = len(used - {""})  # the system text belongs to no document
     origins = [f"{count(documents, 'document')}"] if documents else []
     if usage.session:
         origins.append("this conversation")
@@ -82,7 +84,7 @@ def _module_row(module: UsedModule) -> str:
     if module.source == "computed":
         why = f'<span class="wd-why">{escape(reason_words(module.miss_reason))}</span>'
     return (
-        f'<tr><td class="wd-doc" dir="auto" title="{escape(module.id)}">{escape(module.document)}</td>'
+        f'<tr><td class="wd-doc" dir="auto" title="{escape(module.id)}">{escape(module.document or SYSTEM_TEXT)}</td>'
         f'<td class="wd-num">{count(module.tokens)}</td>'
         f'<td><span class="wd-source wd-source-{escape(module.source)}">'
         f"{escape(SOURCES.get(module.source, module.source))}</span>{why}</td></tr>"

@@ -15,10 +15,12 @@ import numpy as np
 
 from app.library import Library
 from app.stored import Replaced, Vectors
+from retrieval.documents import Passage
 from retrieval.embedding import Embedder
 from retrieval.errors import IndexDamaged
 from retrieval.index import Hit, VectorIndex
 from retrieval.keywords import KeywordIndex
+from retrieval.passage_vectors import embed_passages
 from retrieval.retriever import Retriever
 
 log = logging.getLogger(__name__)
@@ -42,16 +44,21 @@ class Search:
         """The best passages over several wordings of one question, best first."""
         return self._retriever.search(queries, count)
 
-    def apply(self, replaced: Replaced, new_vectors: Vectors) -> None:
-        """Follow a change of the library. new_vectors: one row for each of `replaced.new`. Keywords follow, and the
-        index file, with `publish`.
-        """
-        with self._lock:
-            self._index = self._index.updated(replaced.removed, replaced.new, new_vectors)
+    def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
+        """The vectors of passages, given as heading path and text: for each its own, one a row."""
+        numbered = {
+            number: Passage(text=text, heading_path=tuple(path), ordinal=number)
+            for number, (path, text) in enumerate(passages)
+        }
+        ids, vectors = embed_passages(self.embedder, numbered, count_words)
+        rows = np.array(ids)
+        return [vectors[rows == number] for number in numbered]
 
-    def apply_removal(self, replaced: Replaced) -> None:
-        """Follow a change of the library that only removed passages."""
-        self.apply(replaced, np.zeros((0, self.embedder.dimension), np.float32))
+    def apply(self, replaced: Replaced) -> None:
+        """Follow a change of the library. Questions see it, and the file has it, with `publish`."""
+        ids, vectors = self._library.vectors(self.embedder.dimension, replaced.new)
+        with self._lock:
+            self._index = self._index.updated(replaced.removed, ids.tolist(), vectors)
 
     def publish(self) -> None:
         """Let questions see what was applied, all at once, and write the index. Raises OSError; then the old file is
@@ -65,7 +72,7 @@ class Search:
         return Retriever(self.embedder, self._index, KeywordIndex(*self._library.searchable()))
 
     def _open(self) -> VectorIndex:
-        ids, vectors = self._library.all_vectors()
+        ids, vectors = self._library.vectors(self.embedder.dimension)
         try:
             index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
             if index.passage_ids == frozenset(ids.tolist()):
@@ -93,11 +100,11 @@ class Search:
             )
             for document in self._library.documents():
                 passages = self._library.passages_of(document.path)
-                texts = [embedded_text(p.heading_path, p.text) for p in passages]
-                self._library.set_embeddings([p.id for p in passages], self.embedder.embed_documents(texts))
+                vectors = self.embed([(p.heading_path, p.text) for p in passages])
+                self._library.set_embeddings({p.id: rows for p, rows in zip(passages, vectors, strict=True)})
         self._library.set_fact(EMBEDDER, self.embedder.name)
 
 
-def embedded_text(heading_path: Sequence[str], text: str) -> str:
-    """What the embedder reads of a passage."""
-    return " > ".join(heading_path) + "\n" + text
+def count_words(text: str) -> int:
+    """Roughly the embedder's own count of tokens, with its tokenizer left alone."""
+    return len(text) // 4

@@ -122,7 +122,7 @@ class Service:
         self.history.forget_document(path)
         replaced = self.library.remove(path)
         if replaced is not None:
-            self.search.apply_removal(replaced)
+            self.search.apply(replaced)
             self.search.publish()
             self.engine.forget(keys & frozenset(replaced.removed_module_keys))
         return path

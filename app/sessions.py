@@ -29,10 +29,12 @@ class Sessions:
         self._lock = threading.Lock()
 
     def start(self) -> str:
+        """A new token, valid for LIFETIME_S seconds."""
         body = f"{int(self._clock()) + LIFETIME_S}.{secrets.token_urlsafe(16)}"
         return f"{body}.{self._signature(body)}"
 
     def is_valid(self, token: str) -> bool:
+        """Whether the token is ours, not expired and not logged out."""
         body, _, signature = token.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(body).encode()):
             return False
@@ -40,6 +42,7 @@ class Sessions:
         return int(expiry) > self._clock() and nonce not in self._ended
 
     def end(self, token: str) -> None:
+        """Log out; a token that is not valid is no error."""
         if not self.is_valid(token):
             return
         expiry, nonce, _ = token.split(".")
@@ -71,6 +74,7 @@ class LoginBrake:
             return max(1, int(recent[0] + WINDOW_S - self._clock())) if len(recent) >= FREE_FAILURES else 0
 
     def failed(self, address: str) -> None:
+        """Count a failed try."""
         with self._lock:
             recent = self._recent(address)
             if address not in self._failures and len(self._failures) >= MAX_ADDRESSES:
@@ -78,6 +82,7 @@ class LoginBrake:
             self._failures[address] = [*recent, self._clock()][-FREE_FAILURES:]
 
     def succeeded(self, address: str) -> None:
+        """Forget the failures of an address."""
         with self._lock:
             self._failures.pop(address, None)
 

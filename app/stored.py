@@ -32,8 +32,8 @@ class NewDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NewPassage:
-    """A passage to be stored, in the document's order. embedding: None if its document already has a passage
-    of this content (see `Library.known_hashes`).
+    """A passage to be stored, in the document's order. embedding: its vectors, one a row; None if its document already
+    has a passage of this content (see `Library.known_hashes`).
     """
 
     heading_path: tuple[str, ...]

@@ -12,7 +12,7 @@ from retrieval.errors import RetrievalError
 from retrieval.index import Hit, VectorIndex
 from retrieval.keywords import KeywordIndex
 
-KEYWORD_WEIGHT = 0.7
+KEYWORD_WEIGHT = 1.0
 CANDIDATES = 200
 """Passages either search proposes. One that only keywords propose counts with the lowest cosine of the others."""
 

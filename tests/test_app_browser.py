@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from desks import small_desk, write_pages
 from fake_desk import FakeDesk
 
 from app.passwords import reset_password
@@ -252,3 +253,43 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     until(lambda: "payments/" not in page.text("#wd-module-table"))
     page.one(".wd-admin-head button").click()
     page.one("#password")
+
+
+def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path: Path) -> None:
+    """The whole product with the tiny model: ask, see a streamed answer with a source, restart, find it again."""
+    pages = write_pages(tmp_path / "pages")
+    password = reset_password(tmp_path / "admin")
+    for visit in ("first", "second"):
+        with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
+            desk.ingest([pages])
+            desk.prepare()
+            server = uvicorn.Server(
+                uvicorn.Config(create_app(desk, tmp_path / "admin"), host="127.0.0.1", port=0, log_level="warning")
+            )
+            thread = threading.Thread(target=server.run, daemon=True)
+            thread.start()
+            until(lambda server=server: server.started)
+            url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+            def visible(selector: str) -> list[Any]:
+                return [e for e in driver.find_elements("css selector", selector) if e.is_displayed()]
+
+            try:
+                driver.get(url + "/")
+                if visit == "first":
+                    box = until(lambda: visible("#wd-box textarea"))[0]
+                    box.send_keys("Can gift cards be returned?\n")
+                else:
+                    until(lambda: visible(".wd-open"))[0].click()
+                until(lambda: visible("#wd-transcript .wd-citation"))
+                visible("#wd-transcript .wd-citation summary")[0].click()
+                assert "Gift cards cannot be returned" in visible(".wd-citation blockquote")[0].text
+                assert "prompt tokens reused from" in visible(".wd-reuse-line")[0].text
+                driver.get(url + "/admin/login")
+                until(lambda: visible("input[type=password]"))[0].send_keys(password + "\n")
+                assert "gift-cards.md" in until(
+                    lambda: visible("table") and driver.find_element("css selector", "body").text
+                )
+            finally:
+                server.should_exit = True
+                thread.join(timeout=10)

@@ -92,7 +92,7 @@ def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -
         (4, 1, None),
         (1, 2, "key-a"),
     ]
-    ids, vectors = library.all_vectors()
+    ids, vectors = library.vectors(3)
     assert ids.tolist() == [1, 3, 4]
     assert np.array_equal(vectors, np.stack([vector("a"), vector("c"), vector("new")]))
 
@@ -101,7 +101,7 @@ def test_same_content_twice_in_a_document(library: Library) -> None:
     library.replace(document(), [passage("a")])
     twice = library.replace(document(), [passage("a", embedded=False), passage("a", embedded=False)])
     assert (twice.kept, twice.new) == ((1,), (2,))
-    assert np.array_equal(library.all_vectors()[1], np.stack([vector("a"), vector("a")]))
+    assert np.array_equal(library.vectors(3)[1], np.stack([vector("a"), vector("a")]))
     once = library.replace(document(), [passage("a", embedded=False)])
     assert (once.kept, once.removed) == ((1,), (2,))
 
@@ -155,7 +155,7 @@ def test_generation_counts_what_an_index_must_follow(library: Library) -> None:
     library.set_module_keys({1: "key"})
     library.set_fact("other", "x")
     assert library.generation() == 1
-    library.set_embeddings([1], np.zeros((1, 3), np.float32))
+    library.set_embeddings({1: np.zeros(3, np.float32)})
     assert library.generation() == 2
     library.remove("/kb/returns.md")
     assert library.generation() == 3
@@ -173,21 +173,21 @@ def test_module_keys_and_embeddings_of_numbers_that_are_gone_are_ignored(library
     library.set_module_keys({1: "key", 77: "lost"})
     library.set_module_keys({1: None, 2: "key-b"})
     assert [one.module_key for one in library.passages([1, 2])] == [None, "key-b"]
-    library.set_embeddings([2, 77], np.array([[7, 8, 9], [0, 0, 0]], np.float32))
-    assert library.all_vectors()[1][1].tolist() == [7, 8, 9]
+    library.set_embeddings({2: np.array([7, 8, 9], np.float32), 77: np.zeros(3, np.float32)})
+    assert library.vectors(3)[1][1].tolist() == [7, 8, 9]
 
 
 def test_empty_library_has_no_vectors(library: Library) -> None:
-    ids, vectors = library.all_vectors()
+    ids, vectors = library.vectors(3)
     assert (str(ids.dtype), ids.shape) == ("int64", (0,))
-    assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 0))
+    assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 3))
 
 
 def test_embeddings_of_two_models_are_an_error(library: Library) -> None:
     library.replace(document(), [passage("a"), passage("b")])
-    library.set_embeddings([1], np.zeros((1, 5), np.float32))
+    library.set_embeddings({1: np.zeros(5, np.float32)})
     with pytest.raises(DeskError, match="ingest everything again"):
-        library.all_vectors()
+        library.vectors(3)
 
 
 def test_more_passages_than_one_query_may_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +229,6 @@ def test_any_history_of_replacements(steps: list[tuple[str, list[str]]]) -> None
             stored = library.passages_of(path)
             assert [one.content_hash for one in stored] == [f"b2:{content}" for content in contents]
             assert [one.ordinal for one in stored] == list(range(len(contents)))
-        ids, vectors = library.all_vectors()
+        ids, vectors = library.vectors(3)
         texts = {one.id: one.heading_path[1].lower() for one in library.passages(ids.tolist())}
         assert all(np.array_equal(row, vector(texts[id_])) for id_, row in zip(ids.tolist(), vectors, strict=True))

@@ -1,0 +1,247 @@
+"""The command line with the bundled models, in one process and with sockets blocked: the contract and the errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from desks import write_pages
+
+from app.cli import main
+from cache.model import bundled_gguf, convert_gguf, file_digest
+
+pytestmark = pytest.mark.bundled
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from app.lock import lock_data_folder
+with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+class Ran(NamedTuple):
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Its one JSON document."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model, dequantised once for all tests."""
+    folder = tmp_path_factory.mktemp("models")
+    path = bundled_gguf()
+    convert_gguf(path, folder / file_digest(path).replace(":", "-"))
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path, models: Path) -> Path:
+    """An empty data folder."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "models").symlink_to(models)
+    return folder
+
+
+@pytest.fixture
+def run(desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run `warmdesk ARGS --data-dir DESK`. Every attempt to reach an address fails the test."""
+
+    def refuse(self: socket.socket, address: object) -> None:
+        raise AssertionError(f"something wanted to connect to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "connect_ex", refuse)
+
+    def call(*arguments: str) -> Ran:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["warmdesk", *arguments, "--data-dir", str(desk)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Ran(int(ended.value.code or 0), out, err)
+
+    return call
+
+
+def is_one_line(ran: Ran) -> bool:
+    """Whether a command failed with one `error:` line and nothing like a stack trace."""
+    lines = ran.err.strip().splitlines()
+    return ran.status != 0 and len(lines) == 1 and lines[0].startswith("error: ")
+
+
+def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    report = run("ingest", str(pages), "--json").document
+    assert set(report) == {
+        "documents",
+        "passages",
+        "unchanged",
+        "replaced",
+        "removed",
+        "failed",
+        "modules",
+        "seconds",
+    }
+    assert (report["documents"], report["failed"]) == (4, [])
+    assert report["modules"] == {"encoded": 4, "kept": 0}
+
+    first = run("ask", "Can I return a gift card?", "--json").document
+    assert {"answer", "refused", "conversation_id", "message_id", "citations", "usage", "modules"} <= set(first)
+    assert {"retrieve", "load", "prefill", "ttft", "total"} <= set(first["timings_ms"])
+    assert first["answer"]
+    assert first["citations"][0]["document"].endswith("gift-cards.md")
+    assert set(first["citations"][0]) == {"document", "title", "passage", "quote", "score"}
+    details = first["usage"]["prompt_tokens_details"]
+    assert details["cached_tokens"] == details["session"] + details["prefix"] + details["module"]
+    assert first["usage"]["prompt_tokens"] == details["cached_tokens"] + first["usage"]["computed_tokens"]
+    assert {module["source"] for module in first["modules"]} == {"disk"}
+    assert (first["policy"], first["exact"]) == ("fast", False)
+
+    second = run("ask", "How long do they last?", "--conversation", first["conversation_id"], "--json").document
+    assert second["conversation_id"] == first["conversation_id"]
+
+    off = run("ask", "Can I return a gift card?", "--reuse", "off", "--json").document
+    assert off["exact"]
+    assert off["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+    stats = run("stats", "--json").document
+    assert stats["answers"] == 3
+    assert stats["tokens"]["prompt"] == stats["tokens"]["computed"] + stats["tokens"]["reused"]
+    assert len(run("documents", "--json").document["documents"]) == 4
+    assert run("doctor", "--json").document["ok"]
+    assert run("forget", "gift-cards.md", "--json").document["forgotten"].endswith("gift-cards.md")
+    assert len(run("documents", "--json").document["documents"]) == 3
+
+
+def test_text_for_people(run: Run, tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    (pages / "broken.md").write_bytes(b"\x00\x01\x02" * 50)
+    assert "skipped" in run("ingest", str(pages)).out
+    shown = run("ask", "Can I return a gift card?").out
+    assert "[1] Gift cards" in shown
+    assert "prompt tokens reused from" in shown
+    assert "prompt tokens reused" in run("stats").out
+    assert "Gift cards" in run("documents").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("ingest", "/does/not/exist"), "no such file"),
+        (("ask", ""), "empty"),
+        (("ask", "x" * 20_000), "20,000 characters"),
+        (("ask", "hi", "--model", "/no/such/model"), "model"),
+        (("ask", "hi", "--model", "nonsense"), "model"),
+        (("ask", "hi", "--model", "owner/never-downloaded"), "model"),
+        (("ask", "hi", "--device", "cuda:7"), "device"),
+        (("ask", "hi", "--reuse", "maybe"), "reuse"),
+        (("ask", "hi", "--conversation", "nope"), "conversation"),
+        (("ask", "hi", "--memory", "lots"), "memory"),
+        (("forget", "nothing.md"), "nothing.md"),
+        (("dance",), "dance"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    ran = run(*arguments)
+    assert is_one_line(ran), ran.err
+    assert says in ran.err
+
+
+def test_with_json_a_mistake_is_json_too(run: Run) -> None:
+    ran = run("ask", "", "--json")
+    assert is_one_line(ran)
+    assert ran.document["error"]["code"] == "question-empty"
+
+
+def test_reading_commands_need_a_desk(run: Run, desk: Path) -> None:
+    assert run("documents", "--json").document == {"documents": []}
+    (desk / "models").unlink()
+    desk.rename(desk.with_name("moved"))
+    ran = run("stats")
+    assert is_one_line(ran)
+    assert "ingest documents first" in ran.err
+
+
+def test_a_taken_port_is_one_line(run: Run) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        ran = run("serve", "--port", str(other.getsockname()[1]))
+    assert is_one_line(ran)
+    assert "--port" in ran.err
+
+
+def test_a_second_process_on_the_same_folder_is_one_line(run: Run, desk: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(desk)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        ran = run("ask", "hi")
+        assert is_one_line(ran)
+        assert f"process {holder.pid} (warmdesk serve" in ran.err
+        assert run("documents").status == 0  # reading is allowed beside it
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_data_folder_that_is_a_file_is_one_line(tmp_path: Path, run: Run, desk: Path) -> None:
+    (desk / "models").unlink()
+    desk.rmdir()
+    desk.write_text("a file")
+    assert is_one_line(run("ask", "hi"))
+
+
+def test_serving_answers_over_http_and_stops_on_ctrl_c(tmp_path: Path, desk: Path) -> None:
+    """A real process: it prints both addresses and the password once, answers, and ends cleanly on SIGINT."""
+    import signal
+    import urllib.request
+
+    command = [str(Path(sys.executable).with_name("warmdesk")), "serve", "--port", "0", "--data-dir", str(desk)]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    try:
+        assert server.stdout is not None
+        lines = [server.stdout.readline() for _ in range(3)]
+        address = lines[0].split()[1]
+        assert lines[1].startswith("dashboard")
+        assert lines[2].startswith("admin password (shown once)")
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(address + "healthz", timeout=5) as response:
+                    assert json.load(response) == {"status": "ok"}
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=60) in (0, 130)
+        assert "Traceback" not in server.stderr.read()  # type: ignore[union-attr]
+    finally:
+        server.kill()
+        server.wait()
