@@ -80,7 +80,7 @@ class Answering:
             in_prompt={},
             retrieve_ms=retrieve_ms,
         )
-        if not found or found[0][1] < self.settings.refuse_below:
+        if not found or max(score for _, score in found) < self.settings.refuse_below:
             return Stream(self, replace(asked, found=()), None)
         turns, in_prompt = self._turns(past, found, question)
         plan, dropped = self._fit(turns)

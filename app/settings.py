@@ -146,7 +146,7 @@ class Settings:
     port: int = setting(7860, _whole_number(0, 65535), "Port to listen on; 0 picks a free one.")
     memory: int = setting(GIB, _size(MIB), 'Bytes of device memory for attention keys and values, as "1 GiB".')
     disk: int = setting(4 * GIB, _size(0), "Bytes on disk for encoded passages; 0 keeps none.")
-    passages: int = setting(4, _whole_number(1, 64), "Passages given to the model for one answer, at most.")
+    passages: int = setting(5, _whole_number(1, 64), "Passages given to the model for one answer, at most.")
     passage_tokens: int = setting(
         400, _whole_number(32, 100_000), "Length of a passage in the model's tokens, at most."
     )
@@ -160,7 +160,9 @@ class Settings:
         "More than 1 keeps small models from repeating themselves; 1 changes nothing.",
     )
     refuse_below: float = setting(
-        0.30, _real_number(-1, 1), "Cosine of question and best passage below which the desk does not answer."
+        0.30,
+        _real_number(-1, 1),
+        "Cosine of the question and the closest passage below which the desk does not answer.",
     )
     max_question_chars: int = setting(4000, _whole_number(1, 1_000_000), "Longest question, in characters.")
     system_text: str = setting(

@@ -1,0 +1,35 @@
+"""Documents that cannot go stale: settings, commands and files that the pages name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from app.cli import app
+from app.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data" / "README.md"]
+
+
+def test_every_setting_is_documented_with_its_own_words() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for one in fields(Settings):
+        key = one.metadata.get("key") or one.name
+        assert re.search(rf"^\| `{key}` \| .* \| {re.escape(one.metadata['help'])} \|$", page, re.MULTILINE), key
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_commands_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    for path in re.findall(r"`((?:app|cache|retrieval|evals|tests|data|docs)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"\]\(((?!https?:)[\w./-]+)\)", text):
+        assert (page.parent / path).exists(), path
+    known = get_command(app).commands  # type: ignore[attr-defined]
+    for name in re.findall(r"warmdesk ([a-z]+)", text):
+        assert name in known, name
