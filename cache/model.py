@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -262,7 +263,7 @@ def bundled_gguf() -> Path:
 
 
 def convert_gguf(path: Path, folder: Path) -> Path:
-    """Dequantise a GGUF file into a transformers folder, once; returns the folder."""
+    """Dequantise a GGUF file into a transformers folder, once; returns the folder. Raises ModelError, OSError."""
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -277,6 +278,8 @@ def convert_gguf(path: Path, folder: Path) -> Path:
         hf.to(torch.bfloat16).save_pretrained(temporary)
         AutoTokenizer.from_pretrained(place, gguf_file=file, local_files_only=True).save_pretrained(temporary)
         os.replace(temporary, folder)
+    except SafetensorError as error:  # safetensors wraps the operating system's errors
+        raise OSError(f"{error} ({folder})") from error
     except (ValueError, KeyError) as error:
         raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
     finally:
