@@ -264,6 +264,15 @@ def doctor(data_dir: DataDir = None, model: Model = None, device: Device = None,
     return 0 if healthy else 1
 
 
+@app.command("reset-password")
+def reset_password(data_dir: DataDir = None) -> None:
+    """Make a new password for the dashboard; everybody is logged out."""
+    from app import passwords
+
+    settings = settings_of(data_dir=data_dir)
+    print(f"admin password (shown once): {passwords.reset_password(settings.admin_folder)}")
+
+
 @app.command()
 def demo(
     documents_folder: Annotated[Path, typer.Argument(help="Folder of the sample documents.")],

@@ -1,9 +1,12 @@
-"""`warmdesk demo`: the sample documents, five questions, both times to the first token side by side."""
+"""`warmdesk demo`: the sample documents, five questions, both times to the first token side by side.
+
+The whole answers are for the chat; here each is stopped after its first words.
+"""
 
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from rich.console import Console
 from rich.table import Table
@@ -29,16 +32,16 @@ def run_demo(service: Service, documents: Path) -> None:
     with progress_bar() as progress:
         print_ingest(service.ingest([documents], progress))
     service.prepare()
-    finish(service, QUESTIONS[0], "on")  # the first request of a process warms up its memory
-    rows = [(question, finish(service, question, "off"), finish(service, question, "on")) for question in QUESTIONS]
+    begin(service, QUESTIONS[0], "on")  # the first request of a process warms up its memory
+    rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in QUESTIONS]
     print_table(service, rows)
 
 
-def finish(service: Service, question: str, reuse: str) -> Answer:
-    """A whole answer in a conversation of its own, which is deleted again."""
+def begin(service: Service, question: str, reuse: str) -> Answer:
+    """An answer, stopped after its first words, in a conversation of its own, which is deleted again."""
     stream = service.ask(question, reuse=reuse)
     for _ in stream:
-        pass
+        stream.cancel()
     service.delete_conversation(stream.answer.conversation_id)
     return stream.answer
 
@@ -47,6 +50,7 @@ def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> Non
     """Times to the first token, retrieval included, and tokens computed."""
     table = Table(title="Time to the first token, retrieval included")
     table.add_column("question")
+    table.add_column("answered from")
     for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
         table.add_column(column, justify="right")
     ratios = []
@@ -54,11 +58,12 @@ def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> Non
         ratios.append(off.timings.ttft / on.timings.ttft)
         table.add_row(
             question,
+            PurePath(on.citations[0].document).name if on.citations else "refused",
             f"{on.usage.prompt_tokens:,}",
             f"{on.usage.computed:,}",
             f"{off.timings.ttft:,.0f} ms",
             f"{on.timings.ttft:,.0f} ms",
             f"{ratios[-1]:.1f}x",
         )
-    Console(width=110).print(table)
+    Console(width=120).print(table)
     print(f"{service.engine.model.info.name} on {service.settings.device}; median {statistics.median(ratios):.1f}x")

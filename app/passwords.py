@@ -64,7 +64,7 @@ def _read(folder: Path) -> dict[str, str]:
         if len(bytes.fromhex(key)) < 32 or not isinstance(password_hash, str):
             raise ValueError("a value has the wrong form")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DeskError(f"cannot read {path}: set a new admin password", code="admin-file") from error
+        raise DeskError(f"cannot read {path}: set a new one with warmdesk reset-password", code="admin-file") from error
     return {"session_key": key, "password_hash": password_hash}
 
 

@@ -37,6 +37,9 @@ class Arena:
         size = (slots, shape.kv_heads, shape.head_dim)
         self.keys = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        # the same memory as attention kernels want it: [1, kv_heads, slots, head_dim]
+        self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]
+        self.value_rows = [values.transpose(0, 1).unsqueeze(0) for values in self.values]
 
     def read(self, extent: Extent) -> Tensor:
         """A copy of an extent in host memory: `[2, layers, length, kv_heads, head_dim]`, keys first."""

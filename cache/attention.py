@@ -32,11 +32,19 @@ class Rotation:
 
     frequencies: Tensor
 
+    def angles(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, laid out for `back`."""
+        angles = -offsets.double()[:, None] * self.frequencies.double().cpu()
+        cos, sin = angles.cos().float(), angles.sin().float()
+        return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
+
     def back(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries `[..., R, G, D]` rotated by the angles whose cos and sin are `[R, 1, D_rotary / 2]`."""
+        """Queries `[..., R, G, D]` rotated, in float32, by what `angles` gave for their rows."""
         half = self.frequencies.shape[0]
-        x, y, rest = q[..., :half].float(), q[..., half : 2 * half].float(), q[..., 2 * half :]
-        return torch.cat(((x * cos - y * sin).to(q.dtype), (y * cos + x * sin).to(q.dtype), rest), dim=-1)
+        turned = q[..., : 2 * half].float()
+        swapped = torch.cat((turned[..., half:], turned[..., :half]), -1)
+        turned = torch.addcmul(turned * cos, swapped, sin).to(q.dtype)
+        return turned if q.shape[-1] == 2 * half else torch.cat((turned, q[..., 2 * half :]), -1)
 
 
 @dataclass(slots=True)
@@ -45,7 +53,8 @@ class Pass:
 
     slots: arena slot of every packed row, int64 `[T]`. rows: packed row of every item row, int64 `[R]`.
     cos, sin: of the angle each item row is rotated by, or None if nothing is placed away from where it was
-    encoded. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts.
+    encoded. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts. is_dense: whether
+    item rows are the packed rows, P times over. first_slot: where the packed rows' slots begin, if they are one run.
     """
 
     arena: Arena
@@ -58,8 +67,7 @@ class Pass:
     cos: Tensor | None
     sin: Tensor | None
     first_slot: int | None
-    _out: Tensor | None = None
-    _lse: Tensor | None = None
+    is_dense: bool
 
     @classmethod
     def plan(
@@ -83,10 +91,8 @@ class Pass:
         cos = sin = None
         if any(r.offset for r in ranges):
             assert rotation is not None, "this model's modules cannot be moved"
-            offsets = torch.tensor([r.offset for r in ranges for _ in range(r.first, r.last)], dtype=torch.float64)
-            angles = -offsets[:, None] * rotation.frequencies.double().cpu()
-            cos = angles.cos().float().to(device).unsqueeze(1)
-            sin = angles.sin().float().to(device).unsqueeze(1)
+            offsets = torch.tensor([r.offset for r in ranges for _ in range(r.first, r.last)])
+            cos, sin = (table.to(device) for table in rotation.angles(offsets))
         contiguous = slots == list(range(slots[0], slots[0] + len(slots)))
         return cls(
             arena=arena,
@@ -99,6 +105,7 @@ class Pass:
             cos=cos,
             sin=sin,
             first_slot=slots[0] if contiguous else None,
+            is_dense=rows == list(range(len(slots))) * most,
         )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -106,10 +113,15 @@ class Pass:
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
         q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
-        if len(self.items) == 1:
-            out, _ = self._run(layer, self.items[0], q, scale)
-        else:
-            out = self._merge(layer, q, scale)
+        if len(self.items) > 1:
+            q = q.index_select(1, self.rows)  # [H, R, G, D]
+            if self.cos is not None and self.sin is not None and self.rotation is not None:
+                q = self.rotation.back(q, self.cos, self.sin)
+        group, d = q.shape[2:]
+        out, lse = self._run(layer, q.reshape(1, h, -1, d), group, scale)
+        out = out.view(h, -1, group, d)
+        if len(self.items) > 1:
+            out = self._merge(out, lse.view(h, -1, group)).to(q.dtype)
         return out.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
     def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -121,33 +133,39 @@ class Pass:
             keys.index_copy_(0, self.slots, k)
             values.index_copy_(0, self.slots, v)
 
-    def _run(self, layer: int, item: Item, q: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        rows = slice(item.extent.start, item.extent.end)
-        return self.kernel(q, self.arena.keys[layer][rows], self.arena.values[layer][rows], item.causal, scale)
+    def _run(self, layer: int, q: Tensor, group: int, scale: float) -> tuple[Tensor, Tensor]:
+        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`.
 
-    def _merge(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        q = q.index_select(1, self.rows)  # [H, R, G, D]
-        if self.cos is not None and self.sin is not None and self.rotation is not None:
-            q = self.rotation.back(q, self.cos, self.sin)
-        out, lse = self._buffers(q)
+        Few operations per item: at one row each, their overhead is what decoding costs.
+        """
+        keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
+        outs: list[Tensor] = []
+        lses: list[Tensor] = []
         first = 0
         for item in self.items:
-            last = first + item.num_rows
-            out[:, first:last], lse[:, first:last] = self._run(layer, item, q[:, first:last], scale)
-            first = last
-        count, packed = self.parts.shape
-        flat = self.parts.flatten()
-        weights = torch.unflatten(lse.index_select(1, flat), 1, (count, packed)).softmax(dim=1)  # [H, P, T, G]
-        partial: Tensor = torch.unflatten(out.index_select(1, flat), 1, (count, packed))  # [H, P, T, G, D]
-        return (partial * weights.unsqueeze(-1)).sum(dim=1).to(q.dtype)
+            start, length = item.extent.start, item.extent.length
+            rows = item.num_rows * group
+            k, v = keys.narrow(2, start, length), values.narrow(2, start, length)
+            out, lse = self.kernel(q.narrow(2, first, rows), k, v, group, item.causal, scale)
+            outs.append(out)
+            lses.append(lse)
+            first += rows
+        return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
-    def _buffers(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Results of all item rows, made once per pass; the last row stands for "no such part"."""
-        if self._out is None or self._lse is None:
-            h, r, g, d = q.shape
-            self._out = torch.zeros(h, r + 1, g, d, dtype=torch.float32, device=q.device)
-            self._lse = torch.full((h, r + 1, g), float("-inf"), device=q.device)
-        return self._out, self._lse
+    def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
+        """Partial results `[H, R, G, D]` and `[H, R, G]` to `[H, T, G, D]`, exactly."""
+        count, packed = self.parts.shape
+        if self.is_dense:  # every row has a part in every item, in order
+            lse = torch.unflatten(lse, 1, (count, packed))
+            out = torch.unflatten(out, 1, (count, packed))
+        else:
+            missing = lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))
+            nothing = out.new_zeros((out.shape[0], 1, *out.shape[2:]))
+            flat = self.parts.flatten()
+            lse = torch.unflatten(torch.cat((lse, missing), 1).index_select(1, flat), 1, (count, packed))
+            out = torch.unflatten(torch.cat((out, nothing), 1).index_select(1, flat), 1, (count, packed))
+        weights = lse.softmax(dim=1)  # [H, P, T, G]
+        return (out.float() * weights.unsqueeze(-1)).sum(dim=1)
 
 
 def attention_function(

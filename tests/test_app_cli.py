@@ -16,6 +16,7 @@ import pytest
 from desks import write_pages
 
 from app.cli import main
+from app.passwords import verify
 from cache.model import bundled_gguf, convert_gguf, file_digest
 
 pytestmark = pytest.mark.bundled
@@ -184,6 +185,13 @@ def test_reading_commands_need_a_desk(run: Run, desk: Path) -> None:
     ran = run("stats")
     assert is_one_line(ran)
     assert "ingest documents first" in ran.err
+
+
+def test_a_new_password_replaces_the_old_one(run: Run, desk: Path) -> None:
+    first, second = (run("reset-password").out.split(": ")[1].strip() for _ in range(2))
+    assert first != second
+    assert not verify(desk / "admin", first)
+    assert verify(desk / "admin", second)
 
 
 def test_a_taken_port_is_one_line(run: Run) -> None:

@@ -24,6 +24,14 @@ def inputs(
     return q, arena[0, 3 : 3 + keys], arena[1, 3 : 3 + keys]
 
 
+def run(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """A kernel on queries `[H, n, G, D]` and keys and values `[L, H, D]`, folded as kernels want them."""
+    heads, rows, group, size = q.shape
+    folded = q.reshape(1, heads, rows * group, size)
+    out, lse = kernel(folded, k.transpose(0, 1)[None], v.transpose(0, 1)[None], group, causal, scale)
+    return out.reshape(q.shape), lse.reshape(heads, rows, group)
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """One head and one row at a time, in float64."""
     heads, rows, group, _ = q.shape
@@ -49,7 +57,7 @@ def test_flash_equals_matmul_equals_plain_attention(shape: tuple[int, ...], caus
     q, k, v = inputs(rows, rows if causal else keys, heads, group, size, seed)
     expected, expected_lse = plain(q, k, v, causal, SCALE)
     for kernel in (flash_cpu, matmul):
-        out, lse = kernel(q, k, v, causal, SCALE)
+        out, lse = run(kernel, q, k, v, causal, SCALE)
         assert out.shape == q.shape
         assert lse.shape == q.shape[:3]
         assert lse.dtype == torch.float32
@@ -63,7 +71,7 @@ def test_flash_equals_matmul_equals_plain_attention(shape: tuple[int, ...], caus
 def test_bfloat16_is_as_good_as_bfloat16_can_be(kernel: Kernel, group: int, causal: bool) -> None:
     q, k, v = inputs(33, 33, 3, group, 64, dtype=torch.bfloat16)
     expected, expected_lse = plain(q, k, v, causal, 0.125)
-    out, lse = kernel(q, k, v, causal, 0.125)
+    out, lse = run(kernel, q, k, v, causal, 0.125)
     assert out.dtype == torch.bfloat16
     assert lse.dtype == torch.float32
     torch.testing.assert_close(out.double(), expected, atol=2e-2, rtol=2e-2)
@@ -74,9 +82,13 @@ def test_bfloat16_is_as_good_as_bfloat16_can_be(kernel: Kernel, group: int, caus
 def test_long_runs_of_keys_and_rows(kernel: Kernel) -> None:
     """Beyond one tile of the flash kernel."""
     q, k, v = inputs(3, 1100, 2, 3, 16)
-    torch.testing.assert_close(kernel(q, k, v, False, SCALE)[0], matmul(q, k, v, False, SCALE)[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        run(kernel, q, k, v, False, SCALE)[0], run(matmul, q, k, v, False, SCALE)[0], atol=1e-5, rtol=1e-5
+    )
     q, k, v = inputs(700, 700, 1, 2, 16)
-    torch.testing.assert_close(kernel(q, k, v, True, SCALE)[1], matmul(q, k, v, True, SCALE)[1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        run(kernel, q, k, v, True, SCALE)[1], run(matmul, q, k, v, True, SCALE)[1], atol=1e-5, rtol=1e-5
+    )
 
 
 @each_kernel
@@ -86,10 +98,10 @@ def test_partial_results_merge_to_the_whole(kernel: Kernel, shape: tuple[int, ..
     rows, keys, heads, group, size = shape
     q, k, v = inputs(rows, keys, heads, group, size)
     cuts = sorted(data.draw(st.sets(st.integers(1, max(keys - 1, 1)), max_size=3)) - {keys})
-    parts = [kernel(q, k[a:b], v[a:b], False, SCALE) for a, b in zip([0, *cuts], [*cuts, keys], strict=True)]
+    parts = [run(kernel, q, k[a:b], v[a:b], False, SCALE) for a, b in zip([0, *cuts], [*cuts, keys], strict=True)]
     weights = torch.stack([lse for _, lse in parts]).softmax(0)
     merged = (torch.stack([out for out, _ in parts]) * weights.unsqueeze(-1)).sum(0)
-    whole, whole_lse = kernel(q, k, v, False, SCALE)
+    whole, whole_lse = run(kernel, q, k, v, False, SCALE)
     torch.testing.assert_close(merged, whole, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(torch.stack([lse for _, lse in parts]).logsumexp(0), whole_lse, atol=1e-5, rtol=1e-5)
 
@@ -97,9 +109,9 @@ def test_partial_results_merge_to_the_whole(kernel: Kernel, shape: tuple[int, ..
 @each_kernel
 def test_a_causal_square_and_the_past_merge_to_a_causal_whole(kernel: Kernel) -> None:
     q, k, v = inputs(12, 12, 2, 3, 16)
-    whole, _ = kernel(q, k, v, True, SCALE)
-    past, past_lse = kernel(q[:, 5:], k[:5], v[:5], False, SCALE)
-    own, own_lse = kernel(q[:, 5:], k[5:], v[5:], True, SCALE)
+    whole, _ = run(kernel, q, k, v, True, SCALE)
+    past, past_lse = run(kernel, q[:, 5:], k[:5], v[:5], False, SCALE)
+    own, own_lse = run(kernel, q[:, 5:], k[5:], v[5:], True, SCALE)
     weights = torch.stack([past_lse, own_lse]).softmax(0).unsqueeze(-1)
     torch.testing.assert_close((torch.stack([past, own]) * weights).sum(0), whole[:, 5:], atol=1e-5, rtol=1e-5)
 
@@ -109,12 +121,12 @@ def test_the_future_and_the_rest_of_the_arena_are_not_read(kernel: Kernel) -> No
     arena = torch.full((2, 20, 2, 8), float("nan"))
     q, k, v = inputs(6, 6, 2, 2, 8)
     arena[0, 4:10], arena[1, 4:10] = k, v
-    out, lse = kernel(q, arena[0, 4:10], arena[1, 4:10], True, SCALE)
+    out, lse = run(kernel, q, arena[0, 4:10], arena[1, 4:10], True, SCALE)
     assert not out.isnan().any()
     assert not lse.isnan().any()
     changed_k, changed_v = k.clone(), v.clone()
     changed_k[5], changed_v[5] = 9.0, 9.0
-    assert torch.equal(kernel(q, changed_k, changed_v, True, SCALE)[0][:, :5], out[:, :5])
+    assert torch.equal(run(kernel, q, changed_k, changed_v, True, SCALE)[0][:, :5], out[:, :5])
 
 
 def test_the_processor_gets_the_flash_kernel_and_others_the_reference() -> None:

@@ -31,5 +31,5 @@ def test_files_and_commands_a_page_names_exist(page: Path) -> None:
     for path in re.findall(r"\]\(((?!https?:)[\w./-]+)\)", text):
         assert (page.parent / path).exists(), path
     known = get_command(app).commands  # type: ignore[attr-defined]
-    for name in re.findall(r"warmdesk ([a-z]+)", text):
+    for name in re.findall(r"warmdesk ([a-z-]+)", text):
         assert name in known, name
