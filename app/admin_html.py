@@ -7,7 +7,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from app.answers import MissRow, Overview
-from app.formatting import ago, count, milliseconds, percent, size
+from app.formatting import ago, count, milliseconds, percent, short_path, size
 from app.icons import icon
 from app.markup import escape
 from app.reuse_html import SOURCES, reason_words
@@ -105,7 +105,7 @@ def memory_html(overview: Overview) -> str:
 def _miss(row: MissRow, now: datetime) -> str:
     return (
         f'<tr><td class="wd-when">{ago(row.created, now)}</td>'
-        f'<td dir="auto"><b>{escape(row.document)}</b><span>{escape(row.passage)}</span></td>'
+        f'<td dir="auto"><b>{escape(short_path(row.document))}</b><span>{escape(row.passage)}</span></td>'
         f'<td class="wd-num">{count(row.tokens)}</td>'
         f'<td><b class="wd-reason-name">{escape(row.reason)}</b><span>'
         f"{escape(reason_words(row.reason))}</span></td>"

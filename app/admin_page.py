@@ -17,7 +17,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from app.admin_html import header_html, memory_html, misses_html, tiles_html, welcome_html
 from app.answers import AnswerPoint, Overview
 from app.desk import Desk
-from app.formatting import ago, utc
+from app.formatting import ago, short_path, utc
 from app.reuse_html import SOURCES
 
 REFRESH_S = 5.0
@@ -32,7 +32,7 @@ def module_rows(overview: Overview, now: datetime) -> list[list[object]]:
     rows = sorted(overview.modules, key=lambda row: (-row.hits, row.document, row.passage))
     return [
         [
-            row.document,
+            short_path(row.document),
             row.passage,
             row.tokens,
             round(row.num_bytes / 2**20, 1),

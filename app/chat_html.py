@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from app.answers import Answer, Citation, ConversationSummary, Turn
-from app.formatting import ago, count, utc
+from app.formatting import ago, count, short_path, utc
 from app.icons import icon
 from app.markup import answer_html, escape, plain_html
 from app.reuse_html import reuse_html
@@ -37,7 +37,8 @@ def _citation(number: int, citation: Citation) -> str:
         '<span class="wd-score" title="Similarity of question and passage, at most 1">'
         f"{citation.score:.2f}<span> similarity</span></span>"
         f'{icon("chevron")}</summary><blockquote dir="auto">{plain_html(citation.quote)}</blockquote>'
-        f'<p class="wd-path" dir="auto">{icon("file")}<span>{escape(citation.document)}</span></p></details>'
+        f'<p class="wd-path" dir="auto">{icon("file")}'
+        f'<span title="{escape(citation.document)}">{escape(short_path(citation.document))}</span></p></details>'
     )
 
 

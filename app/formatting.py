@@ -51,6 +51,11 @@ def utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def short_path(document: str) -> str:
+    """The last two parts of a document's path, which tell help pages apart without filling the page."""
+    return "/".join(document.replace("\\", "/").rsplit("/", 2)[-2:])
+
+
 def ago(moment: datetime | None, now: datetime) -> str:
     """just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
     if moment is None:

@@ -8,7 +8,7 @@ as well.
 from __future__ import annotations
 
 from app.answers import Answer, AnswerTimings, UsedModule
-from app.formatting import count, milliseconds
+from app.formatting import count, milliseconds, short_path
 from app.icons import icon
 from app.markup import escape
 
@@ -84,7 +84,8 @@ def _module_row(module: UsedModule) -> str:
     if module.source == "computed":
         why = f'<span class="wd-why">{escape(reason_words(module.miss_reason))}</span>'
     return (
-        f'<tr><td class="wd-doc" dir="auto" title="{escape(module.id)}">{escape(module.document or SYSTEM_TEXT)}</td>'
+        f'<tr><td class="wd-doc" dir="auto" title="{escape(module.id)}">'
+        f"{escape(short_path(module.document) or SYSTEM_TEXT)}</td>"
         f'<td class="wd-num">{count(module.tokens)}</td>'
         f'<td><span class="wd-source wd-source-{escape(module.source)}">'
         f"{escape(SOURCES.get(module.source, module.source))}</span>{why}</td></tr>"
