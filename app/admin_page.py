@@ -152,6 +152,8 @@ def build_admin(desk: Desk) -> gr.Blocks:
                 modules = gr.Dataframe(
                     headers=list(COLUMNS),
                     datatype=["str", "str", "number", "number", "str", "number", "str"],
+                    column_widths=["23%", "27%", "9%", "10%", "12%", "7%", "12%"],
+                    wrap=True,  # long headings must not push the numbers out of sight
                     interactive=False,
                     show_search="search",
                     max_height=420,
