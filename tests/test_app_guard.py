@@ -139,7 +139,7 @@ def test_pages_name_no_foreign_host(site: Site) -> None:
 
 
 def test_vibe_mode_and_a_missing_password_stop_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeskError, match="set a new admin password"):
+    with pytest.raises(DeskError, match="set a new one with warmdesk reset-password"):
         create_app(FakeDesk(), tmp_path)
     reset_password(tmp_path)
     monkeypatch.setenv("GRADIO_VIBE_MODE", "1")

@@ -70,7 +70,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"password_hash": "x", "session_key": ""}', '{"session_key": "00"}'])
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "admin.json").write_text(text)
-    with pytest.raises(DeskError, match="set a new admin password"):
+    with pytest.raises(DeskError, match="set a new one with warmdesk reset-password"):
         session_key(tmp_path)
 
 
