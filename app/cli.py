@@ -31,6 +31,8 @@ evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
 app.add_typer(bench, name="bench")
 app.add_typer(evaluate, name="eval")
 
+INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
+
 DataDir = Annotated[
     str | None,
     typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False),
@@ -56,12 +58,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         status = app(standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        fail(
-            "interrupted",
-            "interrupted; what was finished is kept, the same command goes on from there",
-            status=130,
-        )
+    except typer.Abort:
+        fail("interrupted", INTERRUPTED, status=130)
     except DeskError as error:
         fail(error.code, str(error))
     except OSError as error:
@@ -74,6 +72,8 @@ def main() -> None:
             raise
         fail(code, str(error))
     else:
+        if status == 130:  # typer turns Ctrl-C into this status, without a word
+            fail("interrupted", INTERRUPTED, status=130)
         raise SystemExit(status if isinstance(status, int) else 0)
 
 

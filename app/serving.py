@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 import uvicorn
 
@@ -33,7 +34,7 @@ def serve(service: Service) -> None:
     config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
     assert threading.current_thread() is threading.main_thread()
-    with listener:
+    with listener, suppress(KeyboardInterrupt):  # Ctrl-C is how a desk is stopped; uvicorn raises it again at the end
         server.run(sockets=[listener])
 
 
