@@ -62,8 +62,3 @@ class Passage:
     def __post_init__(self) -> None:
         identity = json.dumps([*self.heading_path, self.text], ensure_ascii=True).encode("ascii")
         object.__setattr__(self, "content_hash", content_hash(identity))
-
-    @property
-    def text_with_headings(self) -> str:
-        """The heading path on a line of its own, then the text."""
-        return with_headings(self.heading_path, self.text)

@@ -148,7 +148,6 @@ def test_passages_are_known_by_headings_and_text() -> None:
     assert one.content_hash == Passage(text="x", heading_path=("A", "B"), ordinal=5).content_hash
     assert one.content_hash != Passage(text="x", heading_path=("A",), ordinal=0).content_hash
     assert one.content_hash != Passage(text="B\nx", heading_path=("A",), ordinal=0).content_hash
-    assert one.text_with_headings == "A > B\nx"
 
 
 def test_a_limit_that_is_too_small_is_refused() -> None:
