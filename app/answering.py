@@ -24,7 +24,7 @@ from app.settings import Settings
 from app.stored import StoredPassage
 from cache.engine import Engine
 from cache.errors import CacheError, PromptError
-from cache.layout import Plan
+from cache.plan import Plan
 from cache.request import Completion, Generation, Request, Reuse
 from cache.sampling import Sampling
 
@@ -141,7 +141,7 @@ class Answering:
         room = self.engine.model.info.max_positions - self.settings.answer_tokens
         for dropped in range(len(turns)):
             try:
-                plan = self.engine.lay_out(self.prompts.prompt(turns[dropped:]))
+                plan = self.engine.arrange(self.prompts.prompt(turns[dropped:]))
             except PromptError:
                 continue
             if plan.next_position <= room:

@@ -18,6 +18,7 @@ from app.prompting import PassageText, PromptBuilder
 from app.search import Search
 from app.stored import NewDocument, NewPassage, Replaced, StoredPassage, Vectors
 from cache.engine import Engine
+from cache.pml import Text
 from retrieval.documents import Document, Passage
 from retrieval.errors import UnreadableDocument
 from retrieval.files import find_files
@@ -136,7 +137,7 @@ class Ingestion:
         return {passage.content_hash: rows for passage, rows in zip(passages, vectors, strict=True)}
 
     def _count(self, text: str) -> int:
-        return len(self.engine.model.tokenizer.encode(text))
+        return len(self.engine.model.tokenizer.encode([Text(text=text)]))
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         """Encode what is not encoded yet, a few documents ahead of the engine."""
@@ -156,8 +157,7 @@ class Ingestion:
 
         for name in documents:
             passages = self.library.passages_of(name)
-            schema = self.prompts.schema(passage_of(p) for p in passages)
-            units = [self.engine.unit(schema, schema.modules[passage_of(p).name]) for p in passages]
+            units = [self.engine.unit(self.prompts.module(passage_of(p))) for p in passages]
             keys = [self.engine.store.key(unit) for unit in units]
             changed = {p.id: key for p, key in zip(passages, keys, strict=True) if p.module_key != key}
             if changed:

@@ -11,14 +11,13 @@ Texts of documents, customers and settings are literal: only the chat template's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cache.chat_template import ChatTemplate
-from cache.pml import Import, Module, Prompt, Schema, Text
+from cache.pml import Module, Text
 
 SYSTEM = "system"
-SCHEMA = "desk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class PromptBuilder:
         self.template = template
         self._system = Module(
             name=SYSTEM,
-            texts=(
+            children=(
                 Text(text=template.open, structural=True),
                 Text(text=system_text),
                 Text(text=template.to_user, structural=True),
@@ -60,28 +59,22 @@ class PromptBuilder:
 
     def module(self, passage: PassageText) -> Module:
         """A passage as a module behind the system module."""
-        return Module(name=passage.name, texts=(Text(text=passage_text(passage)),), after=SYSTEM)
+        return Module(name=passage.name, children=(Text(text=passage_text(passage)),), after=self._system)
 
-    def schema(self, passages: Iterable[PassageText]) -> Schema:
-        """The system module and one module for each different passage."""
-        by_name = {passage.name: self.module(passage) for passage in passages}
-        return Schema.of(SCHEMA, (self._system, *by_name.values()))
-
-    def prompt(self, turns: Sequence[PromptTurn]) -> Prompt:
+    def prompt(self, turns: Sequence[PromptTurn]) -> list[Module | Text]:
         """The conversation up to its last question, which is to be answered."""
-        schema = self.schema(passage for turn in turns for passage in turn.passages)
-        parts: list[Import | Text] = [Import(module=SYSTEM)]
+        parts: list[Module | Text] = [self._system]
         inserted: set[str] = set()
         for turn in turns:
             new = [passage for passage in turn.passages if passage.name not in inserted]
-            parts.extend(Import(module=passage.name) for passage in new)
+            parts.extend(self.module(passage) for passage in new)
             inserted.update(passage.name for passage in new)
             parts.append(Text(text=question_text(turn.question)))
             parts.append(Text(text=self.template.to_answer, structural=True))
             if turn.answer is not None:
                 parts.append(Text(text=turn.answer, tokens=turn.answer_tokens))
                 parts.append(Text(text=self.template.to_next, structural=True))
-        return Prompt(schema=schema, parts=tuple(parts))
+        return parts
 
 
 def passage_text(passage: PassageText) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cache.encoder import Encoder
 from cache.extents import Extent
 from cache.items import View
-from cache.layout import Plan, Span, Unit
+from cache.plan import Plan, Span, Unit
 from cache.prefixes import Node, Step
 from cache.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
 from cache.sampling import Decoder, Sampler, TextStream
@@ -23,15 +23,15 @@ from cache.store import Found, MissReason, Resident, Store
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that is not running yet, with the modules found for it so far (pinned), by position in the plan."""
+    """A request that is not running yet, with the units found for it so far (pinned)."""
 
     request: Request
     generation: Generation
     submitted: float
     picked_up: float = 0.0
     loading: float = 0.0
-    found: dict[int, Found] = field(default_factory=dict)
-    misses: dict[int, MissReason | None] = field(default_factory=dict)
+    found: dict[Unit, Found] = field(default_factory=dict)
+    misses: dict[Unit, MissReason | None] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -43,14 +43,14 @@ class Waiting:
         started = time.perf_counter()
         self.picked_up = self.picked_up or started
         complete = True
-        for index, span in enumerate(self.plan.spans):
-            if span.unit is None or index in self.found:
+        for unit in self.plan.units():
+            if unit in self.found:
                 continue
-            found = encoder.find(span.unit, self.request.tenant)
+            found = encoder.find(unit, self.request.tenant)
             if found.resident is not None:
-                self.found[index] = found
+                self.found[unit] = found
             else:
-                self.misses.setdefault(index, found.reason)
+                self.misses.setdefault(unit, found.reason)
                 complete = False
         self.loading += time.perf_counter() - started
         return complete
@@ -133,10 +133,14 @@ class Running:
 def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) -> Running:
     """Make a request runnable whose modules are all found. Raises CapacityError if its own rows do not fit now."""
     request, plan = waiting.request, waiting.plan
-    residents = {index: found.resident for index, found in waiting.found.items() if found.resident is not None}
+    residents = {unit: found.resident for unit, found in waiting.found.items() if found.resident is not None}
     steps = [
-        Step(start=span.start, tokens=span.tokens, key=residents[i].header.key if i in residents else None)
-        for i, span in enumerate(plan.spans)
+        Step(
+            start=span.start,
+            tokens=span.tokens,
+            key=None if span.unit is None else f"{residents[span.unit].header.key}/{span.row}",
+        )
+        for span in plan.spans
     ]
     prefix, matched = None, 0
     if request.reuse != "off":
@@ -175,7 +179,7 @@ def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) 
 def build(
     spans: tuple[Span, ...],
     steps: list[Step],
-    residents: dict[int, Resident],
+    residents: dict[Unit, Resident],
     matched: int,
     prefix: Node | None,
 ) -> tuple[Sequence, list[tuple[Step, int]]]:
@@ -184,13 +188,13 @@ def build(
     sequence = Sequence([], [], Extent(0, 0), [View(node.extent) for node in runs])
     fresh: list[tuple[Step, int]] = []
     before = 0
-    for index, (span, step) in enumerate(zip(spans, steps, strict=True)):
+    for span, step in zip(spans, steps, strict=True):
         known = min(max(matched - before, 0), len(span.tokens))
         before += len(span.tokens)
         rows = len(sequence.tokens)
         if span.unit is not None:
-            extent = residents[index].extent.part(0, len(span.tokens))
-            sequence.views.append(View(extent, span.start - span.unit.start, rows))
+            extent = residents[span.unit].extent.part(span.row, span.row + len(span.tokens))
+            sequence.views.append(View(extent, span.offset, rows))
             if not known:
                 fresh.append((step, -1))
         elif known < len(span.tokens):
@@ -209,42 +213,31 @@ def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) ->
             usage.session += len(node.step.tokens)
         elif node.step.key is None:
             usage.prefix += len(node.step.tokens)
-    for index in waiting.found:
-        tokens = len(plan.spans[index].tokens)
-        if index in waiting.misses:
-            usage.computed += tokens
-        else:
-            usage.module += tokens
+    for span in plan.spans:
+        if span.unit in waiting.misses:
+            usage.computed += len(span.tokens)
+        elif span.unit is not None:
+            usage.module += len(span.tokens)
     assert usage.prompt_tokens == usage.computed + usage.cached_tokens, usage
     return usage
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
-    """Every module of the prompt and how it was come by. With reuse off or prefix, modules were bypassed."""
-    request = waiting.request
-    for index, span in enumerate(request.plan.spans):
-        if span.unit is None:
-            continue
-        found = waiting.found.get(index)
-        if found is None or found.resident is None:
-            yield module_use(span, span.unit, "", Found(resident=None, source="computed", reason="bypassed"))
-        elif index in waiting.misses:
-            missed = replace(found, source="computed", reason=waiting.misses[index])
-            yield module_use(span, span.unit, found.resident.header.key, missed)
-        else:
-            yield module_use(span, span.unit, found.resident.header.key, found)
-
-
-def module_use(span: Span, unit: Unit, key: str, found: Found) -> ModuleUse:
-    """One row of the accounting."""
-    return ModuleUse(
-        key=key,
-        name=unit.name,
-        tokens=len(span.tokens),
-        position=span.start,
-        source=found.source,
-        miss_reason=found.reason,
-    )
+    """Every unit of the prompt and how it was come by. With reuse off or prefix, modules were bypassed."""
+    plan = waiting.request.plan
+    for unit in plan.units():
+        spans = [span for span in plan.spans if span.unit == unit]
+        found = waiting.found.get(unit)
+        bypassed = found is None or found.resident is None
+        missed = unit in waiting.misses
+        yield ModuleUse(
+            key="" if found is None or found.resident is None else found.resident.header.key,
+            name=unit.name,
+            tokens=sum(len(span.tokens) for span in spans),
+            position=spans[0].start,
+            source="computed" if found is None or missed else found.source,
+            miss_reason="bypassed" if found is None or bypassed else waiting.misses.get(unit, found.reason),
+        )
 
 
 def milliseconds(since: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cache.items import View
-from cache.layout import Unit
+from cache.plan import Unit
 from cache.sequence import Sequence
 from cache.store import Found, MissReason, Resident, Store
 
@@ -55,8 +55,7 @@ class Encoder:
                 prefixes.append(found.resident)
             own = self.store.reserve(len(unit.tokens))
             views = [View(resident.extent) for resident in prefixes]
-            positions = list(range(unit.start, unit.start + len(unit.tokens)))
-            sequence = Sequence(list(unit.tokens), positions, own, views)
+            sequence = Sequence(list(unit.tokens), unit.positions, own, views)
             self.running[key] = Encoding(unit, tenant, sequence, prefixes, reason)
             prefixes = []  # the encoding holds them now
         finally:

@@ -21,16 +21,19 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from cache import layout
 from cache.admission import Running, Waiting, admit, milliseconds
 from cache.arena import Arena
+from cache.arrangement import arrange, module_unit
+from cache.binding import Bound, bind
 from cache.disk import DiskTier
 from cache.encoder import Encoder
 from cache.errors import CacheError, CapacityError, EngineStopped, PromptError
 from cache.keys import PUBLIC_TENANT, check_tenant
-from cache.layout import Plan, Unit
+from cache.layout import Layout, lay_out
 from cache.model import LanguageModel
-from cache.pml import Module, Prompt, Schema
+from cache.plan import Plan, Unit
+from cache.pml import Module, Prompt, Schema, Text
+from cache.registry import Registry
 from cache.request import FinishReason, Generation, Request
 from cache.sampling import loop_length
 from cache.scheduler import Share, schedule
@@ -65,6 +68,7 @@ class Engine:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
         self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
+        self.schemas = Registry(self.lay_out)
         self._encoder = Encoder(self.store)
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[Waiting] = deque()
@@ -90,19 +94,24 @@ class Engine:
             self._thread.join()
         self.store.close()
 
-    def lay_out(self, prompt: Prompt) -> Plan:
-        """Tokenise and place a prompt for this model. Raises PromptError."""
+    def arrange(self, parts: Sequence[Module | Text]) -> Plan:
+        """Tokenise modules and texts and place them one after another. Raises PromptError."""
         info = self.model.info
-        return layout.lay_out(
-            prompt,
-            self.model.tokenizer,
-            relocatable=info.placement == "rotary",
-            max_positions=info.max_positions,
-        )
+        return arrange(parts, self.model.tokenizer, relocatable=info.is_relocatable, max_positions=info.max_positions)
 
-    def unit(self, schema: Schema, module: Module) -> Unit:
-        """The encoding unit of a module at the place where it is kept (rotary models: independent of use)."""
-        return layout.unit_of(schema, module, self.model.tokenizer)
+    def unit(self, module: Module) -> Unit:
+        """The encoding unit of a module that is arranged (relocatable models: independent of where)."""
+        return module_unit(module, self.model.tokenizer)
+
+    def lay_out(self, schema: Schema) -> Layout:
+        """Give a schema its position ids for this model. Raises PMLError."""
+        info = self.model.info
+        tokenizer = self.model.tokenizer
+        return lay_out(schema, tokenizer, roles=tokenizer.template.roles, max_positions=info.max_positions)
+
+    def bind(self, prompt: Prompt) -> Bound:
+        """Place a prompt for a registered schema. Raises PMLError."""
+        return bind(prompt, self.schemas.of(prompt), relocatable=self.model.info.is_relocatable)
 
     def submit(self, request: Request) -> Generation:
         """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
@@ -119,7 +128,7 @@ class Engine:
         check_tenant(tenant)
         limit = self.model.info.max_positions
         for unit in units:
-            if unit.start + len(unit.tokens) > limit:
+            if unit.end > limit:
                 raise PromptError(f"module {unit.name!r} ends beyond the model's {limit} positions")
         job = EncodeJob(deque((unit, tenant) for unit in units if unit.tokens), Future())
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled

@@ -2,10 +2,17 @@
 
 CacheError
 ├── PromptError       the prompt cannot be run: empty, too long for the model (caller's mistake)
+├── PMLError          a schema, a prompt or a prompt program is wrong: says where and what to do (author's mistake)
 ├── ModelError        the model cannot be loaded or is of a family the engine does not know
 ├── CapacityError     the KV memory cannot hold what one request needs, even when everything else is evicted
 └── EngineStopped     the engine was shut down, or failed, while the request was waiting or running
 """
+
+from __future__ import annotations
+
+from typing import Literal
+
+Where = Literal["schema", "prompt", "registry", "program"]
 
 
 class CacheError(Exception):
@@ -14,6 +21,24 @@ class CacheError(Exception):
 
 class PromptError(CacheError):
     """The prompt cannot be run as asked; nothing was computed."""
+
+
+class PMLError(CacheError):
+    """A mistake in PML. Nothing was registered, laid out or computed.
+
+    where: in which kind of text. line: 1-based, of the start tag complained about, or None. column: 0-based, where it
+    is known. source: name of the file or function, where it is known; the reader of that file fills it in.
+    """
+
+    def __init__(self, message: str, *, where: Where, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.message, self.where, self.line, self.column = message, where, line, column
+        self.source: str | None = None
+
+    def __str__(self) -> str:
+        """`file:line: message`, as far as they are known."""
+        place = [self.source or self.where, *([str(self.line)] if self.line else [])]
+        return f"{':'.join(place)}: {self.message}"
 
 
 class ModelError(CacheError):

@@ -11,7 +11,7 @@ import hashlib
 import re
 import struct
 
-from cache.layout import Unit
+from cache.plan import Unit
 
 ALGORITHM = "b2"
 PUBLIC_TENANT = "public"
@@ -47,4 +47,5 @@ def unit_key(unit: Unit, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> st
     """
     check_tenant(tenant)
     prefix = "" if unit.prefix is None else unit_key(unit.prefix, fingerprint=fingerprint, tenant=tenant)
-    return digest("module", fingerprint, tenant, prefix, str(unit.start), token_bytes(unit.tokens))
+    places = str(unit.start) if not unit.gaps else f"{unit.start} {unit.gaps}"
+    return digest("module", fingerprint, tenant, prefix, places, token_bytes(unit.tokens))

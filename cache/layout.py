@@ -1,181 +1,251 @@
-"""From a prompt to a plan: which tokens stand at which position ids, and which of them a module may supply.
+"""From a schema to position ids: every text run, module, union and slot gets its fixed place, once.
 
-Needs a tokenizer, no tensors. A plan is a list of spans in ascending position order; a span's tokens stand at
-consecutive position ids, a computed token sees every token of the spans before it and of its own span up to itself.
-
-Placement here is contiguous: every part starts where the one before it ended. (Measured with the bundled model,
-gaps between modules cost answer quality.) Fixed schema positions belong to the full PML.
+Depth first, one cursor from 0: a text run takes its tokens, a parameter its length, a union its longest member, whose
+members all start together. Needs a tokenizer, no tensors. What a prompt imports of it: `binding`.
+After Prompt Cache (Gim et al., MLSys 2024), section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
-from cache.errors import PromptError
-from cache.pml import Import, Module, Prompt, Schema, Text
+from cache.pml import Module, Node, Parameter, Role, Scaffold, Schema, Text, Union, walk
+from cache.pml_rules import mistake
+from cache.roles import NO_ROLES, Roles
+from cache.text_runs import Tokenizer, run_tokens
 
-
-class Tokenizer(Protocol):
-    """The only thing layout asks of a tokenizer."""
-
-    def encode(self, text: str, *, structural: bool = False) -> list[int]:
-        """Token ids of `text`, without any token added. Special tokens are recognised only if `structural`."""
+Kind = Literal["module", "text", "parameter", "union"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One unit of encoding: the tokens whose KV are computed together and kept.
-
-    start: position id of the first token while the unit is encoded.
-    prefix: the unit that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
+class Item:
+    """One line of a layout. path: module names from the root joined by `/`, a parameter's name last; text and unions
+    bear their parent's path.
     """
 
-    name: str
-    tokens: tuple[int, ...]
-    start: int = 0
-    prefix: Unit | None = None
-
-    def __post_init__(self) -> None:
-        if self.prefix is not None and not self.prefix.tokens:
-            raise ValueError(f"unit {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
-
-    def with_ancestors(self) -> Iterator[Unit]:
-        """The unit's conditioning prefixes, outermost first, then the unit itself."""
-        if self.prefix is not None:
-            yield from self.prefix.with_ancestors()
-        yield self
+    path: str
+    kind: Kind
+    start: int
+    length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Tokens at consecutive position ids `start`, `start`+1, ...
-
-    unit: the unit whose first rows these tokens are, or None if they are computed in every request.
-    """
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens of an owner at ids from `start`: a text run, or what fills a parameter's slot while it is encoded."""
 
     start: int
     tokens: tuple[int, ...]
-    unit: Unit | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Placed:
+    """A module (or the root, with path "") at its position ids `start` .. `end`-1.
+
+    union: the union it is a member of, numbered through the schema, if any.
+    """
+
+    path: str
+    node: Schema | Module
+    start: int
+    end: int = 0
+    union: int | None = None
+    runs: list[Run] = field(default_factory=list)
+    slots: dict[str, Run] = field(default_factory=dict)
+    children: dict[str, Placed] = field(default_factory=dict)
 
     @property
-    def end(self) -> int:
-        """Position id behind the last token."""
-        return self.start + len(self.tokens)
+    def is_cached(self) -> bool:
+        """Whether its own text is encoded once and kept."""
+        return not isinstance(self.node, Module) or self.node.cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Spans in ascending, non-overlapping position order. The last span is always computed."""
+class Layout:
+    """A schema at its position ids. scaffolds: sets of paths encoded together as well, in order of declaration."""
 
-    spans: tuple[Span, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt tokens, supplied and computed."""
-        return sum(len(span.tokens) for span in self.spans)
-
-    @property
-    def next_position(self) -> int:
-        """Position id of the first generated token: highest id in the prompt + 1."""
-        return self.spans[-1].end
-
-    def units(self) -> tuple[Unit, ...]:
-        """Units of the plan in position order."""
-        return tuple(span.unit for span in self.spans if span.unit is not None)
+    schema: Schema
+    items: tuple[Item, ...]
+    root: Placed
+    scaffolds: tuple[frozenset[str], ...]
+    tokenizer: Tokenizer
+    roles: Roles
+    max_positions: int | None
 
     @property
-    def is_exact(self) -> bool:
-        """Whether every token sees what it would see under full attention: each unit was encoded behind exactly what
-        stands before it here.
-        """
-        before: tuple[int, ...] = ()
-        for span in self.spans:
-            if span.start != len(before):  # a gap: a module behind it stands elsewhere than where it was encoded
-                return not self.units()
-            if span.unit is not None:
-                conditioning = [token for unit in list(span.unit.with_ancestors())[:-1] for token in unit.tokens]
-                if span.unit.start != span.start or before != tuple(conditioning):
-                    return False
-            before += span.tokens
-        return True
+    def length(self) -> int:
+        """Position ids of the schema."""
+        return self.root.end
 
-    def without_units(self) -> Plan:
-        """The same tokens at the same ids, all computed: ordinary causal attention."""
-        return Plan(spans=join_spans(replace(span, unit=None) for span in self.spans))
+    def placed(self) -> Iterator[Placed]:
+        """The root and every module, parents first."""
+        stack = [self.root]
+        while stack:
+            placed = stack.pop()
+            yield placed
+            stack.extend(reversed(placed.children.values()))
 
 
-def lay_out(prompt: Prompt, tokenizer: Tokenizer, *, relocatable: bool, max_positions: int) -> Plan:
-    """Tokenise and place a prompt.
+def lay_out(
+    schema: Schema,
+    tokenizer: Tokenizer,
+    *,
+    roles: Roles = NO_ROLES,
+    max_positions: int | None = None,
+    run_limit: int | None = None,
+) -> Layout:
+    """Place a schema that `check_schema` accepts.
 
-    relocatable: whether a module encoded once can be placed at any offset (rotary models). If not, a unit is
-        encoded at the position where it stands, and its key says so.
-    max_positions: usable position ids of the model, 0 .. max_positions-1.
-
-    Raises PromptError for a prompt without tokens or with more than `max_positions`, and for an unknown module.
+    roles: strings of the model's chat template. max_positions: usable ids are 0 .. max_positions-1, None for no limit.
+    run_limit: longer text runs keep so many tokens, half of them from each end.
+    Raises PMLError: role without template, placeholder longer than its slot, schema longer than the model.
     """
-    spans: list[Span] = []
-    position = 0
-    for part in prompt.parts:
-        if isinstance(part, Import):
-            if part.module not in prompt.schema.modules:
-                raise PromptError(f"module {part.module!r} is not in schema {prompt.schema.name!r}")
-            unit = unit_of(prompt.schema, prompt.schema.modules[part.module], tokenizer)
-            if not relocatable:
-                unit = replace(unit, start=position)
-            span = Span(start=position, tokens=unit.tokens, unit=unit)
+    placer = Placer(tokenizer, roles, run_limit)
+    for event, node in walk(schema):
+        if event == "enter":
+            placer.enter(node)
         else:
-            span = Span(start=position, tokens=text_tokens(part, tokenizer))
-        spans.append(span)
-        position = span.end
-    joined = join_spans(spans)
-    if not joined:
-        raise PromptError("the prompt is empty: it has neither text nor a module with text")
-    if position > max_positions:
-        raise PromptError(f"the prompt needs {position} positions, the model has {max_positions}")
-    return Plan(spans=end_computed(joined))
+            placer.leave(node)
+    root = placer.root
+    assert root is not None
+    if max_positions is not None and root.end > max_positions:
+        raise mistake(schema, f"needs {root.end} positions, the model has {max_positions}; shorten it")
+    return Layout(
+        schema=schema,
+        items=tuple(placer.items),
+        root=root,
+        scaffolds=tuple(placer.scaffolds),
+        tokenizer=tokenizer,
+        roles=roles,
+        max_positions=max_positions,
+    )
 
 
-def unit_of(schema: Schema, module: Module, tokenizer: Tokenizer) -> Unit:
-    """The encoding unit of a module, behind its conditioning prefix if it has one."""
-    prefix = None if module.after is None else unit_of(schema, schema.modules[module.after], tokenizer)
-    if prefix is not None and not prefix.tokens:
-        prefix = prefix.prefix
-    tokens = tuple(token for text in module.texts for token in text_tokens(text, tokenizer))
-    start = 0 if prefix is None else prefix.start + len(prefix.tokens)
-    return Unit(name=module.name, tokens=tokens, start=start, prefix=prefix)
+@dataclass(slots=True)
+class OpenUnion:
+    """A union whose members are being placed."""
+
+    number: int
+    start: int
+    end: int
 
 
-def text_tokens(text: Text, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Token ids of one text run."""
-    if text.tokens is not None:
-        return text.tokens
-    return tuple(tokenizer.encode(text.text, structural=text.structural))
+class Placer:
+    """The cursor on its way through a schema."""
 
+    def __init__(self, tokenizer: Tokenizer, roles: Roles, run_limit: int | None) -> None:
+        self.tokenizer, self.roles, self.run_limit = tokenizer, roles, run_limit
+        self.items: list[Item] = []
+        self.scaffolds: list[frozenset[str]] = []
+        self.root: Placed | None = None
+        self._cursor = 0
+        self._run: list[Text] = []
+        self._owners: list[Placed] = []
+        self._parents: list[Placed | OpenUnion] = []
+        self._num_unions = 0
 
-def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Drop empty spans and join neighbouring computed ones that touch."""
-    joined: list[Span] = []
-    for span in spans:
-        if not span.tokens:
-            continue
-        last = joined[-1] if joined else None
-        if last is not None and last.unit is None and span.unit is None and last.end == span.start:
-            joined[-1] = replace(last, tokens=last.tokens + span.tokens)
+    def enter(self, node: Node) -> None:
+        """Place a node's beginning. Raises PMLError."""
+        match node:
+            case Text():
+                self._run.append(node)
+            case Role():
+                self._run.append(Text(text=role_text(node, self.roles)[0], structural=True))
+            case Schema() | Module():
+                self._end_run()
+                self._open(node)
+            case Union():
+                self._end_run()
+                self._parents.append(OpenUnion(self._num_unions, self._cursor, self._cursor))
+                self._num_unions += 1
+                if node.scaffold is not None:
+                    owner = self._owners[-1].path
+                    self.scaffolds.append(frozenset({owner, joined(owner, node.scaffold)}))
+            case Parameter():
+                self._end_run()
+                self._slot(node)
+            case Scaffold():
+                self._end_run()
+                self.scaffolds.append(frozenset(node.modules))
+
+    def leave(self, node: Node) -> None:
+        """Place a node's end."""
+        match node:
+            case Role():
+                self._run.append(Text(text=role_text(node, self.roles)[1], structural=True))
+            case Schema() | Module():
+                self._end_run()
+                self._close()
+            case Union():
+                union = self._parents.pop()
+                assert isinstance(union, OpenUnion)
+                self._cursor = union.end
+                self._item(self._owners[-1].path, "union", union.start)
+            case _:
+                pass
+
+    def _open(self, node: Schema | Module) -> None:
+        parent = self._parents[-1] if self._parents else None
+        path = joined(self._owners[-1].path, node.name) if self._owners else ""
+        placed = Placed(path=path, node=node, start=self._cursor)
+        if isinstance(parent, OpenUnion):
+            placed.union = parent.number
+        if self._owners:
+            self._owners[-1].children[node.name] = placed
         else:
-            joined.append(span)
-    return tuple(joined)
+            self.root = placed
+        self._owners.append(placed)
+        self._parents.append(placed)
+        if node.file is not None:
+            self._run.append(Text(text=node.file.text))
+
+    def _close(self) -> None:
+        placed = self._owners.pop()
+        self._parents.pop()
+        placed.end = self._cursor
+        if placed.path:
+            self._item(placed.path, "module", placed.start)
+        parent = self._parents[-1] if self._parents else None
+        if isinstance(parent, OpenUnion):
+            parent.end = max(parent.end, self._cursor)
+            self._cursor = parent.start
+
+    def _slot(self, parameter: Parameter) -> None:
+        owner = self._owners[-1]
+        placeholder = run_tokens([Text(text=parameter.placeholder)], self.tokenizer)
+        if len(placeholder) > parameter.length:
+            sizes = f"{len(placeholder)} tokens, the slot {parameter.length}"
+            raise mistake(parameter, f"the placeholder has {sizes}; shorten it or raise length")
+        fill = (self.tokenizer.filler,) * (parameter.length - len(placeholder))
+        owner.slots[parameter.name] = Run(self._cursor, placeholder + fill)
+        start, self._cursor = self._cursor, self._cursor + parameter.length
+        self._item(joined(owner.path, parameter.name), "parameter", start)
+
+    def _end_run(self) -> None:
+        """Tokenise the text since the last element."""
+        if not self._run:
+            return
+        tokens = run_tokens(self._run, self.tokenizer, self.run_limit)
+        self._run.clear()
+        if tokens:
+            owner = self._owners[-1]
+            owner.runs.append(Run(self._cursor, tokens))
+            start, self._cursor = self._cursor, self._cursor + len(tokens)
+            self._item(owner.path, "text", start)
+
+    def _item(self, path: str, kind: Kind, start: int) -> None:
+        self.items.append(Item(path=path, kind=kind, start=start, length=self._cursor - start))
 
 
-def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Let the last token be computed: its logits are what generation starts from.
+def joined(path: str, name: str) -> str:
+    """A name below a path."""
+    return f"{path}/{name}" if path else name
 
-    A prompt that ends in a module gives up that module's last row and computes the token instead.
-    """
-    last = spans[-1]
-    if last.unit is None:
-        return spans
-    tail = Span(start=last.end - 1, tokens=last.tokens[-1:])
-    kept = replace(last, tokens=last.tokens[:-1])
-    return join_spans((*spans[:-1], kept, tail))
+
+def role_text(role: Role, roles: Roles) -> tuple[str, str]:
+    """Template strings before and behind a turn. Raises PMLError if the model has no such turns."""
+    if role.role not in roles:
+        raise mistake(role, "the model's chat template has no such turn; write plain text, or choose a template")
+    strings = roles[role.role]
+    return (strings.open, strings.close) if role.children else (strings.alone, "")

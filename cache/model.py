@@ -71,6 +71,11 @@ class ModelInfo:
     kv: KVShape
     stop_tokens: frozenset[int]
 
+    @property
+    def is_relocatable(self) -> bool:
+        """Whether a module encoded once can be placed at any offset."""
+        return self.placement != "absolute"
+
 
 class LanguageModel:
     """A causal language model that attends over an arena.

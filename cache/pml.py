@@ -1,22 +1,26 @@
-"""PML as data: the nodes of a schema and of a prompt. No tokenizer, no tensors.
+"""PML as data: the nodes of a schema and of a prompt. No XML, no tokenizer, no tensors.
 
-Holds the part of the language that a generated conversation needs: text, modules and imports. Text runs carry
-characters; what they cost in tokens is decided by `layout`. Nothing here is ever parsed out of document or user
-text, so such text cannot become structure: a `Text` is literal unless it was made by a chat template.
+A schema is a tree of text, modules, unions, parameters and roles; a prompt names a schema and holds imports and new
+text. `line` is where a node stands in its source and takes no part in comparisons. `walk` visits a tree of any depth
+without recursion.
 
-Not covered yet: the XML syntax, nested modules, unions, parameters, scaffolds.
+Text from documents and users is literal: only a `Text` made by a chat template is structural. Reading and writing XML:
+`pml_parser`, `pml_writer`; what is allowed: `pml_rules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+RoleName = Literal["system", "user", "assistant"]
+ROLES: tuple[RoleName, ...] = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A run of text, tokenised on its own.
+    """A piece of text. Neighbouring pieces of one owner are one run, which is tokenised on its own.
 
     structural: True only for strings of the model's own chat template, in which special tokens are recognised.
         Everything that comes from documents, users or settings is literal.
@@ -30,48 +34,118 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    """A reusable piece of prompt: its text runs are encoded together, once.
+class Parameter:
+    """A slot of `length` position ids for a run-time value; `placeholder` stands in it while its module is encoded."""
 
-    after: name of the module that stands before this one while it is encoded (the conditioning prefix, whose
-        rows are dropped afterwards); None encodes it alone.
+    name: str
+    length: int
+    placeholder: str = ""
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """The `src` of a module or schema: the name as written, and the trimmed content, which precedes inline text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A reusable piece of prompt. Its own text is encoded together; nested modules are pieces of their own.
+
+    cached: False computes the own text in every request and never keeps it.
+    after: the module that stands before this one while it is encoded (the conditioning prefix, whose rows are dropped
+        afterwards). Not part of the written language: modules built by a program may have one.
     """
 
     name: str
-    texts: tuple[Text, ...]
-    after: str | None = None
+    children: tuple[Child, ...] = ()
+    cached: bool = True
+    file: File | None = None
+    after: Module | None = None
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """Modules of which a prompt imports one at most; all start at the same position id.
+
+    scaffold: the member that is encoded together with the enclosing module's own text as well.
+    """
+
+    members: tuple[Module, ...]
+    scaffold: str | None = None
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A chat turn: its template's strings around its children, which belong to the owner around it."""
+
+    role: RoleName
+    children: tuple[Child, ...] = ()
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """Paths of modules that are encoded together as well, for prompts that import all of them."""
+
+    modules: tuple[str, ...]
+    line: int = field(default=0, compare=False)
+
+
+Child: TypeAlias = Text | Module | Union | Parameter | Role | Scaffold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """Named modules. `modules` maps a module's name to the module."""
+    """The root: like a module that is always imported. Holds no parameters; scaffolds stand only here."""
 
     name: str
-    modules: Mapping[str, Module]
-
-    @classmethod
-    def of(cls, name: str, modules: tuple[Module, ...]) -> Schema:
-        """Build a schema; raises ValueError for a repeated name or an unknown `after`."""
-        by_name: dict[str, Module] = {}
-        for module in modules:
-            if module.name in by_name:
-                raise ValueError(f"schema {name!r}: module {module.name!r} is defined twice")
-            if module.after is not None and module.after not in by_name:
-                raise ValueError(f"schema {name!r}: module {module.name!r} stands after unknown {module.after!r}")
-            by_name[module.name] = module
-        return cls(name=name, modules=MappingProxyType(by_name))
+    children: tuple[Child, ...] = ()
+    file: File | None = None
+    line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """A reference to a module of the schema."""
+    """A reference to a module, with values for its parameters and references to modules nested in it."""
 
     module: str
+    arguments: tuple[tuple[str, str], ...] = ()
+    children: tuple[Import, ...] = ()
+    line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What one request says: imports and new text, in the order in which they stand."""
+    """What one request says: imports, new text and chat turns, in the order in which they stand."""
 
-    schema: Schema
-    parts: tuple[Import | Text, ...]
+    schema: str
+    parts: tuple[Import | Text | Role, ...] = ()
+    line: int = field(default=0, compare=False)
+
+
+Node: TypeAlias = Schema | Child
+Event = Literal["enter", "leave"]
+
+
+def walk(schema: Schema) -> Iterator[tuple[Event, Node]]:
+    """Every node in document order: `enter` before its children, `leave` behind them."""
+    stack: list[tuple[Event, Node]] = [("enter", schema)]
+    while stack:
+        event, node = stack.pop()
+        yield event, node
+        if event == "enter":
+            stack.append(("leave", node))
+            stack.extend(("enter", child) for child in reversed(children_of(node)))
+
+
+def children_of(node: Node) -> Sequence[Child]:
+    """Nodes directly inside a node."""
+    if isinstance(node, Union):
+        return node.members
+    return node.children if isinstance(node, Schema | Module | Role) else ()

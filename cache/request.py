@@ -14,7 +14,7 @@ from typing import Literal
 
 from cache.errors import CacheError
 from cache.keys import PUBLIC_TENANT, check_tenant
-from cache.layout import Plan
+from cache.plan import Plan
 from cache.sampling import Sampling
 from cache.store import MissReason, Source
 

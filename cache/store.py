@@ -27,7 +27,7 @@ from cache.disk import DiskTier, Header, LoadFailed
 from cache.errors import CapacityError
 from cache.extents import Extent, ExtentAllocator
 from cache.keys import PUBLIC_TENANT, digest, token_bytes, unit_key
-from cache.layout import Unit
+from cache.plan import Unit
 from cache.prefixes import Node, PrefixTree
 
 Source = Literal["device", "host", "disk", "computed"]

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from cache.engine import Engine
-from cache.layout import Plan, Span, Unit
 from cache.model import LanguageModel, ModelInfo, find_device, load_stock
+from cache.plan import Plan, Span, Unit
 from cache.request import Request, Reuse
 from cache.sampling import Sampling
 from cache.tokenizer import ModelTokenizer

@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "evals": {"evals", "app", "retrieval", "cache"},
 }
 LAYERS_OF_CACHE = (
-    *("errors", "pml", "layout", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels"),
+    *("errors", "pml", "pml_rules", "pml_parser", "pml_writer", "roles", "text_runs", "plan", "layout", "binding"),
+    *("arrangement", "registry", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels"),
     *(
         "attention",
         "chat_template",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jinja2
 import pytest
 
-from cache.chat_template import PLAIN, ChatTemplate, Messages, derive_template
+from cache.chat_template import PLAIN, ChatTemplate, Messages, Render, derive_template
+from cache.roles import NAMED, NO_ROLES, RoleStrings
 from cache.tokenizer import ModelTokenizer
 
 CHATML = (
@@ -34,14 +33,16 @@ REPEATS = "{% for message in messages %}{{ message['content'] }}{% endfor %}{{ m
 SHOUTS = "{% for message in messages %}{{ message['content'] | upper }}{% endfor %}"
 
 
-def renderer(source: str) -> Callable[[Messages], str]:
+def renderer(source: str) -> Render:
     """As transformers renders: a refusal of the template is an error."""
 
     def refuse(message: str) -> None:
         raise ValueError(message)
 
     template = jinja2.Environment().from_string(source)
-    return lambda messages: template.render(messages=messages, add_generation_prompt=True, raise_exception=refuse)
+    return lambda messages, answering: template.render(
+        messages=messages, add_generation_prompt=answering, raise_exception=refuse
+    )
 
 
 def conversation(t: ChatTemplate, system: str, question: str, answer: str, following: str) -> str:
@@ -55,7 +56,8 @@ def rendered(source: str, system: str, question: str, answer: str, following: st
             {"role": "user", "content": question},
             {"role": "assistant", "content": answer},
             {"role": "user", "content": following},
-        ]
+        ],
+        True,
     )
 
 
@@ -65,6 +67,7 @@ def test_chatml() -> None:
         to_user="<|im_end|>\n<|im_start|>user\n",
         to_answer="<|im_end|>\n<|im_start|>assistant\n",
         to_next="<|im_end|>\n<|im_start|>user\n",
+        roles=NAMED["chatml"],
     )
 
 
@@ -88,7 +91,9 @@ def test_an_answer_opens_with_the_generation_prompt_not_with_how_history_is_writ
 
 def test_without_a_system_role_the_system_text_opens_the_first_question() -> None:
     template = derive_template(renderer(MISTRAL))
-    assert template == ChatTemplate(open="<s>[INST] ", to_user="\n\n", to_answer=" [/INST]", to_next="</s>[INST] ")
+    assert (template.open, template.to_user) == ("<s>[INST] ", "\n\n")
+    assert (template.to_answer, template.to_next) == (" [/INST]", "</s>[INST] ")
+    assert template.roles == {"user": RoleStrings("[INST] ", " [/INST]"), "assistant": RoleStrings("", "</s>")}
 
 
 def test_a_system_text_that_is_silently_dropped_opens_the_first_question_too() -> None:
@@ -105,13 +110,19 @@ def test_a_template_that_drops_repeats_or_rewrites_content_is_refused(source: st
 class Stub:
     """A transformers tokenizer with nothing but a chat template."""
 
+    added_tokens_decoder: dict[int, object] = {}  # noqa: RUF012
+    unk_token_id = 0
+    bos_token_id = None
+
     def __init__(self, source: str | None) -> None:
         self.chat_template = source
 
     def apply_chat_template(self, messages: Messages, *, tokenize: bool, add_generation_prompt: bool) -> str:
-        assert add_generation_prompt
         assert not tokenize
-        return renderer(str(self.chat_template))(messages)
+        return renderer(str(self.chat_template))(messages, add_generation_prompt)
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [len(text)]}
 
 
 def test_a_tokenizer_brings_its_template_and_without_one_gets_plain_headings() -> None:
@@ -123,3 +134,41 @@ def test_a_tokenizer_brings_its_template_and_without_one_gets_plain_headings() -
 def test_a_template_that_cannot_be_used_is_one_clear_error(source: str) -> None:
     with pytest.raises(ValueError):
         ModelTokenizer(Stub(source))
+
+
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}"
+    "{% set head = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' %}"
+    "{% else %}{% set rest = messages %}{% set head = '' %}{% endif %}"
+    "{% for message in rest %}{% if message['role'] == 'user' %}"
+    "{{ '<s>[INST] ' + (head if loop.first else '') + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message['content'] + ' </s>' }}{% endif %}{% endfor %}"
+)
+
+
+def test_where_the_first_question_has_no_opening_of_its_own_the_turn_before_carries_it() -> None:
+    roles = derive_template(renderer(LLAMA2)).roles
+    assert roles["system"] == RoleStrings("<s>[INST] <<SYS>>\n", "\n<</SYS>>\n\n", "<s>[INST] ")
+    assert roles["user"] == RoleStrings("", " [/INST]")
+    assert roles["assistant"].close == " </s><s>[INST] "
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, LLAMA2, DEFAULT_SYSTEM])
+@pytest.mark.parametrize("system", ["You answer.", None])
+def test_turns_one_after_another_are_what_the_template_renders(source: str, system: str | None) -> None:
+    roles = derive_template(renderer(source)).roles
+    opening = roles["system"].alone if system is None else roles["system"].open + system + roles["system"].close
+    user, assistant = roles["user"], roles["assistant"]
+    text = opening + user.open + "Why?" + user.close
+    text += assistant.open + "Because." + assistant.close + user.open + "How?" + user.close
+    messages = [
+        *([] if system is None else [{"role": "system", "content": system}]),
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "Because."},
+        {"role": "user", "content": "How?"},
+    ]
+    assert text == renderer(source)(messages, True)
+
+
+def test_a_model_without_a_template_has_no_turns() -> None:
+    assert PLAIN.roles == NO_ROLES

@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from recording import Recorder, answer, running
 from tiny import CONFIGS, build, make_unit, oracle_logits, stock
 
 from cache.disk import DiskTier
-from cache.engine import Engine
-from cache.layout import Plan, Span, Unit
-from cache.model import LanguageModel
-from cache.request import Completion, Request, Reuse
+from cache.plan import Plan, Span, Unit
+from cache.request import Request
 from cache.sampling import Sampling
 
 TOLERANCE = 1e-4
-MEMORY = 4 << 20
-
-
-class Recorder:
-    """Keeps the logits an engine computed, request by request."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self.logits: list[torch.Tensor] = []
-        forward = model.forward
-
-        def recording(*args: Any) -> torch.Tensor:
-            logits = forward(*args)
-            self.logits.extend(logits.unbind(0))
-            return logits
-
-        model.forward = recording  # type: ignore[method-assign]
-
-
-@contextmanager
-def running(model: LanguageModel, *, memory: int = MEMORY, disk: DiskTier | None = None) -> Iterator[Engine]:
-    engine = Engine(model, memory=memory, disk=disk).start()
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def plan_of(*parts: Unit | str) -> Plan:
@@ -54,13 +25,6 @@ def plan_of(*parts: Unit | str) -> Plan:
         spans.append(Span(start=at, tokens=tokens, unit=None if isinstance(part, str) else part))
         at += len(tokens)
     return Plan(spans=tuple(spans))
-
-
-def answer(
-    engine: Engine, plan: Plan, max_tokens: int = 1, reuse: Reuse = "on", session: str | None = None
-) -> Completion:
-    request = Request(plan=plan, sampling=Sampling(max_tokens=max_tokens), reuse=reuse, session=session)
-    return engine.submit(request).completion
 
 
 SYSTEM = make_unit("system", "You answer from the documents. ")
@@ -254,7 +218,7 @@ def test_with_reuse_off_everything_is_computed_and_nothing_kept() -> None:
 
 
 def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
-    from cache.layout import end_computed
+    from cache.plan import end_computed
 
     model = build()
     recorder = Recorder(model)

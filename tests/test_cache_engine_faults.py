@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cache.engine import Engine
 from cache.errors import CacheError, CapacityError
-from cache.layout import Plan, Span, Unit
+from cache.plan import Plan, Span, Unit
 from cache.request import Completion, Request
 from cache.sampling import Sampling
 from cache.store import Store
@@ -68,7 +68,7 @@ def test_an_invalid_tenant_ends_only_its_own_encode_job(engine: Engine) -> None:
 
 
 def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
-    """Was wrong once: `lay_out` makes such a unit from an empty system text; reserving 0 slots asserts and the
+    """Was wrong once: `arrange` makes such a unit from an empty system text; reserving 0 slots asserts and the
     engine stops.
     """
     with pytest.raises(ValueError, match="no tokens"):

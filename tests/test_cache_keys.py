@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.keys import digest, token_bytes, unit_key
-from cache.layout import Unit
+from cache.plan import Unit
 
 SYSTEM = Unit(name="system", tokens=(1, 2, 3))
 UNIT = Unit(name="a", tokens=(4, 5), start=3, prefix=SYSTEM)

@@ -15,7 +15,7 @@ from cache.arena import Arena, KVShape
 from cache.disk import DiskTier, Header
 from cache.errors import CapacityError
 from cache.extents import Extent
-from cache.layout import Unit
+from cache.plan import Unit
 from cache.prefixes import Step
 from cache.store import Found, Resident, Store
 

@@ -20,8 +20,9 @@ from transformers import (
 
 from cache.chat_template import PLAIN
 from cache.keys import digest
-from cache.layout import Plan, Unit
 from cache.model import LanguageModel
+from cache.plan import Plan, Unit
+from cache.pml import Text
 
 VOCABULARY = 300
 COMMON = {
@@ -79,9 +80,15 @@ class ByteTokenizer:
     """Bytes as token ids; `<x>` in structural text is one special token (256 + the letter's place)."""
 
     template = PLAIN
+    filler = 0
+    stub: tuple[int, ...] = ()
 
-    def encode(self, text: str, *, structural: bool = False) -> list[int]:
-        if structural and len(text) == 3 and text[0] == "<" and text[2] == ">":
+    def encode(self, run: Sequence[Text]) -> list[int]:
+        return [token for piece in run for token in self._piece(piece)]
+
+    def _piece(self, piece: Text) -> list[int]:
+        text = piece.text
+        if piece.structural and len(text) == 3 and text[0] == "<" and text[2] == ">":
             return [256 + ord(text[1]) - ord("a")]
         return list(text.encode())
 
@@ -109,45 +116,48 @@ def build(family: str = "llama", seed: int = 0, **options: Any) -> LanguageModel
 
 @dataclass
 class OracleRows:
-    """Tokens of the oracle's single pass, and who sees whom."""
+    """Tokens of the oracle's single pass, who sees whom, and which row is the plan's last token."""
 
     tokens: list[int]
     positions: list[int]
     allowed: Tensor
+    last: int
 
 
 def oracle_rows(plan: Plan) -> OracleRows:
     """Lay a plan out for one forward pass with a block mask.
 
-    Every module gets a copy of its conditioning prefix, at the distance at which it was encoded, seen by that
-    module alone. Computed tokens see every prompt token before them, and none of the copies.
+    Every unit stands there whole, behind a copy of its conditioning prefix, at the distances at which it was encoded,
+    seen by itself. Computed tokens see every prompt token with a smaller id, and nothing else of the units.
     """
     tokens: list[int] = []
     positions: list[int] = []
-    block: list[int] = []
-    kind: list[str] = []
-
-    def add(ids: Sequence[int], start: int, number: int, what: str) -> None:
-        tokens.extend(ids)
-        positions.extend(range(start, start + len(ids)))
-        block.extend([number] * len(ids))
-        kind.extend([what] * len(ids))
-
-    for number, span in enumerate(plan.spans):
+    unit_of_row: list[int | None] = []
+    in_prompt: list[bool] = []
+    for number, unit in enumerate(plan.units()):
+        spans = [span for span in plan.spans if span.unit == unit]
+        shown = {row for span in spans for row in range(span.row, span.row + len(span.tokens))}
+        for part in unit.with_ancestors():
+            tokens.extend(part.tokens)
+            positions.extend(position + spans[0].offset for position in part.positions)
+            unit_of_row.extend([number] * len(part.tokens))
+            in_prompt.extend(part is unit and row in shown for row in range(len(part.tokens)))
+    for span in plan.spans:
         if span.unit is None:
-            add(span.tokens, span.start, number, "computed")
-            continue
-        offset = span.start - span.unit.start
-        for ancestor in list(span.unit.with_ancestors())[:-1]:
-            add(ancestor.tokens, ancestor.start + offset, number, "copy")
-        add(span.tokens, span.start, number, "module")
+            tokens.extend(span.tokens)
+            positions.extend(range(span.start, span.end))
+            unit_of_row.extend([None] * len(span.tokens))
+            in_prompt.extend([True] * len(span.tokens))
     size = len(tokens)
-    allowed = torch.zeros(size, size, dtype=torch.bool)
-    for i in range(size):
-        for j in range(i + 1):
-            same = block[i] == block[j]
-            allowed[i, j] = same if kind[i] != "computed" else (kind[j] != "copy")
-    return OracleRows(tokens, positions, allowed)
+    at = torch.tensor(positions)
+    row = torch.arange(size)
+    unit = torch.tensor([-1 if number is None else number for number in unit_of_row])
+    inside = (unit[:, None] == unit) & (row[:, None] >= row)
+    before = torch.tensor(in_prompt) & (at[:, None] >= at)
+    allowed = torch.where((unit == -1)[:, None], before, inside)
+    return OracleRows(
+        tokens, positions, allowed, positions.index(plan.next_position - 1, size - len(plan.spans[-1].tokens))
+    )
 
 
 def oracle_logits(hf: Any, plan: Plan, rotary: bool = True) -> Tensor:
@@ -162,7 +172,7 @@ def oracle_logits(hf: Any, plan: Plan, rotary: bool = True) -> Tensor:
             position_ids=positions,
             attention_mask=rows.allowed[None, None],
         )
-    return out.logits[0, -1]
+    return out.logits[0, rows.last]
 
 
 def make_unit(name: str, text: str, prefix: Unit | None = None, start: int | None = None) -> Unit:

@@ -1,0 +1,145 @@
+"""A plan: which tokens of a prompt stand at which position ids, and which of them an encoded unit supplies.
+
+No tokenizer, no tensors. A plan is a list of spans in ascending position order; a span's tokens stand at consecutive
+position ids. A computed token sees every token of the spans before it and of its own span up to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One unit of encoding: the tokens whose KV are computed together, in one causal pass, and kept.
+
+    start: position id of the first token while the unit is encoded.
+    gaps: (row, ids left out before it) wherever positions jump, in ascending rows.
+    prefix: the unit that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    start: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
+    prefix: Unit | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefix is not None and not self.prefix.tokens:
+            raise ValueError(f"unit {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
+
+    def position(self, row: int) -> int:
+        """Position id of a row while the unit is encoded."""
+        return self.start + row + sum(jump for first, jump in self.gaps if first <= row)
+
+    @property
+    def positions(self) -> list[int]:
+        """Position ids of all rows."""
+        positions = list(range(self.start, self.start + len(self.tokens)))
+        for first, jump in self.gaps:
+            positions[first:] = [position + jump for position in positions[first:]]
+        return positions
+
+    @property
+    def end(self) -> int:
+        """Position id behind the last row."""
+        return self.position(len(self.tokens) - 1) + 1 if self.tokens else self.start
+
+    def with_ancestors(self) -> Iterator[Unit]:
+        """The unit's conditioning prefixes, outermost first, then the unit itself."""
+        if self.prefix is not None:
+            yield from self.prefix.with_ancestors()
+        yield self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens at consecutive position ids `start`, `start`+1, ...
+
+    unit: the unit whose rows from `row` on these tokens are, or None if they are computed in every request.
+    """
+
+    start: int
+    tokens: tuple[int, ...]
+    unit: Unit | None = None
+    row: int = 0
+
+    @property
+    def end(self) -> int:
+        """Position id behind the last token."""
+        return self.start + len(self.tokens)
+
+    @property
+    def offset(self) -> int:
+        """Position ids between where the unit was encoded and where it stands here."""
+        return 0 if self.unit is None else self.start - self.unit.position(self.row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Spans in ascending, non-overlapping position order. The last span is always computed."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt tokens, supplied and computed."""
+        return sum(len(span.tokens) for span in self.spans)
+
+    @property
+    def next_position(self) -> int:
+        """Position id of the first generated token: highest id in the prompt + 1."""
+        return self.spans[-1].end
+
+    def units(self) -> tuple[Unit, ...]:
+        """Different units of the plan in position order."""
+        return tuple(dict.fromkeys(span.unit for span in self.spans if span.unit is not None))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every token sees what it would see with nothing reused: each unit's rows were encoded behind exactly
+        the tokens, at exactly the distances, that stand before them here.
+        """
+        before: list[tuple[int, int]] = []
+        for span in self.spans:
+            if span.unit is not None:
+                seen: list[tuple[int, int]] = []
+                for unit in span.unit.with_ancestors():
+                    seen += zip(unit.tokens, unit.positions, strict=True)
+                own = len(seen) - len(span.unit.tokens)
+                if [(token, position + span.offset) for token, position in seen[: own + span.row]] != before:
+                    return False
+            before += zip(span.tokens, range(span.start, span.end), strict=True)
+        return True
+
+    def without_units(self) -> Plan:
+        """The same tokens at the same ids, all computed: ordinary causal attention."""
+        return Plan(spans=join_spans(replace(span, unit=None, row=0) for span in self.spans))
+
+
+def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Drop empty spans and join neighbouring computed ones that touch."""
+    joined: list[Span] = []
+    for span in spans:
+        if not span.tokens:
+            continue
+        last = joined[-1] if joined else None
+        if last is not None and last.unit is None and span.unit is None and last.end == span.start:
+            joined[-1] = replace(last, tokens=last.tokens + span.tokens)
+        else:
+            joined.append(span)
+    return tuple(joined)
+
+
+def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Let the last token be computed: its logits are what generation starts from.
+
+    A prompt that ends in a module gives up that module's last row and computes the token instead.
+    """
+    last = spans[-1]
+    if last.unit is None:
+        return spans
+    tail = Span(start=last.end - 1, tokens=last.tokens[-1:])
+    kept = replace(last, tokens=last.tokens[:-1])
+    return join_spans((*spans[:-1], kept, tail))

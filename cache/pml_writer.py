@@ -1,0 +1,114 @@
+"""PML as XML: the inverse of `pml_parser`, so that reading what was written gives the same nodes."""
+
+from __future__ import annotations
+
+import re
+from xml.sax.saxutils import escape, quoteattr
+
+from cache.pml import Child, Import, Module, Node, Parameter, Prompt, Role, Scaffold, Schema, Text, Union, walk
+from cache.pml_parser import tidy
+
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write_schema(schema: Schema) -> str:
+    """A schema as one line of XML per run of tags, without added whitespace.
+
+    Raises ValueError for what the language cannot say: template strings, known tokens, conditioning prefixes, control
+    characters.
+    """
+    parts: list[str] = []
+    empty = True
+    for event, node in walk(schema):
+        if event == "enter":
+            if isinstance(node, Text):
+                parts.append(characters(node))
+            else:
+                parts.append(f"<{start_tag(node)}>")
+        elif not isinstance(node, Text):
+            if empty:
+                parts[-1] = parts[-1][:-1] + "/>"
+            else:
+                parts.append(f"</{tag(node)}>")
+        empty = event == "enter" and not isinstance(node, Text)
+    return "".join(parts)
+
+
+def write_prompt(prompt: Prompt) -> str:
+    """A prompt as XML. Raises ValueError as `write_schema`."""
+    parts = [f"<prompt schema={attribute(prompt.schema)}>"]
+    stack: list[Import | Text | Role | str] = list(reversed(prompt.parts))
+    while stack:
+        part = stack.pop()
+        match part:
+            case str():
+                parts.append(part)
+            case Text():
+                parts.append(characters(part))
+            case Role():
+                content = "".join(characters(child) for child in part.children if isinstance(child, Text))
+                parts.append(f"<{part.role}>{content}</{part.role}>")
+            case Import():
+                arguments = "".join(f" {name}={attribute(value)}" for name, value in part.arguments)
+                parts.append(f"<{part.module}{arguments}>")
+                stack.append(f"</{part.module}>")
+                stack.extend(reversed(part.children))
+    return "".join([*parts, "</prompt>"])
+
+
+def tag(node: Node) -> str:
+    """Element name of a node."""
+    return node.role if isinstance(node, Role) else type(node).__name__.lower()
+
+
+def start_tag(node: Node) -> str:
+    """Element name and attributes of a node."""
+    attributes: dict[str, str] = {}
+    match node:
+        case Schema() | Module():
+            attributes["name"] = node.name
+            if node.file is not None:
+                attributes["src"] = node.file.name
+            if isinstance(node, Module):
+                if node.after is not None:
+                    raise ValueError(f"module {node.name!r} has a conditioning prefix, which PML cannot say")
+                if not node.cached:
+                    attributes["cache"] = "false"
+            if any(tidy(text) != text for text in own_texts(node)):
+                attributes["xml:space"] = "preserve"
+        case Parameter():
+            attributes |= {"name": node.name, "length": str(node.length)}
+            if node.placeholder:
+                attributes["scaffold"] = node.placeholder
+        case Union():
+            if node.scaffold is not None:
+                attributes["scaffold"] = node.scaffold
+        case Scaffold():
+            attributes["modules"] = " ".join(node.modules)
+        case _:
+            pass
+    return tag(node) + "".join(f" {name}={attribute(value)}" for name, value in attributes.items())
+
+
+def own_texts(owner: Schema | Module) -> list[str]:
+    """Pieces of text of an owner and of the turns in it."""
+    children: list[Child] = []
+    for child in owner.children:
+        children.extend(child.children if isinstance(child, Role) else (child,))
+    return [child.text for child in children if isinstance(child, Text)]
+
+
+def characters(text: Text) -> str:
+    """Text, escaped. A carriage return is written as a reference, because XML reads a bare one as a line feed."""
+    if text.structural or text.tokens is not None:
+        raise ValueError(f"PML cannot say template strings and known tokens: {text.text[:40]!r}")
+    if NOT_XML.search(text.text):
+        raise ValueError(f"XML cannot say control characters: {text.text[:40]!r}")
+    return escape(text.text, {"\r": "&#13;"})
+
+
+def attribute(value: str) -> str:
+    """A quoted attribute value."""
+    if NOT_XML.search(value):
+        raise ValueError(f"XML cannot say control characters: {value[:40]!r}")
+    return quoteattr(value, {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})

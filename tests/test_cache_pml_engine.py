@@ -1,0 +1,129 @@
+"""PML prompts on the engine, against one full forward pass with the block mask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from recording import Recorder, answer, running
+from tiny import CONFIGS, build, oracle_logits, stock
+
+from cache.binding import module_units
+from cache.disk import DiskTier
+from cache.engine import Engine
+from cache.plan import Plan
+from cache.pml_parser import parse_prompt, parse_schema
+
+TOLERANCE = 1e-4
+SCHEMA = """<schema name="trip">You plan trips.
+<module name="city">A city <parameter name="name" length="12" scaffold="somewhere"/> is chosen, for
+<parameter name="days" length="4"/> days.<module name="hotel">The hotel is near.</module> Bring shoes.</module>
+<union><module name="rain">It rains a lot.</module><module name="sun">Sun, mostly.</module></union>
+<module name="live" cache="false">It is noon.</module>
+<module name="food">Eat well.</module>
+<scaffold modules="city food"/>
+Answer in one line.</schema>"""
+PROMPTS = {
+    "arguments": '<prompt schema="trip"><city name="Oslo" days="3"><hotel/></city><sun/>What now?</prompt>',
+    "text between": '<prompt schema="trip"><city><hotel/></city>hm<food/>Why?</prompt>',
+    "computed module": '<prompt schema="trip"><live/><rain/>And?</prompt>',
+    "modules only": '<prompt schema="trip"><rain/><food/></prompt>',
+    "scaffold": '<prompt schema="trip"><food/><city name="Bergen"/>Well?</prompt>',
+    "text only": '<prompt schema="trip">Hello?</prompt>',
+}
+
+
+def bound(engine: Engine, prompt: str) -> Plan:
+    return engine.bind(parse_prompt(prompt)).plan
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("family", CONFIGS)
+def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
+    model = build(family)
+    recorder = Recorder(model)
+    with running(model) as engine:
+        engine.schemas.add(parse_schema(SCHEMA))
+        plan = bound(engine, PROMPTS[prompt])
+        first = answer(engine, plan)
+        second = answer(engine, plan)
+    expected = oracle_logits(stock(family), plan, rotary=model.info.placement == "rotary")
+    for logits in (recorder.logits[0], recorder.logits[-1]):
+        assert (logits - expected).abs().max() < TOLERANCE
+    assert first.usage.computed == plan.num_tokens
+    supplied = sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+    assert second.usage.module == supplied
+
+
+def test_the_baseline_computes_everything_at_the_same_ids() -> None:
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        engine.schemas.add(parse_schema(SCHEMA))
+        plan = bound(engine, PROMPTS["arguments"])
+        completion = answer(engine, plan, reuse="off")
+    assert completion.usage.computed == plan.num_tokens
+    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_units())).abs().max() < TOLERANCE
+
+
+def test_one_module_at_the_start_is_exact() -> None:
+    """What precedes nothing was encoded behind nothing: the cached answer is the plain one."""
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        engine.schemas.add(parse_schema('<schema name="s"><module name="doc">Gift cards stay.</module></schema>'))
+        plan = bound(engine, '<prompt schema="s"><doc/>Why is that?</prompt>')
+        completion = answer(engine, plan)
+    assert completion.exact
+    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_units())).abs().max() < TOLERANCE
+
+
+def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
+    model = build()
+    with running(model) as engine:
+        engine.schemas.add(parse_schema(SCHEMA))
+        both = bound(engine, '<prompt schema="trip"><city/><food/>?</prompt>')
+        one = bound(engine, '<prompt schema="trip"><food/>?</prompt>')
+    assert [unit.name for unit in both.units()] == ["trip", "trip/city + trip/food"]
+    assert [unit.name for unit in one.units()] == ["trip", "trip/food"]
+
+
+def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
+    def encoded_anew(engine: Engine, text: str) -> int:
+        layout = engine.schemas.replace(parse_schema(text))
+        return engine.encode(module_units(layout)).result(timeout=60)
+
+    with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
+        assert encoded_anew(engine, SCHEMA) == 7  # root, city, hotel, rain, sun, food, and the set
+        assert encoded_anew(engine, SCHEMA.replace("Sun, mostly.", "Sun, always.")) == 1
+        completion = answer(engine, bound(engine, PROMPTS["scaffold"]))
+        assert {use.source for use in completion.modules} == {"device"}
+        assert encoded_anew(engine, SCHEMA.replace("Eat well.", "Eat less.")) == 2  # food, and the set it is in
+        longer = SCHEMA.replace("Sun, mostly.", "Sun, all of the time.")
+        # The union grows: what was encoded on both sides of it (root text, the set) stands further apart now.
+        assert encoded_anew(engine, longer) == 3
+        completion = answer(engine, bound(engine, '<prompt schema="trip"><city><hotel/></city><rain/>?</prompt>'))
+        assert {use.source for use in completion.modules} == {"device"}
+
+
+def test_the_stub_stands_before_what_does_not_begin_the_schema() -> None:
+    from tiny import ByteTokenizer
+
+    from cache.binding import bind
+    from cache.layout import lay_out
+
+    tokenizer = ByteTokenizer()
+    tokenizer.stub = (257, 258, 259)
+    layout = lay_out(parse_schema(SCHEMA), tokenizer)
+    plan = bind(parse_prompt(PROMPTS["arguments"]), layout).plan
+    root, city, *_ = plan.units()
+    assert (root.start, root.prefix) == (0, None)
+    assert city.prefix is not None
+    assert (city.start, city.prefix.tokens) == (3, tokenizer.stub)
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        completion = answer(engine, plan)
+    assert torch.allclose(recorder.logits[0], oracle_logits(stock(), plan), atol=TOLERANCE)
+    assert completion.usage.prompt_tokens == plan.num_tokens
