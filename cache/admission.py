@@ -23,11 +23,15 @@ from cache.store import Found, MissReason, Resident, Store
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that is not running yet, with the units found for it so far (pinned)."""
+    """A request that is not running yet, with the units found for it so far (pinned).
+
+    places_modules: whether the model can reuse modules at all.
+    """
 
     request: Request
     generation: Generation
     submitted: float
+    places_modules: bool = True
     picked_up: float = 0.0
     loading: float = 0.0
     found: dict[Unit, Found] = field(default_factory=dict)
@@ -35,8 +39,9 @@ class Waiting:
 
     @property
     def plan(self) -> Plan:
-        """What will be run: with reuse of modules switched off, ordinary causal attention."""
-        return self.request.plan if self.request.reuse == "on" else self.request.plan.without_units()
+        """What will be run: where modules are not reused, ordinary causal attention."""
+        reuses_modules = self.request.reuse == "on" and self.places_modules
+        return self.request.plan if reuses_modules else self.request.plan.without_units()
 
     def find_modules(self, encoder: Encoder) -> bool:
         """Look for what is missing; True when every module of the plan is in the arena and pinned."""
@@ -111,7 +116,7 @@ class Running:
         last, surplus = store.prefixes.insert(self.prefix, steps, self.request.session)
         for extent in surplus:
             store.allocator.free(extent)
-        store.touch(last)
+        store.touch(last, is_use=False)
         store.prefixes.unpin(self.prefix)
 
     def _computed_steps(self) -> Iterator[tuple[Step, Extent]]:
@@ -223,8 +228,11 @@ def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) ->
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
-    """Every unit of the prompt and how it was come by. With reuse off or prefix, modules were bypassed."""
+    """Every unit of the prompt and how it was come by. With reuse off or prefix, modules were bypassed; a model that
+    cannot place modules computed them.
+    """
     plan = waiting.request.plan
+    why_bypassed: MissReason = "placement" if waiting.request.reuse == "on" else "bypassed"
     for unit in plan.units():
         spans = [span for span in plan.spans if span.unit == unit]
         found = waiting.found.get(unit)
@@ -236,7 +244,7 @@ def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
             tokens=sum(len(span.tokens) for span in spans),
             position=spans[0].start,
             source="computed" if found is None or missed else found.source,
-            miss_reason="bypassed" if found is None or bypassed else waiting.misses.get(unit, found.reason),
+            miss_reason=why_bypassed if found is None or bypassed else waiting.misses.get(unit, found.reason),
         )
 
 

@@ -1,7 +1,8 @@
 """The KV arena: one K and one V tensor per layer, allocated once, addressed by extents.
 
-Per layer `[slots, kv_heads, head_dim]`, token-major, in the model's dtype. Rows are written by the attention of a
-forward pass or copied in from a file; nothing here decides who owns them.
+Per layer `[slots, kv_heads, head_dim]`, token-major, in the model's dtype, and for each slot the position id at which
+its key was encoded. Rows are written by the attention of a forward pass or copied in from a file; nothing here decides
+who owns them.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ class KVShape:
 
 
 class Arena:
-    """KV memory of `slots` tokens on one device."""
+    """KV memory of `slots` tokens on one device. positions: int64 `[slots]`."""
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:
         self.shape, self.slots, self.device = shape, slots, device
         size = (slots, shape.kv_heads, shape.head_dim)
         self.keys = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        self.positions = torch.zeros(slots, dtype=torch.int64, device=device)
         # the same memory as attention kernels want it: [1, kv_heads, slots, head_dim]
         self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]
         self.value_rows = [values.transpose(0, 1).unsqueeze(0) for values in self.values]

@@ -3,7 +3,7 @@
 `Pass` holds what one forward pass needs on the device; every layer uses the same one. New keys and values are
 written to the arena first. Then the query rows of all items are gathered and rotated at once, each item runs as one
 kernel call over its extent in place, and each row's partial results are merged by log-sum-exp. No key or value is
-copied or concatenated.
+copied or concatenated. What depends on distance other than by rotation is in `distance`.
 
 Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most
 items any row is in, H key/value heads, G query heads per key/value head, D head size.
@@ -12,15 +12,17 @@ items any row is in, H key/value heads, G query heads per key/value head, D head
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cache.arena import Arena
+from cache.distance import Call, plain_calls, sloped_calls, windowed_calls
 from cache.items import Chunk, Item, plan_items
-from cache.kernels import Kernel
+from cache.kernels import Kernel, matmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +53,46 @@ class Rotation:
 class Pass:
     """One packed forward pass over an arena.
 
-    slots: arena slot of every packed row, int64 `[T]`. rows: packed row of every item row, int64 `[R]`.
-    cos, sin: of the angle each item row is rotated by, or None if nothing is placed away from where it was
-    encoded. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts. is_dense: whether
-    item rows are the packed rows, P times over. first_slot: where the packed rows' slots begin, if they are one run.
+    positions: id of every packed row, int64 `[T]`. slots: its arena slot, int64 `[T]`. rows: packed row of every item
+    row, int64 `[R]`. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts. cos, sin:
+    of the angle each item row is rotated by, or None if nothing is placed away from where it was encoded. calls: the
+    items as kernel calls. shift: what ALiBi adds to each item row's log-sum-exp, float32 `[H, R]`. first_slot: where
+    the packed rows' slots begin, if they are one run. is_dense: whether item rows are the packed rows, P times over.
+    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks.
     """
 
     arena: Arena
     kernel: Kernel
     rotation: Rotation | None
     items: list[Item]
+    positions: Tensor
     slots: Tensor
     rows: Tensor
     parts: Tensor
-    cos: Tensor | None
-    sin: Tensor | None
-    first_slot: int | None
-    is_dense: bool
+    calls: list[Call]
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    shift: Tensor | None = None
+    first_slot: int | None = None
+    is_dense: bool = False
+    windowed: dict[int, list[Call]] = field(default_factory=dict)
 
     @classmethod
     def plan(
         cls,
         chunks: Sequence[Chunk],
+        positions: Sequence[int],
         arena: Arena,
         kernel: Kernel,
-        rotation: Rotation | None,
         device: torch.device,
+        *,
+        rotation: Rotation | None = None,
+        slopes: Tensor | None = None,
     ) -> Pass:
-        """Turn chunks into index tensors. Chunks with offsets need a rotation."""
+        """Turn chunks into index tensors, and note in the arena at which ids their rows stand.
+
+        positions: ids of the packed rows. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`.
+        """
         items = plan_items(chunks)
         slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
         ranges = [r for item in items for r in item.ranges]
@@ -88,28 +102,62 @@ class Pass:
             parts[row].append(item_row)
         most = max(len(p) for p in parts)
         padded = torch.tensor([p + [len(rows)] * (most - len(p)) for p in parts], device=device)
-        cos = sin = None
-        if any(r.offset for r in ranges):
-            assert rotation is not None, "this model's modules cannot be moved"
-            offsets = torch.tensor([r.offset for r in ranges for _ in range(r.first, r.last)])
-            cos, sin = (table.to(device) for table in rotation.angles(offsets))
         contiguous = slots == list(range(slots[0], slots[0] + len(slots)))
-        return cls(
+        made = cls(
             arena=arena,
             kernel=kernel,
             rotation=rotation,
             items=items,
+            positions=torch.tensor(positions, device=device),
             slots=torch.tensor(slots, device=device),
             rows=torch.tensor(rows, device=device),
             parts=padded.T.contiguous(),
-            cos=cos,
-            sin=sin,
+            calls=plain_calls(items),
             first_slot=slots[0] if contiguous else None,
             is_dense=rows == list(range(len(slots))) * most,
         )
+        arena.positions.index_copy_(0, made.slots, made.positions)
+        if slopes is not None:
+            made.calls, made.shift = sloped_calls(items, made._framed_positions(), arena.positions, slopes)
+        elif any(r.offset for r in ranges):
+            assert rotation is not None, "this model's modules cannot be moved"
+            made.cos, made.sin = (table.to(device) for table in rotation.angles(made._offsets()))
+        return made
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`."""
+    def _offsets(self) -> Tensor:
+        """How far the extent an item row reads is placed from where it was encoded: int64 `[R]`, in host memory."""
+        return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
+
+    def _framed_positions(self) -> Tensor:
+        """Ids of item rows in the frames of the extents they read, int64 `[R]`."""
+        return self.positions[self.rows] - self._offsets().to(self.positions.device)
+
+    def _calls(self, window: int | None) -> list[Call]:
+        """The kernel calls of a layer with a sliding window of that size, or without one."""
+        if window is None:
+            return self.calls
+        if window not in self.windowed:
+            if window > int(self.positions.max()):  # nothing is that far apart yet
+                self.windowed[window] = self.calls
+            else:
+                queries = self._framed_positions()
+                self.windowed[window] = windowed_calls(self.items, queries, self.arena.positions, window)
+        return self.windowed[window]
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`.
+
+        window: of the layer's sliding attention, in ids. softcap: see `cache.kernels.matmul`.
+        """
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
         q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
@@ -118,10 +166,14 @@ class Pass:
             if self.cos is not None and self.sin is not None and self.rotation is not None:
                 q = self.rotation.back(q, self.cos, self.sin)
         group, d = q.shape[2:]
-        out, lse = self._run(layer, q.reshape(1, h, -1, d), group, scale)
+        kernel = self.kernel if softcap is None else partial(matmul, softcap=softcap)
+        out, lse = self._run(layer, q.reshape(1, h, -1, d), group, scale, self._calls(window), kernel)
         out = out.view(h, -1, group, d)
         if len(self.items) > 1:
-            out = self._merge(out, lse.view(h, -1, group)).to(q.dtype)
+            lse = lse.view(h, -1, group)
+            if self.shift is not None:
+                lse = lse + self.shift.unsqueeze(-1)
+            out = self._merge(out, lse).to(q.dtype)
         return out.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
     def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -133,7 +185,9 @@ class Pass:
             keys.index_copy_(0, self.slots, k)
             values.index_copy_(0, self.slots, v)
 
-    def _run(self, layer: int, q: Tensor, group: int, scale: float) -> tuple[Tensor, Tensor]:
+    def _run(
+        self, layer: int, q: Tensor, group: int, scale: float, calls: list[Call], kernel: Kernel
+    ) -> tuple[Tensor, Tensor]:
         """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`.
 
         Few operations per item: at one row each, their overhead is what decoding costs.
@@ -142,14 +196,16 @@ class Pass:
         outs: list[Tensor] = []
         lses: list[Tensor] = []
         first = 0
-        for item in self.items:
-            start, length = item.extent.start, item.extent.length
-            rows = item.num_rows * group
-            k, v = keys.narrow(2, start, length), values.narrow(2, start, length)
-            out, lse = self.kernel(q.narrow(2, first, rows), k, v, group, item.causal, scale)
+        for call in calls:
+            rows = q.narrow(2, first, call.rows * group)
+            first += call.rows * group
+            if call.length:
+                k, v = keys.narrow(2, call.start, call.length), values.narrow(2, call.start, call.length)
+                out, lse = kernel(rows, k, v, group, call.causal, scale, call.bias)
+            else:  # all of it is out of sight
+                out, lse = torch.zeros_like(rows), rows.new_full(rows.shape[:3], float("-inf"), dtype=torch.float32)
             outs.append(out)
             lses.append(lse)
-            first += rows
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
@@ -175,4 +231,12 @@ def attention_function(
     plan: Pass = kwargs["plan"]
     scale = kwargs.get("scaling")
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return plan.attend(layer, q, k, v, q.shape[-1] ** -0.5 if scale is None else scale), None
+    return plan.attend(
+        layer,
+        q,
+        k,
+        v,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        window=kwargs.get("sliding_window"),
+        softcap=kwargs.get("softcap"),
+    ), None

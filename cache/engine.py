@@ -24,13 +24,13 @@ from torch import Tensor
 from cache.admission import Running, Waiting, admit, milliseconds
 from cache.arena import Arena
 from cache.arrangement import arrange, module_unit
-from cache.binding import Bound, bind
+from cache.binding import Bound, bind, module_units
 from cache.disk import DiskTier
 from cache.encoder import Encoder
 from cache.errors import CacheError, CapacityError, EngineStopped, PromptError
 from cache.keys import PUBLIC_TENANT, check_tenant
 from cache.layout import Layout, lay_out
-from cache.model import LanguageModel
+from cache.model import Model
 from cache.plan import Plan, Unit
 from cache.pml import Module, Prompt, Schema, Text
 from cache.registry import Registry
@@ -64,7 +64,7 @@ class Engine:
     memory: bytes of the device arena. disk: the tier behind it, or None. Call `start` before use, `close` after.
     """
 
-    def __init__(self, model: LanguageModel, *, memory: int, disk: DiskTier | None = None) -> None:
+    def __init__(self, model: Model, *, memory: int, disk: DiskTier | None = None) -> None:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
         self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
@@ -109,6 +109,10 @@ class Engine:
         tokenizer = self.model.tokenizer
         return lay_out(schema, tokenizer, roles=tokenizer.template.roles, max_positions=info.max_positions)
 
+    def units_of(self, layout: Layout) -> list[Unit]:
+        """Every unit a schema can use, scaffold sets last: what `encode` takes to prepare it ahead of use."""
+        return module_units(layout, relocatable=self.model.info.is_relocatable)
+
     def bind(self, prompt: Prompt) -> Bound:
         """Place a prompt for a registered schema. Raises PMLError."""
         return bind(prompt, self.schemas.of(prompt), relocatable=self.model.info.is_relocatable)
@@ -116,21 +120,22 @@ class Engine:
     def submit(self, request: Request) -> Generation:
         """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
         generation = Generation()
-        waiting = Waiting(request, generation, time.perf_counter())
+        waiting = Waiting(request, generation, time.perf_counter(), self.model.info.places_modules)
         self._post(lambda: self._enqueue(waiting))
         return generation
 
     def encode(self, units: Sequence[Unit], tenant: str = PUBLIC_TENANT) -> Future[int]:
         """Encode modules ahead of use, when no request needs the engine more. The result is how many were not in
-        the arena or on disk yet. Raises EngineStopped, PromptError for a unit beyond the model's positions and
-        ValueError for a bad tenant.
+        the arena or on disk yet; none are encoded for a model that cannot place modules. Raises EngineStopped,
+        PromptError for a unit beyond the model's positions and ValueError for a bad tenant.
         """
         check_tenant(tenant)
-        limit = self.model.info.max_positions
+        info = self.model.info
         for unit in units:
-            if unit.end > limit:
-                raise PromptError(f"module {unit.name!r} ends beyond the model's {limit} positions")
-        job = EncodeJob(deque((unit, tenant) for unit in units if unit.tokens), Future())
+            if unit.end > info.max_positions:
+                raise PromptError(f"module {unit.name!r} ends beyond the model's {info.max_positions} positions")
+        useful = [unit for unit in units if unit.tokens and info.places_modules]
+        job = EncodeJob(deque((unit, tenant) for unit in useful), Future())
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._post(lambda: self._jobs.append(job))
         return job.done
@@ -200,7 +205,10 @@ class Engine:
             self._sample(logits, rows)
 
     def _enqueue(self, waiting: Waiting) -> None:
-        if len(self._waiting) >= MAX_WAITING:
+        needed, limit = waiting.request.plan.next_position, self.model.info.max_positions
+        if needed > limit:
+            waiting.generation.deliver(PromptError(f"the prompt needs {needed} positions, the model has {limit}"))
+        elif len(self._waiting) >= MAX_WAITING:
             waiting.generation.deliver(
                 CapacityError("the desk is busy: too many questions are waiting, try again soon")
             )

@@ -1,9 +1,9 @@
 """Language models: loading, what the engine must know of them, and one packed forward pass.
 
 The only file that imports transformers. Models are transformers' own classes with our attention registered in
-place of theirs. A GGUF file is read through transformers, dequantised once and kept beside the data as
-safetensors, because reading it takes twelve seconds and the result half a second. Nothing is fetched from a hub
-unless a hub name was asked for.
+place of theirs, or put in its place where there is no registry (`alibi`). A GGUF file is read through transformers,
+dequantised once and kept beside the data as safetensors, because reading it takes twelve seconds and the result half
+a second. Nothing is fetched from a hub unless a hub name was asked for.
 """
 
 from __future__ import annotations
@@ -14,25 +14,29 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import torch
 import transformers
 from safetensors import SafetensorError
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
+from cache.alibi import AlibiAttention
 from cache.arena import Arena, KVShape
 from cache.attention import Pass, Rotation, attention_function
 from cache.errors import ModelError
+from cache.families import Placement, find_placement, usable_positions
 from cache.items import Chunk
 from cache.kernels import Kernel, default_kernel
 from cache.keys import digest
+from cache.packing import prepack
 from cache.tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"
@@ -43,30 +47,18 @@ NARROW_BELOW = 768
 """A pass of so few rows through a model of so small a hidden size runs on one thread: starting several for each of its
 operations costs more than they save (bundled model, 2,048 tokens of context, two cores: 16.7 against 14.5 tokens/s)."""
 
-Placement = Literal["rotary", "absolute"]
-
-PLACEMENTS: dict[str, Placement] = {
-    "llama": "rotary",
-    "mistral": "rotary",
-    "qwen2": "rotary",
-    "qwen3": "rotary",
-    "phi3": "rotary",
-    "gpt_neox": "rotary",
-    "gpt2": "absolute",
-}
-"""How modules of a model family are placed: rotary ones anywhere, by rotating queries; with learned positions a
-module is encoded where it stands. A family enters this table when the oracle tests cover it."""
-
-STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What the engine must know of a model. max_positions: usable position ids are 0 .. max_positions-1."""
+    """What the engine must know of a model. max_positions: usable position ids are 0 .. max_positions-1.
+
+    placement_reason: one sentence why modules cannot be placed, empty if they can.
+    """
 
     name: str
     fingerprint: str
     placement: Placement
+    placement_reason: str
     max_positions: int
     kv: KVShape
     stop_tokens: frozenset[int]
@@ -74,14 +66,37 @@ class ModelInfo:
     @property
     def is_relocatable(self) -> bool:
         """Whether a module encoded once can be placed at any offset."""
-        return self.placement != "absolute"
+        return self.placement in ("rotary", "alibi")
+
+    @property
+    def places_modules(self) -> bool:
+        """Whether modules can be reused at all; if not, the model runs with exact prefixes only."""
+        return self.placement != "none"
+
+
+class Model(Protocol):
+    """What the engine asks of a model; `LanguageModel` is one."""
+
+    info: ModelInfo
+    tokenizer: ModelTokenizer
+    device: torch.device
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+    ) -> Tensor:
+        """One packed pass: writes the KV of all rows; float32 logits `[len(outputs), vocabulary]`."""
 
 
 class LanguageModel:
     """A causal language model that attends over an arena.
 
     hf: a transformers causal model; its attention is replaced, and on CPU in bfloat16 its linear layers are
-    prepacked (bitwise the same results). Raises ModelError for a family that is not in `PLACEMENTS`.
+    prepacked (bitwise the same results). Raises ModelError for a family that is not in `FAMILIES`.
     """
 
     def __init__(self, hf: Any, tokenizer: Any, *, name: str, fingerprint: str, kernel: Kernel | None = None) -> None:
@@ -93,8 +108,10 @@ class LanguageModel:
         self.rotation = find_rotation(hf) if self.info.placement == "rotary" else None
         if self.device.type == "cpu" and hf.dtype == torch.bfloat16:
             prepack(hf)
-        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
-        hf.set_attn_implementation(ATTENTION)
+        self._alibi = AlibiAttention(hf) if self.info.placement == "alibi" else None
+        if self._alibi is None:
+            ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
+            hf.set_attn_implementation(ATTENTION)
         self._hf = hf.eval()
 
     @torch.no_grad()
@@ -128,14 +145,18 @@ class LanguageModel:
         arena: Arena,
         outputs: Sequence[int],
     ) -> Tensor:
-        plan = Pass.plan(chunks, arena, self.kernel, self.rotation, self.device)
+        slopes = None if self._alibi is None else self._alibi.slopes
+        plan = Pass.plan(chunks, positions, arena, self.kernel, self.device, rotation=self.rotation, slopes=slopes)
         kept = torch.tensor(list(outputs), dtype=torch.long, device=self.device)
+        if self._alibi is None:
+            options = {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
+        else:
+            options = self._alibi.options(plan)
         result = self._hf(
             input_ids=torch.tensor([list(tokens)], device=self.device),
-            position_ids=torch.tensor([list(positions)], device=self.device),
             use_cache=False,
             logits_to_keep=kept if len(outputs) else 1,
-            plan=plan,
+            **options,
         )
         logits: Tensor = result.logits[0]
         return logits.float() if len(outputs) else logits[:0].float()
@@ -144,10 +165,7 @@ class LanguageModel:
 def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> ModelInfo:
     """Read a transformers model's configuration. Raises ModelError for an unknown family."""
     config = hf.config
-    placement = PLACEMENTS.get(config.model_type)
-    if placement is None:
-        known = ", ".join(sorted(PLACEMENTS))
-        raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
+    placement, reason = find_placement(config, name)
     heads = config.num_attention_heads
     kv = KVShape(
         layers=config.num_hidden_layers,
@@ -160,27 +178,11 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
         name=name,
         fingerprint=digest(fingerprint, str(hf.dtype), repr(sorted(rope.items(), key=str))),
         placement=placement,
+        placement_reason=reason,
         max_positions=usable_positions(config),
         kv=kv,
         stop_tokens=stop_tokens(hf, tokenizer),
     )
-
-
-def usable_positions(config: Any) -> int:
-    """Position ids at which every token may see all before it and rotary frequencies do not depend on length.
-
-    A sliding window or a length-dependent rotary scheme changes nothing below its limit, so the limit is simply
-    taken as the model's context.
-    """
-    limit: int = config.max_position_embeddings
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
-        limit = min(limit, window)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") not in STATIC_ROPE:
-        original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
-        limit = min(limit, original)
-    return limit
 
 
 def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
@@ -198,30 +200,6 @@ def find_rotation(hf: Any) -> Rotation:
     if len(found) != 1:
         raise ModelError(f"model type {hf.config.model_type!r} has {len(found)} sets of rotary frequencies, not one")
     return Rotation(found[0].float())
-
-
-class PackedLinear(nn.Module):
-    """A linear layer whose weight is laid out once for oneDNN; same results, faster for few rows."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 32)
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As nn.Linear."""
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def prepack(hf: nn.Module) -> None:
-    """Replace every linear layer by a packed one, where this build of PyTorch has the operators."""
-    mkldnn = torch.ops.mkldnn
-    if not (hasattr(mkldnn, "_reorder_linear_weight") and mkldnn._is_mkldnn_bf16_supported()):
-        return
-    for parent in list(hf.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, PackedLinear(child))
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
@@ -256,29 +234,71 @@ def load_stock(
 ) -> tuple[Any, Any, str]:
     """Transformers' own model and tokenizer, untouched, and a fingerprint of the weights. Raises ModelError."""
     dtype = dtype or default_dtype(device)
+    source = find_source(name, converted)
+    with explained(source):
+        tokenizer = AutoTokenizer.from_pretrained(source.place, local_files_only=source.is_local)
+        hf = AutoModelForCausalLM.from_pretrained(
+            source.place, dtype=dtype, local_files_only=source.is_local, use_safetensors=True
+        )
+        hf = hf.to(device)
+    return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
+
+
+def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer, int]:
+    """A model's tokenizer and its usable positions, without its weights. Raises ModelError."""
+    transformers_logging.set_verbosity_error()
+    source = find_source(name, converted)
+    with explained(source):
+        tokenizer = AutoTokenizer.from_pretrained(source.place, local_files_only=source.is_local)
+        config = AutoConfig.from_pretrained(source.place, local_files_only=source.is_local)
+        return ModelTokenizer(tokenizer), usable_positions(config)
+
+
+def random_model(shape: Mapping[str, int], tokenizer: ModelTokenizer, *, name: str) -> LanguageModel:
+    """A Qwen2 model of a given shape with random weights, on the CPU: takes as long as a real one, and says nothing.
+
+    shape: fields of transformers' Qwen2Config.
+    """
+    torch.manual_seed(0)
+    config = Qwen2Config(**shape)
+    hf = AutoModelForCausalLM.from_config(config, dtype=default_dtype(torch.device("cpu")))
+    return LanguageModel(hf, tokenizer, name=name, fingerprint=digest("random", repr(sorted(shape.items()))))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model comes from. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
+
+    place: str
+    is_local: bool
+    fingerprint: str
+
+
+def find_source(name: str | None, converted: Path) -> ModelSource:
+    """The files behind a model's name; a GGUF file is converted first. Raises ModelError."""
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
         fingerprint = file_digest(path)
-        folder = convert_gguf(path, converted / fingerprint.replace(":", "-"))
-        source, local = str(folder), True
-    elif path.is_dir():
-        source, local, fingerprint = str(path), True, folder_digest(path)
-    else:
-        assert name is not None
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-            raise ModelError(f"model {name!r} is neither a folder, a .gguf file nor a hub name like 'owner/model'")
-        source, local, fingerprint = name, False, ""
+        return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
+    if path.is_dir():
+        return ModelSource(str(path), True, folder_digest(path))
+    assert name is not None
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ModelError(f"model {name!r} is neither a folder, a .gguf file nor a hub name like 'owner/model'")
+    return ModelSource(name, False, "")
+
+
+@contextmanager
+def explained(source: ModelSource) -> Iterator[None]:
+    """Turn what transformers raises into one line that says what to do."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
-        hf = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, local_files_only=local, use_safetensors=True)
-        hf = hf.to(device)
+        yield
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        cure = "check the folder" if local else "check the name and the network, or give a local folder or .gguf file"
-        raise ModelError(f"model {name!r} cannot be loaded ({reason}): {cure}") from error
-    return hf, tokenizer, fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
+        cure = "check the folder" if source.is_local else "check the name and the network, or give a local folder"
+        raise ModelError(f"model {source.place!r} cannot be loaded ({reason}): {cure}") from error
 
 
 def bundled_gguf() -> Path:

@@ -53,6 +53,11 @@ class Node:
     hits: int = 0
     priority: float = 0.0
 
+    @property
+    def saved(self) -> int:
+        """Tokens that requests did not compute because of this step."""
+        return self.hits * len(self.step.tokens)
+
     def path(self) -> Iterator[Node]:
         """This node and its ancestors, the root left out, innermost first."""
         node = self

@@ -20,6 +20,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from cache.arena import Arena
@@ -65,6 +66,18 @@ class Found:
     resident: Resident | None
     source: Source
     reason: MissReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixUse:
+    """A computed prefix that later requests found. tokens: its last run; num_tokens: from the prompt's beginning on;
+    saved: tokens that were not computed again because of that run.
+    """
+
+    tokens: tuple[int, ...]
+    num_tokens: int
+    hits: int
+    saved: int
 
 
 @dataclass(slots=True)
@@ -124,7 +137,7 @@ class Store:
             self.flush(key)
             extent = self.reserve(len(unit.tokens))
             try:
-                self._load(key, extent)
+                self._load(key, unit, extent)
                 return Found(resident=self._admit(unit, tenant, extent), source="disk")
             except LoadFailed as error:
                 self.allocator.free(extent)
@@ -191,11 +204,24 @@ class Store:
             extent = self.allocator.allocate(length)
         return extent
 
-    def touch(self, node: Node) -> None:
-        """Count a use of a prefix path."""
+    def touch(self, node: Node, *, is_use: bool = True) -> None:
+        """Renew the value of a prefix path; is_use: count a request that found it, not the one that made it."""
         for step in node.path():
-            step.hits += 1
-            step.priority = self._clock + step.hits * self.costs.compute
+            step.hits += is_use
+            step.priority = self._clock + (1 + step.hits) * self.costs.compute
+
+    def prefix_uses(self, limit: int) -> list[PrefixUse]:
+        """The prefixes that have saved most, first: where several continue one another, each counts its own tokens."""
+        used = sorted((n for n in self.prefixes.nodes() if n.hits and n.step.key is None), key=lambda n: -n.saved)
+        return [
+            PrefixUse(
+                tokens=node.step.tokens,
+                num_tokens=sum(len(step.step.tokens) for step in node.path()),
+                hits=node.hits,
+                saved=node.saved,
+            )
+            for node in used[:limit]
+        ]
 
     def check_integrity(self) -> None:
         """Assert that extents tile the arena and that nothing is pinned. For when no request is in flight."""
@@ -233,7 +259,7 @@ class Store:
         self._known_names[tenant, header.name] = header
         return self._pin(resident)
 
-    def _load(self, key: str, extent: Extent) -> None:
+    def _load(self, key: str, unit: Unit, extent: Extent) -> None:
         assert self.disk is not None
         started = time.perf_counter()
         rows = self.disk.read(key)
@@ -242,6 +268,7 @@ class Store:
             self.disk.remove(key)
             raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
         self.arena.write(extent, rows)
+        self.arena.positions[extent.start : extent.end] = torch.tensor(unit.positions)
         self.costs.measured_load(time.perf_counter() - started, extent.length)
 
     def _reachable(self) -> int:

@@ -20,19 +20,10 @@ MAY_IMPORT = {
 }
 LAYERS_OF_CACHE = (
     *("errors", "pml", "pml_rules", "pml_parser", "pml_writer", "roles", "text_runs", "plan", "layout", "binding"),
-    *("arrangement", "registry", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels"),
-    *(
-        "attention",
-        "chat_template",
-        "tokenizer",
-        "model",
-        "sampling",
-        "sequence",
-        "scheduler",
-        "request",
-        "encoder",
-    ),
-    *("admission", "engine"),
+    *("program_parts", "program_source", "program_compiler", "prompt_program", "arrangement", "registry", "advice"),
+    *("grouping", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels", "distance", "families"),
+    *("packing", "attention", "alibi", "chat_template", "tokenizer", "model", "sampling", "sequence", "scheduler"),
+    *("request", "encoder", "admission", "engine", "dry_run"),
 )
 """Lowest first. A new file is entered above everything it imports."""
 

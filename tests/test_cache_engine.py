@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from recording import Recorder, answer, running
-from tiny import CONFIGS, build, make_unit, oracle_logits, stock
+from tiny import CONFIGS, LEARNED_POSITIONS, build, make_unit, oracle_logits, stock
 
 from cache.disk import DiskTier
 from cache.plan import Plan, Span, Unit
@@ -37,7 +37,7 @@ QUESTION = "Can I return a gift card?"
 def placed(family: str, *parts: Unit | str) -> Plan:
     """As plan_of; models with learned positions encode every unit where it stands."""
     plan = plan_of(*parts)
-    if family != "gpt2":
+    if family not in LEARNED_POSITIONS:
         return plan
     spans = [
         span
@@ -63,7 +63,7 @@ def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kerne
     with running(model) as engine:
         first = answer(engine, plan)
         second = answer(engine, plan)
-    expected = oracle_logits(stock(family), plan, rotary=family != "gpt2")
+    expected = oracle_logits(stock(family), plan)
     for logits in (recorder.logits[0], recorder.logits[-1]):
         assert (logits - expected).abs().max() < TOLERANCE
     assert first.usage.computed == plan.num_tokens
@@ -286,3 +286,19 @@ def test_a_module_shared_by_two_requests_is_read_once() -> None:
     chunks = [Chunk(first=4, last=5, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i)]) for i in range(3)]
     items = plan_items(chunks)
     assert sum(item.extent == shared for item in items) == 1
+
+
+def test_prefixes_that_saved_most_are_named_first() -> None:
+    common, rare = "A long beginning that three prompts share. ", "Brief. "
+    with running(build()) as engine:
+        assert engine.call(lambda store: store.prefix_uses(5)) == []
+        for text in ("one", "two", "three"):
+            answer(engine, plan_of(common + text), reuse="prefix")
+        for text in ("x", "y"):
+            answer(engine, plan_of(rare + text), reuse="prefix")
+        first, second, *_ = engine.call(lambda store: store.prefix_uses(5))
+        assert engine.call(lambda store: len(store.prefix_uses(1))) == 1
+    assert bytes(first.tokens).decode() == common
+    assert (first.num_tokens, first.hits, first.saved) == (len(common), 2, 2 * len(common))
+    assert bytes(second.tokens).decode() == rare
+    assert (second.hits, second.saved) == (1, len(rare))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cache.kernels import KERNELS, Kernel, default_kernel, flash_cpu, matmul
+from cache.kernels import HIDDEN, KERNELS, Kernel, default_kernel, flash_cpu, matmul
 
 SCALE = 0.37
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -24,24 +24,29 @@ def inputs(
     return q, arena[0, 3 : 3 + keys], arena[1, 3 : 3 + keys]
 
 
-def run(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+def run(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """A kernel on queries `[H, n, G, D]` and keys and values `[L, H, D]`, folded as kernels want them."""
     heads, rows, group, size = q.shape
     folded = q.reshape(1, heads, rows * group, size)
-    out, lse = kernel(folded, k.transpose(0, 1)[None], v.transpose(0, 1)[None], group, causal, scale)
+    out, lse = kernel(folded, k.transpose(0, 1)[None], v.transpose(0, 1)[None], group, causal, scale, bias)
     return out.reshape(q.shape), lse.reshape(heads, rows, group)
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """One head and one row at a time, in float64."""
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """One head and one row at a time, in float64. A row that sees nothing gets zeros and -inf."""
     heads, rows, group, _ = q.shape
     out = torch.zeros(q.shape, dtype=torch.float64)
     lse = torch.zeros(heads, rows, group, dtype=torch.float64)
+    added = torch.zeros(heads, rows, len(k)) if bias is None else bias[0].expand(heads, rows, -1)
     for h in range(heads):
         for n in range(rows):
-            seen = slice(0, n + 1) if causal else slice(None)
+            seen = (added[h, n] > HIDDEN) & (torch.arange(len(k)) <= (n if causal else len(k)))
             for g in range(group):
-                scores = k[seen, h].double() @ q[h, n, g].double() * scale
+                scores = k[seen, h].double() @ q[h, n, g].double() * scale + added[h, n, seen].double()
                 lse[h, n, g] = scores.logsumexp(0)
                 out[h, n, g] = scores.softmax(0) @ v[seen, h].double()
     return out, lse
@@ -63,6 +68,51 @@ def test_flash_equals_matmul_equals_plain_attention(shape: tuple[int, ...], caus
         assert lse.dtype == torch.float32
         torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(lse.double(), expected_lse, atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=shapes,
+    causal=st.booleans(),
+    differs=st.tuples(st.booleans(), st.booleans()),
+    hidden=st.sampled_from([0.0, 0.3, 0.9]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_a_bias_is_added_and_rows_that_see_nothing_weigh_nothing(
+    shape: tuple[int, ...], causal: bool, differs: tuple[bool, bool], hidden: float, dtype: torch.dtype
+) -> None:
+    """By head, by query position, by both or by neither; some keys of it hidden, at times all keys of a row."""
+    rows, keys, heads, group, size = shape
+    keys = rows if causal else keys
+    q, k, v = inputs(rows, keys, heads, group, size, dtype=dtype)
+    by_head, by_row = differs
+    random = torch.Generator().manual_seed(keys)
+    shape_of_bias = (1, heads if by_head else 1, rows if by_row else 1, keys)
+    bias = torch.randn(shape_of_bias, generator=random) * 2
+    bias[torch.rand(shape_of_bias, generator=random) < hidden] = HIDDEN
+    expected, expected_lse = plain(q, k, v, causal, SCALE, bias)
+    tolerance = 1e-5 if dtype == torch.float32 else 4e-2
+    for kernel in (flash_cpu, matmul):
+        out, lse = run(kernel, q, k, v, causal, SCALE, bias)
+        sees = expected_lse.isfinite()
+        torch.testing.assert_close(out[sees].double(), expected[sees], atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(lse[sees].double(), expected_lse[sees], atol=tolerance, rtol=tolerance)
+        assert out.isfinite().all()
+        weight = torch.stack([lse, torch.full_like(lse, -1e6)]).softmax(0)[0]
+        assert not weight[~sees].any(), "merged with the least of parts it counts for nothing"
+
+
+def test_a_soft_cap_bounds_scores_before_the_bias() -> None:
+    q, k, v = inputs(4, 9, 2, 3, 8)
+    bias = torch.arange(9.0).view(1, 1, 1, 9)
+    out, lse = matmul(
+        q.reshape(1, 2, 12, 8), k.transpose(0, 1)[None], v.transpose(0, 1)[None], 3, False, SCALE, bias, softcap=0.5
+    )
+    scores = torch.einsum("hngd,lhd->hngl", q, k) * SCALE
+    scores = 0.5 * torch.tanh(scores / 0.5) + torch.arange(9.0)
+    torch.testing.assert_close(lse.view(2, 4, 3), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
+    expected = torch.einsum("hngl,lhd->hngd", scores.softmax(-1), v)
+    torch.testing.assert_close(out.view(q.shape), expected, atol=1e-5, rtol=1e-5)
 
 
 @each_kernel

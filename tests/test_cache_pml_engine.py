@@ -9,7 +9,6 @@ import torch
 from recording import Recorder, answer, running
 from tiny import CONFIGS, build, oracle_logits, stock
 
-from cache.binding import module_units
 from cache.disk import DiskTier
 from cache.engine import Engine
 from cache.plan import Plan
@@ -48,7 +47,7 @@ def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
         plan = bound(engine, PROMPTS[prompt])
         first = answer(engine, plan)
         second = answer(engine, plan)
-    expected = oracle_logits(stock(family), plan, rotary=model.info.placement == "rotary")
+    expected = oracle_logits(stock(family), plan)
     for logits in (recorder.logits[0], recorder.logits[-1]):
         assert (logits - expected).abs().max() < TOLERANCE
     assert first.usage.computed == plan.num_tokens
@@ -92,7 +91,7 @@ def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
 def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
     def encoded_anew(engine: Engine, text: str) -> int:
         layout = engine.schemas.replace(parse_schema(text))
-        return engine.encode(module_units(layout)).result(timeout=60)
+        return engine.encode(engine.units_of(layout)).result(timeout=60)
 
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         assert encoded_anew(engine, SCHEMA) == 7  # root, city, hotel, rain, sun, food, and the set

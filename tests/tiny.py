@@ -10,13 +10,22 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    MptConfig,
+    OPTConfig,
     Phi3Config,
+    Qwen2Config,
     Qwen3Config,
 )
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from cache.chat_template import PLAIN
 from cache.keys import digest
@@ -60,6 +69,14 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 1024,
         },
     ),
+    "linear-rope": lambda: LlamaConfig(
+        **COMMON,
+        num_key_value_heads=2,
+        rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    ),
+    "multi-query": lambda: LlamaConfig(**COMMON, num_key_value_heads=1),
+    "qwen2": lambda: Qwen2Config(**COMMON, num_key_value_heads=2),
+    "gemma": lambda: GemmaConfig(**COMMON, num_key_value_heads=1, head_dim=256),
     "qwen3": lambda: Qwen3Config(**COMMON, num_key_value_heads=3, head_dim=16),
     "mistral": lambda: MistralConfig(**COMMON, num_key_value_heads=2, sliding_window=None),
     "phi3": lambda: Phi3Config(**COMMON, num_key_value_heads=2),
@@ -73,7 +90,55 @@ CONFIGS: dict[str, Any] = {
         eos_token_id=299,
         bos_token_id=298,
     ),
+    "opt": lambda: OPTConfig(**COMMON, ffn_dim=96, word_embed_proj_dim=48, dropout=0.0),
+    "bloom": lambda: BloomConfig(
+        vocab_size=VOCABULARY, hidden_size=48, n_layer=3, n_head=6, eos_token_id=299, bos_token_id=298
+    ),
+    "mpt": lambda: MptConfig(
+        vocab_size=VOCABULARY,
+        d_model=48,
+        n_layers=3,
+        n_heads=6,
+        max_seq_len=4096,
+        attn_config={"clip_qkv": 1.0, "softmax_scale": 0.5},
+        eos_token_id=299,
+        bos_token_id=298,
+    ),
 }
+WINDOW = 24
+SHORT = {**COMMON, "max_position_embeddings": 400}
+UNPLACEABLE: dict[str, Any] = {
+    "mistral-window": lambda: MistralConfig(**COMMON, num_key_value_heads=2, sliding_window=WINDOW),
+    "phi3-window": lambda: Phi3Config(**COMMON, num_key_value_heads=6, sliding_window=WINDOW),
+    "qwen2-half-windowed": lambda: Qwen2Config(
+        **COMMON, num_key_value_heads=2, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+    ),
+    "gemma2": lambda: Gemma2Config(
+        **COMMON, num_key_value_heads=2, head_dim=16, sliding_window=WINDOW, attn_logit_softcapping=1.5
+    ),
+    "gemma3": lambda: Gemma3TextConfig(
+        **COMMON, num_key_value_heads=2, head_dim=16, sliding_window=WINDOW, sliding_window_pattern=2
+    ),
+    "dynamic-rope": lambda: LlamaConfig(
+        **SHORT, num_key_value_heads=2, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    ),
+    "longrope": lambda: Phi3Config(
+        **COMMON,
+        num_key_value_heads=2,
+        original_max_position_embeddings=400,
+        rope_parameters={
+            "rope_type": "longrope",
+            "factor": 10.24,
+            "rope_theta": 10000.0,
+            "short_factor": [1.1, 1.2, 1.3, 1.4],
+            "long_factor": [4.0, 5.0, 6.0, 7.0],
+        },
+    ),
+}
+"""Models that run with exact prefixes only."""
+
+LEARNED_POSITIONS = {"gpt2", "opt"}
+"""Families whose modules are encoded where they stand."""
 
 
 class ByteTokenizer:
@@ -96,10 +161,10 @@ class ByteTokenizer:
         return bytes(token for token in tokens if token < 256).decode(errors="replace")
 
 
-def stock(family: str = "llama", seed: int = 0) -> Any:
-    """Transformers' own tiny model, float32, with weights large enough that a wrong layout shows."""
+def stock(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """Transformers' own tiny model with weights large enough that a wrong layout shows."""
     torch.manual_seed(seed)
-    hf = AutoModelForCausalLM.from_config(CONFIGS[family](), dtype=torch.float32).eval()
+    hf = AutoModelForCausalLM.from_config((CONFIGS | UNPLACEABLE)[family](), dtype=dtype).eval()
     with torch.no_grad():
         for parameter in hf.parameters():
             if parameter.dim() > 1:
@@ -107,11 +172,10 @@ def stock(family: str = "llama", seed: int = 0) -> Any:
     return hf
 
 
-def build(family: str = "llama", seed: int = 0, **options: Any) -> LanguageModel:
+def build(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> LanguageModel:
     """The same model for the engine."""
-    return LanguageModel(
-        stock(family, seed), ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options
-    )
+    hf = stock(family, seed, dtype)
+    return LanguageModel(hf, ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options)
 
 
 @dataclass
@@ -160,19 +224,33 @@ def oracle_rows(plan: Plan) -> OracleRows:
     )
 
 
-def oracle_logits(hf: Any, plan: Plan, rotary: bool = True) -> Tensor:
+def oracle_logits(hf: Any, plan: Plan) -> Tensor:
     """Logits of the plan's last token by one full forward pass. For learned positions copies stand at their own ids."""
     rows = oracle_rows(plan)
     positions = torch.tensor([rows.positions])
-    if rotary:
+    if hf.config.model_type not in LEARNED_POSITIONS:
         positions = positions - positions.min().clamp(max=0)  # a shift of all ids changes nothing
+    mask = rows.allowed[None, None]
+    if hf.config.model_type in {"bloom", "mpt"}:
+        mask = written_out_alibi(hf, positions, mask)
     with torch.no_grad():
-        out = hf(
-            input_ids=torch.tensor([rows.tokens]),
-            position_ids=positions,
-            attention_mask=rows.allowed[None, None],
-        )
+        out = hf(input_ids=torch.tensor([rows.tokens]), position_ids=positions, attention_mask=mask)
     return out.logits[0, rows.last]
+
+
+def written_out_alibi(hf: Any, positions: Tensor, allowed: Tensor) -> Tensor:
+    """Make a BLOOM or MPT model take its bias from `positions` `[1, S]` instead of from the order of its tokens.
+
+    Returns the mask as the family's own attention wants it: BLOOM adds it, MPT reads what is true as hidden.
+    """
+    heads = hf.config.num_attention_heads
+    if hf.config.model_type == "bloom":
+        slopes = build_alibi_tensor(torch.ones(1, 2, dtype=torch.long), heads, torch.float32)[:, :, 1:]
+        hf.transformer.build_alibi_tensor = lambda mask, heads, dtype: slopes * positions
+        return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    slopes = -build_mpt_alibi_tensor(heads, 2)[:, :, :1]
+    hf.transformer.build_mpt_alibi_tensor = lambda heads, length, device: slopes * positions
+    return ~allowed
 
 
 def make_unit(name: str, text: str, prefix: Unit | None = None, start: int | None = None) -> Unit:

@@ -1,0 +1,96 @@
+"""Model families: how modules of each are placed, how far its position ids go, and why modules cannot be placed.
+
+Reads transformers configurations by attribute; imports nothing of transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cache.errors import ModelError
+
+Placement = Literal["rotary", "absolute", "alibi", "none"]
+"""rotary: anywhere, by rotating queries. alibi: anywhere, by the distance of position ids. absolute: positions are
+learned, so a module is encoded where it stands. none: not at all; such a model reuses exact prefixes only."""
+
+FAMILIES: dict[str, Placement] = {
+    "llama": "rotary",
+    "mistral": "rotary",
+    "qwen2": "rotary",
+    "qwen3": "rotary",
+    "phi3": "rotary",
+    "gemma": "rotary",
+    "gemma2": "rotary",
+    "gemma3_text": "rotary",
+    "gpt_neox": "rotary",
+    "gpt2": "absolute",
+    "opt": "absolute",
+    "bloom": "alibi",
+    "mpt": "alibi",
+}
+"""Placement by transformers' model type, as long as a configuration has nothing that forbids it. A family enters this
+table when the oracle tests cover it."""
+
+STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
+
+POSITION_LIMITS = ("max_position_embeddings", "max_seq_len", "seq_length")
+POSITIONS_OF_BLOOM = 2048
+"""What BLOOM models were trained with; most of their configurations do not say."""
+
+
+def find_placement(config: Any, name: str) -> tuple[Placement, str]:
+    """How modules of a model are placed and, if they are not, one sentence that says why (else it is empty).
+
+    name: the model's, for the message. Raises ModelError for a model that cannot be served at all.
+    """
+    placement = FAMILIES.get(config.model_type)
+    if placement is None:
+        known = ", ".join(sorted(FAMILIES))
+        raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
+    if getattr(config, "use_bidirectional_attention", False):
+        raise ModelError(f"model {name!r} lets tokens see later ones; only causal models can be served")
+    reason = why_not_placeable(config)
+    return ("none", reason) if reason else (placement, "")
+
+
+def why_not_placeable(config: Any) -> str:
+    """Why a module's keys and values depend on more than its own tokens and a shift; empty if they do not."""
+    window = sliding_window(config)
+    if window is not None:
+        return f"attention is limited to a sliding window of {window} tokens"
+    schemes = rope_schemes(config)
+    for scheme in schemes:
+        if (kind := scheme.get("rope_type", "default")) not in STATIC_ROPE:
+            return f"rotary frequencies depend on the length of the prompt (rope type {kind!r})"
+    if len(schemes) > 1:
+        return "layers differ in their rotary frequencies"
+    return ""
+
+
+def usable_positions(config: Any) -> int:
+    """Position ids 0 .. n-1 at which the model works as it was trained to.
+
+    Frequencies that depend on the length of the prompt do not below the length the model was first trained with, so
+    that length is taken as the model's context.
+    """
+    limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
+    for scheme in rope_schemes(config):
+        if scheme.get("rope_type", "default") not in STATIC_ROPE:
+            limit = min(limit, scheme.get("original_max_position_embeddings") or limit)
+    return limit
+
+
+def sliding_window(config: Any) -> int | None:
+    """Keys a query of some layer sees at most, or None if no prompt is long enough for that to matter."""
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if not window or window >= usable_positions(config) or (kinds and "sliding_attention" not in kinds):
+        return None
+    return window
+
+
+def rope_schemes(config: Any) -> list[dict[str, Any]]:
+    """The parameters of each different set of rotary frequencies. Some families have one for each kind of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    by_kind = [scheme for scheme in rope.values() if isinstance(scheme, dict)]
+    return [scheme for i, scheme in enumerate(by_kind or [rope]) if scheme not in by_kind[:i]]
