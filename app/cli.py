@@ -10,15 +10,26 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from app.command import (
+    DataDir,
+    Device,
+    Json,
+    Memory,
+    Model,
+    emit,
+    open_reader,
+    open_service,
+    progress_line,
+    settings_of,
+    whole_numbers,
+)
 from app.errors import DeskError
-from app.settings import Settings, load_settings
+from app.pml_cli import pml
 
 app = typer.Typer(
     add_completion=False,
@@ -30,23 +41,9 @@ bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
 app.add_typer(bench, name="bench")
 app.add_typer(evaluate, name="eval")
+app.add_typer(pml, name="pml")
 
 INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
-
-DataDir = Annotated[
-    str | None,
-    typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False),
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False),
-]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
-Memory = Annotated[
-    str | None,
-    typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def main() -> None:
@@ -67,33 +64,37 @@ def main() -> None:
     except Exception as error:
         if usage := getattr(error, "format_message", None):  # typer's own, of a class it does not export
             fail("usage", usage(), status=2)
-        code = known_error(error)
+        code, details = known_error(error)
         if code is None:
             raise
-        fail(code, str(error))
+        fail(code, str(error), details=details)
     else:
         if status == 130:  # typer turns Ctrl-C into this status, without a word
             fail("interrupted", INTERRUPTED, status=130)
         raise SystemExit(status if isinstance(status, int) else 0)
 
 
-def fail(code: str, message: str, *, status: int = 1) -> None:
-    """Print an error as one line, and as JSON where that was asked for; ends the program."""
+def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> None:
+    """Print an error as one line, and as JSON where that was asked for; ends the program. details: more JSON keys."""
     line = " ".join(message.split())
     if "--json" in sys.argv:
-        print(json.dumps({"error": {"code": code, "message": line}}))
+        print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
     print(f"error: {line}", file=sys.stderr)
     raise SystemExit(status)
 
 
-def known_error(error: Exception) -> str | None:
-    """Code of an error that `cache` or `retrieval` raised on purpose; None for a failure of ours."""
-    from cache.errors import CacheError
+def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
+    """Code, and what else is known, of an error that `cache` or `retrieval` raised on purpose; no code for a failure of
+    ours.
+    """
+    from cache.errors import CacheError, PMLError
     from retrieval.errors import RetrievalError
 
+    if isinstance(error, PMLError):
+        return "pml", {"line": error.line, "column": error.column, "where": error.where, "source": error.source}
     if isinstance(error, CacheError):
-        return type(error).__name__.removesuffix("Error").lower()
-    return "retrieval" if isinstance(error, RetrievalError) else None
+        return type(error).__name__.removesuffix("Error").lower(), {}
+    return "retrieval" if isinstance(error, RetrievalError) else None, {}
 
 
 def explain(error: OSError) -> str:
@@ -102,39 +103,6 @@ def explain(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     cure = ": free some space and run the same command again" if "space" in reason.lower() else ""
     return f"{reason[:1].lower()}{reason[1:]}{where}{cure}"
-
-
-def settings_of(**flags: object) -> Settings:
-    """Settings from file, environment and the flags that were given."""
-    return load_settings({key: value for key, value in flags.items() if value is not None}, os.environ)
-
-
-def emit(document: Any) -> None:
-    """The one JSON document of a command."""
-    print(json.dumps(document, ensure_ascii=False))
-
-
-@contextmanager
-def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
-    """A service that may write: the data folder is locked while it is open."""
-    from app.lock import lock_data_folder
-    from app.service import Service
-
-    with lock_data_folder(settings.data_dir, purpose), Service(settings) as service:
-        yield service
-
-
-@contextmanager
-def open_reader(settings: Settings) -> Iterator[Any]:
-    """A service that only reads, also beside a running desk. Raises DeskError if there is no desk yet."""
-    from app.service import Service
-
-    if not settings.data_dir.is_dir():
-        raise DeskError(
-            f"there is no desk in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
-        )
-    with Service(settings) as service:
-        yield service
 
 
 @app.command()
@@ -186,6 +154,29 @@ def ask(
             emit(answer_json(stream.answer))
         else:
             print_answer(stream.answer)
+
+
+@app.command()
+def batch(
+    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
+    memory: Memory = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Answer many questions, grouped by the passages and beginnings their prompts share."""
+    from app.batch import read_questions
+    from app.reports import batch_json, print_batch, progress_bar
+
+    lines = read_questions(questions)
+    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
+    with open_service(settings, "warmdesk batch") as service, progress_bar() as progress:
+        result = service.batch(lines, lambda done, total: progress("answering", done, total))
+    if as_json:
+        emit(batch_json(result))
+    else:
+        print_batch(result)
 
 
 @app.command()
@@ -319,6 +310,42 @@ def latency(
         emit(result)
 
 
+@bench.command("prompt-cache")
+def prompt_cache(
+    schemas: Annotated[Path, typer.Option("--schemas", help="Folder of the use cases.")] = Path("data/schemas"),
+    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.", min=1)] = 5,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
+    ] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
+    import torch
+
+    from evals.evidence import write_section
+    from evals.use_cases import markdown, measure_use_cases
+
+    settings = settings_of(data_dir=data_dir, model=model)
+    result = measure_use_cases(
+        model=settings.model,
+        converted=settings.models_folder,
+        folder=schemas,
+        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        repeats=repeats,
+        report=progress_line,
+    )
+    section = markdown(result, "warmdesk bench prompt-cache")
+    if write is not None:
+        write_section(write, "prompt-cache", section)
+    if as_json:
+        emit(result)
+    elif write is None:
+        print(section)
+
+
 @evaluate.command()
 def citations(
     data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
@@ -339,14 +366,3 @@ def citations(
             service, data, limit=limit, report=lambda line: print(line, file=sys.stderr, flush=True)
         )
     print(json.dumps(result, indent=None if as_json else 2))
-
-
-def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Numbers of a comma-separated list. Raises DeskError."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise DeskError(f"{flag} is {text!r}: give whole numbers like 512,2048", code="usage")
-    return numbers

@@ -24,7 +24,7 @@ REASONS = {
     "evicted": "It had been read, but was dropped to make room.",
     "document changed": "The document changed after it was read.",
     "model or template changed": "Another model or instruction text was in use when it was read.",
-    "placement": "It had been read for another place in the prompt.",
+    "placement": "It had been read for another place in the prompt, or this model cannot place passages.",
     "too short": "Too short to be worth keeping.",
     "load failed": "The kept copy could not be loaded.",
     "bypassed": "Reuse was switched off for this question.",

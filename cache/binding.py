@@ -8,6 +8,7 @@ refused is refused here, before any compute.
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -57,12 +58,7 @@ def unit_of(layout: Layout, owners: list[Placed], relocatable: bool) -> tuple[Un
     tokenizer's stub, so that their first token is not taken for the beginning of everything.
     """
     last = max(run.start for owner in owners for run in owner.runs)  # nothing sees a slot behind the last text
-    pieces = sorted(
-        (piece.start, piece.tokens)
-        for owner in owners
-        for piece in (*owner.runs, *owner.slots.values())
-        if piece.tokens and piece.start <= last
-    )
+    pieces = sorted((piece.start, piece.tokens) for owner in owners for piece in owner.pieces() if piece.start <= last)
     tokens: list[int] = []
     gaps: list[tuple[int, int]] = []
     at = first = pieces[0][0]
@@ -140,6 +136,8 @@ class Binder:
                         reference.line,
                     )
             self.imported[placed.path] = placed
+            if len(dict(reference.arguments)) < len(reference.arguments):
+                raise self.fail(f"<{reference.module}>: an argument is given twice; remove one", reference.line)
             for name, value in reference.arguments:
                 self.fill(placed, reference, name, value)
             stack.extend((placed, child) for child in reversed(reference.children))
@@ -164,9 +162,9 @@ class Binder:
                 reference.line,
             )
         tokens = run_tokens([Text(text=value)], self.layout.tokenizer)
-        if len(tokens) > len(slot.tokens):
+        if len(tokens) > slot.length:
             raise self.fail(
-                f"<{reference.module}>: argument {name!r} has {len(tokens)} tokens, its slot {len(slot.tokens)}; "
+                f"<{reference.module}>: argument {name!r} has {len(tokens)} tokens, its slot {slot.length}; "
                 "shorten it or raise the parameter's length",
                 reference.line,
             )
@@ -200,27 +198,23 @@ class Binder:
         """Text behind a reference and before another: in the gap behind the module, if it fits."""
         at = self.layout.root.children[reference.module].end
         tokens = run_tokens(run, self.layout.tokenizer)
-        room = self.layout.length - at
-        for start, end in occupied:
-            if end > at:
-                room = min(room, max(start - at, 0))
+        index = bisect(occupied, (at,))
+        before = occupied[index - 1][1] if index else 0
+        behind = occupied[index][0] if index < len(occupied) else self.layout.length
+        room = behind - at if before <= at else 0
         if len(tokens) > room:
             raise self.fail(
                 f"<{reference.module}>: the text behind it has {len(tokens)} tokens, there is room for {room} before "
                 "what comes next; move it to the end of the prompt",
                 reference.line,
             )
-        occupied.append((at, at + len(tokens)))
+        if tokens:
+            insort(occupied, (at, at + len(tokens)))
         return Span(start=at, tokens=tokens)
 
     def occupied(self) -> list[tuple[int, int]]:
-        """Ids taken by own texts and whole slots of what is imported, as (first, behind the last)."""
-        pieces: list[tuple[int, int]] = []
-        for placed in self.imported.values():
-            for run in (*placed.runs, *placed.slots.values()):
-                if run.tokens:
-                    pieces.append((run.start, run.start + len(run.tokens)))
-        return pieces
+        """Ids taken by own texts and whole slots of what is imported, as (first, behind the last), ascending."""
+        return sorted((piece.start, piece.end) for placed in self.imported.values() for piece in placed.pieces())
 
     def module_spans(self) -> Iterator[Span]:
         """Own texts of what is imported, each from its unit, or computed where the schema says so."""

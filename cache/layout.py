@@ -33,10 +33,35 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens of an owner at ids from `start`: a text run, or what fills a parameter's slot while it is encoded."""
+    """A text run of an owner: tokens at ids from `start`."""
 
     start: int
     tokens: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """Id behind the last token."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Ids of a parameter. While its module is encoded, the placeholder stands in them, then filler."""
+
+    start: int
+    length: int
+    placeholder: tuple[int, ...]
+    filler: int
+
+    @property
+    def end(self) -> int:
+        """Id behind the last one."""
+        return self.start + self.length
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What fills it while it is encoded: made on demand, because a slot may be long and unused."""
+        return self.placeholder + (self.filler,) * (self.length - len(self.placeholder))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,13 +77,18 @@ class Placed:
     end: int = 0
     union: int | None = None
     runs: list[Run] = field(default_factory=list)
-    slots: dict[str, Run] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
     children: dict[str, Placed] = field(default_factory=dict)
 
     @property
     def is_cached(self) -> bool:
         """Whether its own text is encoded once and kept."""
         return not isinstance(self.node, Module) or self.node.cached
+
+    def pieces(self) -> Iterator[Run | Slot]:
+        """Text runs and slots that take ids."""
+        yield from self.runs
+        yield from (slot for slot in self.slots.values() if slot.length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +247,7 @@ class Placer:
         if len(placeholder) > parameter.length:
             sizes = f"{len(placeholder)} tokens, the slot {parameter.length}"
             raise mistake(parameter, f"the placeholder has {sizes}; shorten it or raise length")
-        fill = (self.tokenizer.filler,) * (parameter.length - len(placeholder))
-        owner.slots[parameter.name] = Run(self._cursor, placeholder + fill)
+        owner.slots[parameter.name] = Slot(self._cursor, parameter.length, placeholder, self.tokenizer.filler)
         start, self._cursor = self._cursor, self._cursor + parameter.length
         self._item(joined(owner.path, parameter.name), "parameter", start)
 

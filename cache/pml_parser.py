@@ -7,8 +7,8 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 from xml.parsers import expat
@@ -167,8 +167,9 @@ def read(source: str | bytes, reader: Reader[T]) -> T:
     try:
         parser.Parse(source.encode() if isinstance(source, str) else source, True)
     except expat.ExpatError as error:
+        what = expat.ErrorString(error.code).removeprefix("not well-formed ")
         raise PMLError(
-            f"not well-formed: {expat.ErrorString(error.code)}; write &lt; for <, &amp; for & and close every element",
+            f"not well-formed: {what}; write &lt; for <, &amp; for & and close every element",
             where=reader.where,
             line=error.lineno,
             column=error.offset,
@@ -299,7 +300,7 @@ class SchemaReader(Reader[Schema]):
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             self.fail(f"{who} is not UTF-8 text; convert it", frame.line)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # pathlib raises RuntimeError for a loop of links
             reason = getattr(error, "strerror", None) or str(error)
             self.fail(f"{who} cannot be read ({reason}); check the name", frame.line)
         return File(name=name, text=content.strip())
@@ -355,7 +356,7 @@ class PromptReader(Reader[Prompt]):
             )
 
 
-def trimmed(parts: list[Child | Import]) -> tuple[Import | Text | Role, ...]:
+def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:
     """Parts of a prompt, each run of text and turns without whitespace at its outer edges."""
     kept: list[Import | Text | Role] = []
     for index, part in enumerate(parts):
@@ -365,7 +366,7 @@ def trimmed(parts: list[Child | Import]) -> tuple[Import | Text | Role, ...]:
                 text = text.lstrip(SPACE)
             if index == len(parts) - 1 or isinstance(parts[index + 1], Import):
                 text = text.rstrip(SPACE)
-            part = Text(text=text)
+            part = replace(part, text=text)
         assert isinstance(part, Import | Text | Role)
         kept.append(part)
     return tuple(kept)

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import accumulate
+from xml.parsers import expat
 
 from cache.errors import PMLError
 from cache.pml import ROLES, Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
 
 NAME = re.compile(r"[^\W\d][\w.-]*")
 RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
+MAX_SLOT = 1_000_000
+"""Ids of one parameter: more than any model has."""
 
 
 def element(node: Node) -> str:
@@ -40,21 +44,23 @@ class Scope:
 
 @dataclass(slots=True)
 class Rules:
-    """State of one check: owners from the root to here, and the union of every module path."""
+    """State of one check: owners from the root to here, and all modules so far."""
 
     scopes: list[Scope] = field(default_factory=list)
     parents: list[Node] = field(default_factory=list)
     modules: dict[str, Module] = field(default_factory=dict)
     """Modules by path."""
-    unions: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
-    """Path of a module: the unions it is in, outermost first, each with the member that leads to it."""
-    open_unions: list[tuple[int, str]] = field(default_factory=list)
+    members: dict[str, int] = field(default_factory=dict)
+    """The union, numbered through the schema, of every module that is a member of one, by path."""
+    open_unions: list[int] = field(default_factory=list)
+    num_unions: int = 0
+    open_roles: int = 0
     scaffolds: list[Scaffold] = field(default_factory=list)
 
     def enter(self, node: Node) -> None:
         """Check a node in its place. Raises PMLError."""
         if self.parents:
-            check_place(node, self.parents)
+            check_place(node, self.parents, in_role=self.open_roles > 0)
         match node:
             case Schema():
                 check_name(node, node.name)
@@ -63,13 +69,18 @@ class Rules:
                 self.enter_module(node)
             case Parameter():
                 check_name(node, node.name)
-                if node.length < 0:
-                    raise mistake(node, f"length is {node.length}; give a whole number of tokens, 0 or more")
+                check_name_of_tag(node, node.name)
+                if not 0 <= node.length <= MAX_SLOT:
+                    raise mistake(node, f"length is {node.length}; give a whole number of tokens, 0 to {MAX_SLOT}")
                 if node.name in self.scopes[-1].parameters:
                     raise mistake(node, f"a second parameter {node.name!r} in one module; rename one of them")
                 self.scopes[-1].parameters.add(node.name)
             case Union():
-                check_union(node)
+                check_union(node, owner_of(self.parents))
+                self.open_unions.append(self.num_unions)
+                self.num_unions += 1
+            case Role():
+                self.open_roles += 1
             case Scaffold():
                 self.scaffolds.append(node)
             case _:
@@ -79,6 +90,7 @@ class Rules:
     def enter_module(self, module: Module) -> None:
         """Open a module's scope."""
         check_name(module, module.name)
+        check_name_of_tag(module, module.name)
         if module.name in RESERVED:
             raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
         scope = self.scopes[-1]
@@ -87,10 +99,9 @@ class Rules:
             raise mistake(module, f"a second module {module.name!r} in {place}; rename one of them")
         scope.modules.add(module.name)
         path = f"{scope.path}/{module.name}" if scope.path else module.name
-        if isinstance(parent := self.parents[-1], Union):
-            self.open_unions.append((id(parent), path))
+        if isinstance(self.parents[-1], Union):
+            self.members[path] = self.open_unions[-1]
         self.modules[path] = module
-        self.unions[path] = tuple(self.open_unions)
         self.scopes.append(Scope(path))
 
     def leave(self, node: Node) -> None:
@@ -98,7 +109,9 @@ class Rules:
         self.parents.pop()
         if isinstance(node, Module | Schema):
             self.scopes.pop()
-        if isinstance(node, Module) and isinstance(self.parents[-1], Union):
+        if isinstance(node, Role):
+            self.open_roles -= 1
+        if isinstance(node, Union):
             self.open_unions.pop()
 
     def check_scaffold(self, node: Scaffold) -> None:
@@ -107,13 +120,14 @@ class Rules:
             raise mistake(node, f"modules={' '.join(node.modules)!r}: name at least two different modules")
         chosen: dict[int, str] = {}
         for path in node.modules:
-            if path not in self.unions:
+            if path not in self.modules:
                 raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
             if not self.modules[path].cached:
                 raise mistake(node, f"module {path!r} has cache='false', it is never encoded; take it out of the set")
-            for union, member in self.unions[path]:
-                if chosen.setdefault(union, member) != member:
-                    raise mistake(node, f"{chosen[union]!r} and {member!r} exclude each other; no prompt imports both")
+            for way in accumulate(path.split("/"), "{}/{}".format):  # the path and all that lead to it
+                union = self.members.get(way)
+                if union is not None and chosen.setdefault(union, way) != way:
+                    raise mistake(node, f"{chosen[union]!r} and {way!r} exclude each other; no prompt imports both")
 
 
 def check_schema(schema: Schema) -> None:
@@ -128,8 +142,13 @@ def check_schema(schema: Schema) -> None:
         rules.check_scaffold(scaffold)
 
 
-def check_union(union: Union) -> None:
-    """A union's scaffold is a member that is encoded. Raises PMLError."""
+def owner_of(parents: list[Node]) -> Schema | Module:
+    """The module or schema whose text stands between these open elements."""
+    return next(parent for parent in reversed(parents) if isinstance(parent, Module | Schema))
+
+
+def check_union(union: Union, owner: Schema | Module) -> None:
+    """A union's scaffold is a member that is encoded, and so is the text around it. Raises PMLError."""
     if union.scaffold is None:
         return
     member = next((m for m in union.members if m.name == union.scaffold), None)
@@ -137,21 +156,33 @@ def check_union(union: Union) -> None:
         raise mistake(union, f"scaffold {union.scaffold!r} is not a member; name one of its modules")
     if not member.cached:
         raise mistake(union, f"scaffold {union.scaffold!r} has cache='false', it is never encoded; name another")
+    if isinstance(owner, Module) and not owner.cached:
+        raise mistake(
+            union, f"module {owner.name!r} around it has cache='false', it is never encoded; leave scaffold out"
+        )
 
 
-def check_place(node: Node, parents: list[Node]) -> None:
+def check_place(node: Node, parents: list[Node], *, in_role: bool) -> None:
     """Whether a node may stand where it stands. Raises PMLError."""
     if isinstance(node, Scaffold) and not isinstance(parents[-1], Schema):
         raise mistake(node, "a scaffold stands directly in the schema; move it there")
-    if isinstance(node, Role) and any(isinstance(p, Role) for p in parents):
+    if isinstance(node, Role) and in_role:
         raise mistake(node, "chat turns do not nest; close the one around it first")
-    if isinstance(node, Parameter):
-        owner = next(p for p in reversed(parents) if isinstance(p, Module | Schema))
-        if isinstance(owner, Schema):
-            raise mistake(node, "a parameter belongs in a module; put one around it")
+    if isinstance(node, Parameter) and isinstance(owner_of(parents), Schema):
+        raise mistake(node, "a parameter belongs in a module; put one around it")
 
 
 def check_name(node: Schema | Module | Parameter, name: str) -> None:
     """Raises PMLError for a name that is not one."""
     if not NAME.fullmatch(name):
         raise mistake(node, f"{name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
+
+
+def check_name_of_tag(node: Module | Parameter, name: str) -> None:
+    """A prompt writes the name as an element or attribute, so XML must know its letters. Raises PMLError."""
+    if name.isascii():
+        return
+    try:
+        expat.ParserCreate("utf-8").Parse(f"<{name}/>", True)
+    except expat.ExpatError:
+        raise mistake(node, f"{name!r} has a letter that XML does not allow in names; choose another name") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from cache.pml import Child, Import, Module, Node, Parameter, Prompt, Role, Scaffold, Schema, Text, Union, walk
-from cache.pml_parser import tidy
+from cache.pml_parser import tidy, trimmed
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -35,7 +36,9 @@ def write_schema(schema: Schema) -> str:
 
 
 def write_prompt(prompt: Prompt) -> str:
-    """A prompt as XML. Raises ValueError as `write_schema`."""
+    """A prompt as XML. Raises ValueError as `write_schema`, and for whitespace that reading would drop."""
+    if trimmed(prompt.parts) != prompt.parts or any(tidy(text) != text for text in own_texts(prompt.parts)):
+        raise ValueError("PML cannot say whitespace at the edges of a prompt's text")
     parts = [f"<prompt schema={attribute(prompt.schema)}>"]
     stack: list[Import | Text | Role | str] = list(reversed(prompt.parts))
     while stack:
@@ -74,7 +77,7 @@ def start_tag(node: Node) -> str:
                     raise ValueError(f"module {node.name!r} has a conditioning prefix, which PML cannot say")
                 if not node.cached:
                     attributes["cache"] = "false"
-            if any(tidy(text) != text for text in own_texts(node)):
+            if any(tidy(text) != text for text in own_texts(node.children)):
                 attributes["xml:space"] = "preserve"
         case Parameter():
             attributes |= {"name": node.name, "length": str(node.length)}
@@ -90,12 +93,12 @@ def start_tag(node: Node) -> str:
     return tag(node) + "".join(f" {name}={attribute(value)}" for name, value in attributes.items())
 
 
-def own_texts(owner: Schema | Module) -> list[str]:
-    """Pieces of text of an owner and of the turns in it."""
-    children: list[Child] = []
-    for child in owner.children:
-        children.extend(child.children if isinstance(child, Role) else (child,))
-    return [child.text for child in children if isinstance(child, Text)]
+def own_texts(children: Sequence[Child | Import]) -> list[str]:
+    """Pieces of text directly among children of an owner and in the turns among them."""
+    pieces: list[Child | Import] = []
+    for child in children:
+        pieces.extend(child.children if isinstance(child, Role) else (child,))
+    return [piece.text for piece in pieces if isinstance(piece, Text)]
 
 
 def characters(text: Text) -> str:

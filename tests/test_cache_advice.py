@@ -1,0 +1,77 @@
+"""What breaks reuse, found and priced."""
+
+from __future__ import annotations
+
+import pytest
+
+from cache.advice import advise_prompt, advise_prompts, advise_schema, advise_text, volatile
+from cache.layout import lay_out
+from cache.pml_parser import parse_prompt, parse_schema
+from cache.text_runs import WordTokenizer
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("on 2026-11-21 it", "a date ('2026-11-21')"),
+        ("on 21.11.2026 it", "a date ('21.11.2026')"),
+        ("on November 21, 2026 it", "a date ('November 21, 2026')"),
+        ("on 21 November 2026 it", "a date ('21 November 2026')"),
+        ("at 10:33 it", "a time of day ('10:33')"),
+        ("id 123e4567-e89b-12d3-a456-426614174000 is", "an identifier ('123e4567-e89b-12d3-a456-426614174000')"),
+        ("trace 0af7651916cd43dd8448eb211c80319c x", "an identifier ('0af7651916cd43dd8448eb211c80319c')"),
+        ("from ann@example.org here", "an e-mail address ('ann@example.org')"),
+        ("order 123456789 is", "a long number ('123456789')"),
+    ],
+)
+def test_what_usually_changes_is_found(text: str, what: str) -> None:
+    assert [found for _, found in volatile(text)] == [what]
+
+
+@pytest.mark.parametrize("text", ["Returns take 30 days.", "Call 555 0199.", "It costs 4.95 in 2026.", "a/b 1.2.3"])
+def test_ordinary_numbers_are_left_alone(text: str) -> None:
+    assert list(volatile(text)) == []
+
+
+def test_a_plain_prompt_loses_what_stands_behind_the_first_change() -> None:
+    advice = advise_text("one two\nthree 2026-11-21 four\nfive 10:33", WordTokenizer())
+    assert (advice.tokens, advice.reusable) == (7, 3)
+    assert [(f.line, f.tokens) for f in advice.findings] == [(2, 4), (3, 1)]
+
+
+def test_many_prompts_show_where_they_part_and_what_they_have_in_common_behind() -> None:
+    prompts = [f"You help.\nToday is day {n}.\nRules one two three.\nQuestion {n}?" for n in range(4)]
+    advice = advise_prompts(prompts, WordTokenizer())
+    assert (advice.prompts, advice.tokens, advice.reusable) == (4, 4 * 12, 3 * 2)
+    (finding,) = advice.findings
+    assert (finding.line, finding.tokens) == (2, 3 * 4)
+    assert "'Today is day" in finding.what
+
+
+def test_stable_parts_first_leave_nothing_to_say() -> None:
+    prompts = [f"You help.\nRules one two three.\nToday is day {n}.\nQuestion {n}?" for n in range(4)]
+    advice = advise_prompts(prompts, WordTokenizer())
+    assert advice.findings == ()
+    assert advice.reusable == 3 * 6
+
+
+def test_a_schema_is_told_what_is_computed_anew() -> None:
+    schema = parse_schema(
+        '<schema name="s">before it<module name="now" cache="false">a b c d</module>\n'
+        '<module name="news">on 2026-11-21</module><module name="fine">f</module>after</schema>'
+    )
+    advice = advise_schema(lay_out(schema, WordTokenizer()))
+    assert (advice.tokens, advice.reusable) == (10, 6)
+    assert [(f.line, f.tokens, f.what.split(" ")[0:2]) for f in advice.findings] == [
+        (1, 4, ["module", "'now'"]),
+        (1, 3, ["the", "schema's"]),
+        (2, 2, ["module", "'news'"]),
+    ]
+
+
+def test_long_text_of_a_prompt_wants_to_be_a_module() -> None:
+    long = " ".join(["word"] * 100)
+    advice = advise_prompt(parse_prompt(f'<prompt schema="s"><a/>\n<user>{long}</user></prompt>'), WordTokenizer())
+    assert [(f.line, f.tokens) for f in advice.findings] == [(2, 100)]
+    assert (advice.tokens, advice.reusable) == (100, 0)
+    assert advise_prompt(parse_prompt('<prompt schema="s">short</prompt>'), WordTokenizer()).findings == ()
