@@ -113,6 +113,36 @@ def _miss(row: MissRow, now: datetime) -> str:
     )
 
 
+def prefixes_html(overview: Overview) -> str:
+    """The beginnings that later prompts shared, what saved most first."""
+    head = "<h2>Beginnings that prompts shared</h2>"
+    if not overview.prefixes:
+        quiet = '<p class="wd-quiet">None since the start: no prompt went on from another one yet.</p>'
+        return f'<section class="wd-panel">{head}{quiet}</section>'
+    rows = "".join(
+        f'<tr><td dir="auto">{escape(row.text)}</td><td class="wd-num">{count(row.tokens)}</td>'
+        f'<td class="wd-num">{count(row.hits)}</td><td class="wd-num">{count(row.saved)}</td></tr>'
+        for row in overview.prefixes
+    )
+    return (
+        f'<section class="wd-panel">{head}<p class="wd-quiet">Since the start; each with the words it goes on with, '
+        'its length from the beginning of the prompt, and what it saved.</p><div class="wd-scroll-x" tabindex="0" '
+        'role="region" aria-label="Shared beginnings"><table class="wd-table"><thead><tr><th scope="col">Text</th>'
+        '<th scope="col" class="wd-num">Tokens</th><th scope="col" class="wd-num">Uses</th>'
+        f'<th scope="col" class="wd-num">Tokens saved</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
+    )
+
+
+def _reasons(overview: Overview) -> str:
+    """Why, over all answers: one line a reason."""
+    rows = "".join(
+        f'<li><b class="wd-reason-name">{escape(row.reason)}</b><span>{escape(reason_words(row.reason))}</span>'
+        f"<em>{count(row.misses, 'passage')}, {count(row.tokens, 'token')}</em></li>"
+        for row in overview.reasons
+    )
+    return f'<ul class="wd-reasons">{rows}</ul>' if rows else ""
+
+
 def misses_html(overview: Overview, now: datetime) -> str:
     """Passages that had to be read while a customer waited, and why."""
     head = "<h2>Passages read while someone waited</h2>"
@@ -121,8 +151,8 @@ def misses_html(overview: Overview, now: datetime) -> str:
         return f'<section class="wd-panel">{head}{quiet}</section>'
     rows = "".join(_miss(row, now) for row in overview.misses[:SHOWN_MISSES])
     return (
-        f'<section class="wd-panel">{head}<p class="wd-quiet">The latest {SHOWN_MISSES} at most, each with '
-        "its cause.</p>"
+        f'<section class="wd-panel">{head}{_reasons(overview)}'
+        f'<p class="wd-quiet">The latest {SHOWN_MISSES} at most, each with its cause.</p>'
         '<div class="wd-scroll-x" tabindex="0" role="region" aria-label="Missed passages"><table '
         'class="wd-table"><thead><tr>'
         '<th scope="col">When</th><th scope="col">Passage</th><th scope="col" class="wd-num">Tokens</th>'

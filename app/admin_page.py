@@ -14,22 +14,22 @@ from typing import Any
 import gradio as gr
 import pandas as pd  # type: ignore[import-untyped]
 
-from app.admin_html import header_html, memory_html, misses_html, tiles_html, welcome_html
+from app.admin_html import header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
 from app.answers import AnswerPoint, Overview
 from app.desk import Desk
 from app.formatting import ago, short_path, utc
 from app.reuse_html import SOURCES
 
 REFRESH_S = 5.0
-COLUMNS = ("Document", "Passage", "Tokens", "Size (MiB)", "Kept in", "Uses", "Last use")
+COLUMNS = ("Document", "Passage", "Tokens", "Size (MiB)", "Kept in", "Uses", "Missed", "Tokens saved", "Last use")
 _BINS = ((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", "%-d %b %H:%M"))
 _LONG = ("6h", "%-d %b")
 _KINDS = {"Reused": "#2f7d6b", "Read now": "#d08a5b"}
 
 
 def module_rows(overview: Overview, now: datetime) -> list[list[object]]:
-    """The module table, most used first."""
-    rows = sorted(overview.modules, key=lambda row: (-row.hits, row.document, row.passage))
+    """The module table, what saved most first."""
+    rows = sorted(overview.modules, key=lambda row: (-row.saved, row.document, row.passage))
     return [
         [
             short_path(row.document),
@@ -38,6 +38,8 @@ def module_rows(overview: Overview, now: datetime) -> list[list[object]]:
             round(row.num_bytes / 2**20, 1),
             "Not kept" if row.tier == "none" else SOURCES.get(row.tier, row.tier),
             row.hits,
+            row.misses,
+            row.saved,
             ago(row.last_used, now),
         ]
         for row in rows
@@ -94,6 +96,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
             welcome_html(overview),
             tiles_html(overview) if overview.answers else "",
             memory_html(overview) if overview.tier_bytes else "",
+            prefixes_html(overview) if overview.answers else "",
             misses_html(overview, now) if overview.answers else "",
         )
         if current == seen:
@@ -146,13 +149,13 @@ def build_admin(desk: Desk) -> gr.Blocks:
                         colors_in_legend=[],
                         **plot,
                     )
-            memory, misses = part("wd-memory"), part("wd-misses")
+            memory, prefixes, misses = part("wd-memory"), part("wd-prefixes"), part("wd-misses")
             with gr.Column(visible=False, elem_classes="wd-panel", elem_id="wd-modules") as table:
                 gr.HTML("<h2>Passages the model has read</h2>", apply_default_css=False)
                 modules = gr.Dataframe(
                     headers=list(COLUMNS),
-                    datatype=["str", "str", "number", "number", "str", "number", "str"],
-                    column_widths=["23%", "27%", "9%", "10%", "12%", "7%", "12%"],
+                    datatype=["str", "str", *["number"] * 2, "str", *["number"] * 3, "str"],
+                    column_widths=["20%", "22%", "8%", "9%", "11%", "6%", "7%", "8%", "9%"],
                     wrap=True,  # long headings must not push the numbers out of sight
                     interactive=False,
                     show_search="search",
@@ -162,7 +165,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
                     elem_id="wd-module-table",
                 )
         seen = gr.State("")
-        outputs = [header, welcome, tiles, memory, misses, plots, tokens, latency, table, modules, seen]
+        outputs = [header, welcome, tiles, memory, prefixes, misses, plots, tokens, latency, table, modules, seen]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         blocks.load(refresh, [seen], outputs, **quiet)
         gr.Timer(REFRESH_S).tick(refresh, [seen], outputs, **quiet)

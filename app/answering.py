@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from app.answer_rows import AnswerDetails, ModuleDetails
@@ -34,16 +34,26 @@ STOPPED = "The answer was stopped before its end."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a question needs from the documents. found: passages with scores, best first; none, and no plan, if nothing
+    is close enough. in_prompt: every passage of the prompt by its module's name.
+    """
+
+    found: Sequence[tuple[StoredPassage, float]]
+    in_prompt: dict[str, StoredPassage]
+    plan: Plan | None
+    retrieve_ms: float
+    notice: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A question on its way to the engine."""
 
     started: float
     conversation_id: str
     question_id: str
-    found: Sequence[tuple[StoredPassage, float]]
-    in_prompt: dict[str, StoredPassage]
-    retrieve_ms: float
-    notice: str | None = None
+    prepared: Prepared
 
 
 class Answering:
@@ -64,36 +74,46 @@ class Answering:
     def ask(self, question: str, conversation_id: str | None, reuse: Reuse) -> Stream:
         """Retrieve, plan and submit. Raises DeskError for a question that cannot be asked."""
         started = time.perf_counter()
-        question = self._checked(question)
+        question = self.checked(question)
         past = [] if conversation_id is None else self.history.past(conversation_id)
         if conversation_id is not None and not past:
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
+        prepared = self.prepare(question, past)
+        asked = Asked(started=started, conversation_id=conversation_id, question_id=question_id, prepared=prepared)
+        if prepared.plan is None:
+            return Stream(self, asked, None)
+        return Stream(self, asked, self.engine.submit(self.request(prepared.plan, reuse, conversation_id)))
+
+    def prepare(self, question: str, past: Sequence[PastMessage]) -> Prepared:
+        """Retrieve and plan; nothing is computed or recorded. Raises DeskError if the prompt does not fit."""
+        started = time.perf_counter()
         found = self._retrieve(question, past)
         retrieve_ms = (time.perf_counter() - started) * 1e3
-        asked = Asked(
-            started=started,
-            conversation_id=conversation_id,
-            question_id=question_id,
-            found=found,
-            in_prompt={},
-            retrieve_ms=retrieve_ms,
-        )
         if not found or max(score for _, score in found) < self.settings.refuse_below:
-            return Stream(self, replace(asked, found=()), None)
+            return Prepared(found=(), in_prompt={}, plan=None, retrieve_ms=retrieve_ms)
         turns, in_prompt = self._turns(past, found, question)
         plan, dropped = self._fit(turns)
-        asked = replace(asked, in_prompt=in_prompt, notice=OLDER_TURNS_LEFT_OUT if dropped else None)
+        return Prepared(
+            found=found,
+            in_prompt=in_prompt,
+            plan=plan,
+            retrieve_ms=retrieve_ms,
+            notice=OLDER_TURNS_LEFT_OUT if dropped else None,
+        )
+
+    def request(self, plan: Plan, reuse: Reuse, session: str | None) -> Request:
+        """A request with the desk's settings for answers."""
         sampling = Sampling(
             max_tokens=self.settings.answer_tokens,
             temperature=self.settings.temperature,
             repetition_penalty=self.settings.repetition_penalty,
         )
-        request = Request(plan=plan, sampling=sampling, reuse=reuse, session=conversation_id)
-        return Stream(self, asked, self.engine.submit(request))
+        return Request(plan=plan, sampling=sampling, reuse=reuse, session=session)
 
-    def _checked(self, question: str) -> str:
+    def checked(self, question: str) -> str:
+        """The question without space around it. Raises DeskError for one that cannot be asked."""
         question = question.strip()
         limit = self.settings.max_question_chars
         if not question:
@@ -199,8 +219,8 @@ class Stream:
             self._record(finished(completion, self._asked), completion)
 
     def _record(self, answer: Answer, completion: Completion | None = None) -> None:
-        in_prompt = self._asked.in_prompt
-        passages = {p.label + p.document: p.id for p, _ in self._asked.found}
+        in_prompt = self._asked.prepared.in_prompt
+        passages = {p.label + p.document: p.id for p, _ in self._asked.prepared.found}
         details = AnswerDetails(
             question_id=self._asked.question_id,
             finish_reason="refused" if completion is None else completion.finish_reason,
@@ -222,9 +242,9 @@ class Stream:
 
 def finished(completion: Completion, asked: Asked) -> Answer:
     """The answer of a completion."""
-    citations: tuple[Citation, ...] = tuple(citation for _, citation in cite(completion.text, asked.found))
+    citations: tuple[Citation, ...] = tuple(citation for _, citation in cite(completion.text, asked.prepared.found))
     usage, timings = completion.usage, completion.timings
-    notices = [{"length": CUT, "cancelled": STOPPED}.get(completion.finish_reason), asked.notice]
+    notices = [{"length": CUT, "cancelled": STOPPED}.get(completion.finish_reason), asked.prepared.notice]
     return Answer(
         answer=completion.text.strip(),
         refused=False,
@@ -242,7 +262,7 @@ def finished(completion: Completion, asked: Asked) -> Answer:
         modules=tuple(
             UsedModule(
                 id=use.key,
-                document=asked.in_prompt[use.name].document if use.name in asked.in_prompt else "",
+                document=asked.prepared.in_prompt[use.name].document if use.name in asked.prepared.in_prompt else "",
                 tokens=use.tokens,
                 position=use.position,
                 source=use.source,
@@ -251,10 +271,10 @@ def finished(completion: Completion, asked: Asked) -> Answer:
             for use in completion.modules
         ),
         timings=AnswerTimings(
-            retrieve=round(asked.retrieve_ms, 3),
+            retrieve=round(asked.prepared.retrieve_ms, 3),
             load=round(timings.load, 3),
             prefill=round(timings.prefill, 3),
-            ttft=round(asked.retrieve_ms + timings.ttft, 3),
+            ttft=round(asked.prepared.retrieve_ms + timings.ttft, 3),
             total=round((time.perf_counter() - asked.started) * 1e3, 3),
         ),
         policy="exact" if completion.exact else "fast",
@@ -266,7 +286,7 @@ def finished(completion: Completion, asked: Asked) -> Answer:
 def refusal(text: str, asked: Asked) -> Answer:
     """The fixed answer when no passage is close enough: no model, no citations."""
     total = round((time.perf_counter() - asked.started) * 1e3, 3)
-    retrieve = round(asked.retrieve_ms, 3)
+    retrieve = round(asked.prepared.retrieve_ms, 3)
     return Answer(
         answer=text,
         refused=True,

@@ -107,7 +107,9 @@ class ConversationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """A module as the dashboard shows it. tier: device, disk, or none (not encoded)."""
+    """A module as the dashboard shows it. tier: device, disk, or none (not encoded). hits: prompts that found it
+    encoded; misses: prompts for which it had to be computed.
+    """
 
     id: str
     document: str
@@ -117,6 +119,12 @@ class ModuleRow:
     tier: str
     hits: int
     last_used: datetime | None
+    misses: int = 0
+
+    @property
+    def saved(self) -> int:
+        """Tokens that prompts did not compute because of it."""
+        return self.hits * self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +137,28 @@ class MissRow:
     tokens: int
     reason: str
     question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonRow:
+    """How often modules had to be computed for one reason, and their tokens."""
+
+    reason: str
+    misses: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixRow:
+    """A beginning that later prompts shared. text: the first words of its last run.
+
+    tokens: its length from the prompt's beginning; hits: prompts that began with it; saved: tokens its last run saved.
+    """
+
+    text: str
+    tokens: int
+    hits: int
+    saved: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +191,8 @@ class Overview:
     tier_capacity: dict[str, int] = field(default_factory=dict)
     evictions: dict[str, int] = field(default_factory=dict)
     modules: tuple[ModuleRow, ...] = ()
+    prefixes: tuple[PrefixRow, ...] = ()
+    reasons: tuple[ReasonRow, ...] = ()
     misses: tuple[MissRow, ...] = ()
     points: tuple[AnswerPoint, ...] = ()
     model: str = ""

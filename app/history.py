@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from app import statistics, tables
 from app.answer_rows import AnswerDetails, message_row, turn
-from app.answers import Answer, AnswerPoint, ConversationSummary, MissRow, Turn
+from app.answers import Answer, AnswerPoint, ConversationSummary, MissRow, ReasonRow, Turn
 from app.database import Database
 from app.errors import DeskError
 from app.statistics import ModuleHits, Sums
@@ -168,6 +168,11 @@ class History:
         """The latest modules that had to be computed, latest first."""
         with self._database.read() as session:
             return statistics.misses(session, limit)
+
+    def miss_reasons(self) -> list[ReasonRow]:
+        """Why modules had to be computed, the most expensive reason first."""
+        with self._database.read() as session:
+            return statistics.miss_reasons(session)
 
     def module_hits(self) -> dict[str, ModuleHits]:
         """How often every module was used, by key."""

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from app.answers import ModuleRow, Overview
+from app.answers import ModuleRow, Overview, PrefixRow
 from app.history import History
 from app.library import Library
 from app.prompting import SYSTEM
 from app.reuse_html import SYSTEM_TEXT
 from cache.disk import Header
 from cache.engine import Engine
+from cache.store import PrefixUse
+
+SHOWN_PREFIXES = 10
+PREFIX_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class Tiers:
     num_bytes: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
     evictions: dict[str, int] = field(default_factory=dict)
+    prefixes: tuple[PrefixRow, ...] = ()
 
 
 def tiers_of(engine: Engine) -> Tiers:
@@ -55,7 +60,14 @@ def tiers_of(engine: Engine) -> Tiers:
         num_bytes=num_bytes,
         capacity=capacity,
         evictions=evictions,
+        prefixes=tuple(prefix_row(engine, use) for use in engine.call(lambda store: store.prefix_uses(SHOWN_PREFIXES))),
     )
+
+
+def prefix_row(engine: Engine, use: PrefixUse) -> PrefixRow:
+    """A prefix with the words its last run begins with."""
+    text = " ".join(engine.model.tokenizer.decode(use.tokens[:PREFIX_TOKENS]).split())
+    return PrefixRow(text=text, tokens=use.num_tokens, hits=use.hits, saved=use.saved)
 
 
 def summarise(library: Library, history: History, tiers: Tiers, *, model: str, device: str) -> Overview:
@@ -77,6 +89,8 @@ def summarise(library: Library, history: History, tiers: Tiers, *, model: str, d
         tier_capacity=tiers.capacity,
         evictions=tiers.evictions,
         modules=tuple(module_rows(library, history, tiers)),
+        prefixes=tiers.prefixes,
+        reasons=tuple(history.miss_reasons()),
         misses=tuple(history.misses()),
         points=tuple(history.points()),
         model=model,
@@ -85,7 +99,7 @@ def summarise(library: Library, history: History, tiers: Tiers, *, model: str, d
 
 
 def module_rows(library: Library, history: History, tiers: Tiers) -> Iterable[ModuleRow]:
-    """Every encoded module in its fastest tier, most used first."""
+    """Every encoded module in its fastest tier, what saved most first."""
     headers = {header.key: ("disk", header) for header in tiers.disk}
     headers |= {header.key: ("device", header) for header in tiers.device}
     labels = library.module_labels(list(headers))
@@ -102,7 +116,8 @@ def module_rows(library: Library, history: History, tiers: Tiers) -> Iterable[Mo
                 num_bytes=header.num_tokens * tiers.bytes_per_token.get(key, 0),
                 tier=tier,
                 hits=0 if used is None else used.hits,
+                misses=0 if used is None else used.misses,
                 last_used=None if used is None else used.last_used,
             )
         )
-    return sorted(rows, key=lambda row: (-row.hits, row.document, row.passage))
+    return sorted(rows, key=lambda row: (-row.saved, row.document, row.passage))

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from app.answers import Answer, Overview
+from app.batch import BatchResult
 from app.doctor import Check
 from app.formatting import size
 from app.ingestion import IngestReport
@@ -23,7 +24,7 @@ from app.ingestion import Progress as Report
 from app.reuse_html import reuse_line
 from app.stored import StoredDocument
 
-STAGES = {"reading": "Reading documents", "encoding": "Encoding passages"}
+STAGES = {"reading": "Reading documents", "encoding": "Encoding passages", "answering": "Answering"}
 
 
 @contextmanager
@@ -110,6 +111,39 @@ def print_answer(answer: Answer) -> None:
     print(f"conversation {answer.conversation_id}")
 
 
+def batch_json(result: BatchResult) -> dict[str, Any]:
+    """The document of `batch`."""
+    return {
+        "answers": [
+            {"id": question.id, "question": question.question, **answer_json(answer)}
+            for question, answer in zip(result.questions, result.answers, strict=True)
+        ],
+        "groups": [list(members) for members in result.groups],
+        "tokens": {
+            "prompt": sum(answer.usage.prompt_tokens for answer in result.answers),
+            "computed": sum(answer.usage.computed for answer in result.answers),
+            "computed_cold_ungrouped": result.cold_ungrouped,
+            "computed_cold_grouped": result.cold_grouped,
+        },
+        "seconds": result.seconds,
+    }
+
+
+def print_batch(result: BatchResult) -> None:
+    """The answers, then what was computed."""
+    for question, answer in zip(result.questions, result.answers, strict=True):
+        print(f"{question.id}  {question.question}\n    {answer.answer}")
+        if answer.citations:
+            print(f"    from {answer.citations[0].document}")
+    tokens = batch_json(result)["tokens"]
+    print(f"{len(result.answers)} answers in {len(result.groups)} groups, {result.seconds:.1f} s")
+    print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
+    print(
+        f"from a cold start it would be {result.cold_ungrouped:,} in the order of the file, "
+        f"{result.cold_grouped:,} grouped"
+    )
+
+
 def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
     """The document of `documents`."""
     return {
@@ -162,6 +196,13 @@ def print_overview(overview: Overview) -> None:
         print(f"first token: median {overview.ttft_ms_median:.0f} ms")
     for tier, used in overview.tier_bytes.items():
         print(f"{tier}: {size(used)} of {size(overview.tier_capacity[tier])}")
+    for module in overview.modules[:5]:
+        if module.hits:
+            print(f"saved {module.saved:,} tokens: {module.document} {module.passage} ({module.hits} uses)")
+    for prefix in overview.prefixes[:5]:
+        print(f"saved {prefix.saved:,} tokens: beginning ... {prefix.text!r} ({prefix.hits} uses)")
+    for reason in overview.reasons:
+        print(f"missed {reason.misses} modules, {reason.tokens:,} tokens: {reason.reason}")
     for miss in overview.misses[:10]:
         print(f"computed {miss.tokens} tokens of {miss.passage}: {miss.reason}")
 

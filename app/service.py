@@ -7,7 +7,7 @@ ahead of the first question. Close it to finish writing modules and to release t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ import torch
 
 from app.answering import Answering, Stream
 from app.answers import ConversationSummary, Overview, Turn
+from app.batch import BatchQuestion, BatchResult, run_batch
 from app.database import open_database
 from app.desk import Feedback
 from app.errors import DeskError
@@ -152,6 +153,10 @@ class Service:
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         return self._answering.ask(question, conversation_id, cast("Reuse", reuse))
+
+    def batch(self, questions: Sequence[BatchQuestion], report: Callable[[int, int], None]) -> BatchResult:
+        """Answer many questions; see `app.batch`."""
+        return run_batch(self._answering, questions, report)
 
     def conversations(self, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations."""

@@ -14,7 +14,7 @@ from math import ceil
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.answers import AnswerPoint, MissRow
+from app.answers import AnswerPoint, MissRow, ReasonRow
 from app.tables import Conversation, Message, ModuleUse, Timings, Usage
 
 
@@ -114,6 +114,14 @@ def misses(session: Session, limit: int) -> list[MissRow]:
         .limit(limit)
     )
     return [MissRow(**row._mapping) for row in session.execute(query)]
+
+
+def miss_reasons(session: Session) -> list[ReasonRow]:
+    """Why modules had to be computed, over all stored answers, the most expensive reason first."""
+    tokens = func.sum(ModuleUse.tokens)
+    query = select(ModuleUse.miss_reason, func.count(), tokens).where(ModuleUse.miss_reason.is_not(None))
+    rows = session.execute(query.group_by(ModuleUse.miss_reason).order_by(tokens.desc()))
+    return [ReasonRow(reason=reason or "", misses=number, tokens=total) for reason, number, total in rows]
 
 
 def module_hits(session: Session) -> dict[str, ModuleHits]:

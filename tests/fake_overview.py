@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
-from app.answers import AnswerPoint, MissRow, ModuleRow, Overview
+from app.answers import AnswerPoint, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
 
 PAGES = (
     "returns/returns-policy.md",
@@ -49,6 +49,7 @@ def make_overview(now: datetime) -> Overview:
             num_bytes=(180 + (i * 53) % 240) * 46_080,
             tier=("device", "device", "disk", "none")[i % 4],
             hits=(i * 31) % 97,
+            misses=i % 4,
             last_used=None if i % 11 == 0 else now - timedelta(minutes=3 + i * i * 2),
         )
         for i in range(75)
@@ -64,6 +65,18 @@ def make_overview(now: datetime) -> Overview:
         )
         for i, reason in enumerate(REASONS)
     )
+    reasons = tuple(
+        ReasonRow(reason=reason, misses=40 - 5 * i, tokens=9_000 - 1_100 * i) for i, reason in enumerate(REASONS)
+    )
+    prefixes = tuple(
+        PrefixRow(
+            text=f"user <b>Help page</b>: Returns {i} > How long do I have",
+            tokens=700 + 90 * i,
+            hits=31 - 4 * i,
+            saved=9_000 // (i + 1),
+        )
+        for i in range(5)
+    )
     used = sum(row.num_bytes for row in modules if row.tier == "device")
     kept = sum(row.num_bytes for row in modules if row.tier != "none")
     prompt, reused = sum(p.prompt_tokens for p in points), sum(p.reused_tokens for p in points)
@@ -73,6 +86,7 @@ def make_overview(now: datetime) -> Overview:
         module_tokens=reused - int(reused * 0.12) - int(reused * 0.09),
         ttft_ms_median=131.0, ttft_ms_p95=842.0,
         tier_bytes={"device": used, "disk": kept}, tier_capacity={"device": 1 << 30, "disk": 4 << 30},
-        evictions={"device": 12, "disk": 0}, modules=modules, misses=misses, points=tuple(points),
+        evictions={"device": 12, "disk": 0}, modules=modules, prefixes=prefixes, reasons=reasons,
+        misses=misses, points=tuple(points),
         model="SmolLM2-135M-Instruct", device="cpu",
     )  # fmt: skip

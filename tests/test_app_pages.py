@@ -11,7 +11,7 @@ from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.admin_html import header_html, memory_html, misses_html, tiles_html, welcome_html
+from app.admin_html import header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
 from app.answers import AnswerUsage
 from app.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
 from app.formatting import ago, count, milliseconds, percent, size
@@ -38,6 +38,8 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
         device=HOSTILE,
         tier_bytes={HOSTILE: 1},
         tier_capacity={HOSTILE: 2},
+        prefixes=(replace(overview.prefixes[0], text=HOSTILE),),
+        reasons=(replace(overview.reasons[0], reason=HOSTILE),),
         misses=(replace(overview.misses[0], document=HOSTILE, passage=HOSTILE, reason=HOSTILE, question=HOSTILE),),
     )
     summary = replace(desk.conversations()[0], id=HOSTILE, title=HOSTILE)
@@ -50,6 +52,7 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
         header_html(overview),
         memory_html(overview),
         misses_html(overview, NOW),
+        prefixes_html(overview),
     ):
         assert "<script>window.owned=1</script>" in check(page).lower()
         assert "\u202e" not in page
@@ -199,6 +202,11 @@ def test_dashboard_numbers() -> None:
     assert "of 1.00 GiB" in check(memory_html(overview))
     for reason in REASONS:
         assert REASON_WORDS[reason] in check(misses_html(overview, NOW))
+    assert "40 passages, 9,000 tokens" in check(misses_html(overview, NOW))
+    shared = check(prefixes_html(overview))
+    assert "user <b>Help page</b>: Returns 0" in shared
+    assert "790" in shared
+    assert "None since the start" in check(prefixes_html(replace(overview, prefixes=())))
 
 
 def test_new_install_is_told_what_to_do() -> None:
@@ -214,8 +222,9 @@ def test_admin_rows_plots_and_what_counts_as_change() -> None:
 
     overview = make_overview(NOW)
     rows = module_rows(overview, NOW)
-    uses = [row[5] for row in rows]
-    assert uses == sorted(uses, reverse=True)  # type: ignore[type-var]
+    saved = [row[7] for row in rows]
+    assert saved == sorted(saved, reverse=True)  # type: ignore[type-var]
+    assert {row[6] for row in rows} == {0, 1, 2, 3}
     assert {row[4] for row in rows} == {"Model memory", "Disk", "Not kept"}
     frame = token_frame(overview.points)
     assert frame["Tokens"].sum() == sum(point.prompt_tokens for point in overview.points)

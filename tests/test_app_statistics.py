@@ -79,6 +79,19 @@ def test_misses_say_what_was_computed_for_which_question(history: History) -> No
     assert history.misses(limit=1) == [latest]
 
 
+def test_miss_reasons_are_summed_the_most_expensive_first(history: History) -> None:
+    conversation_id = history.start_conversation("x")
+    for number in range(3):
+        add_turn(history, conversation_id, number)
+    reasons = history.miss_reasons()
+    assert [row.tokens for row in reasons] == sorted((row.tokens for row in reasons), reverse=True)
+    misses = history.misses(limit=1000)
+    for row in reasons:
+        same = [miss for miss in misses if miss.reason == row.reason]
+        assert (row.misses, row.tokens) == (len(same), sum(miss.tokens for miss in same))
+    assert {row.reason for row in reasons} == {miss.reason for miss in misses} != set()
+
+
 def test_module_hits(history: History) -> None:
     conversation_id = history.start_conversation("x")
     for number in range(3):
