@@ -11,6 +11,11 @@ from typer.main import get_command
 
 from app.cli import app
 from app.settings import Settings
+from cache.binding import bind
+from cache.layout import Layout, lay_out
+from cache.pml_parser import parse_prompt, parse_schema
+from cache.roles import NAMED
+from cache.text_runs import WordTokenizer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data" / "README.md"]
@@ -33,3 +38,17 @@ def test_files_and_commands_a_page_names_exist(page: Path) -> None:
     known = get_command(app).commands  # type: ignore[attr-defined]
     for name in re.findall(r"warmdesk ([a-z-]+)", text):
         assert name in known, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pml_on_a_page_is_accepted(page: Path) -> None:
+    """Schemas parse, and prompts too; a prompt for a schema that stands above it on the page can be bound."""
+    layouts: dict[str, Layout] = {}
+    for block in re.findall(r"^```xml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        if block.startswith("<schema"):
+            schema = parse_schema(block, folder=ROOT / "data" / "schemas")
+            layouts[schema.name] = lay_out(schema, WordTokenizer(), roles=NAMED["chatml"])
+        else:
+            prompt = parse_prompt(block)
+            if prompt.schema in layouts:
+                bind(prompt, layouts[prompt.schema])

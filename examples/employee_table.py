@@ -1,0 +1,43 @@
+"""A table in front of every question, without PML: the engine notices by itself that two prompts begin alike.
+
+Nothing is declared and nothing is encoded ahead. What the first prompt computed is found again by the second one, to
+the token, and because all of it saw what it would have seen anyway, the answer is exact.
+"""
+
+from __future__ import annotations
+
+from shared import SCHEMAS, ask, running_engine
+
+from cache.engine import Engine
+from cache.plan import Plan
+from cache.pml import Text
+
+QUESTIONS = (
+    "In which office does Brigid Asante work?",
+    "Since when has Nerys Abbot been with the company?",
+)
+
+
+def plan_of(engine: Engine, table: str, question: str) -> Plan:
+    """The table as system text, then the question; the model's own chat template between them."""
+    template = engine.model.tokenizer.template
+    parts = [
+        Text(text=template.open, structural=True),
+        Text(text=f"Answer from this table.\n\n{table}"),
+        Text(text=template.to_user, structural=True),
+        Text(text=question),
+        Text(text=template.to_answer, structural=True),
+    ]
+    return engine.arrange(parts)
+
+
+def main(max_tokens: int = 40) -> None:
+    """Ask twice."""
+    table = (SCHEMAS / "employees.txt").read_text(encoding="utf-8")
+    with running_engine() as engine:
+        for question in QUESTIONS:
+            ask(engine, question, plan_of(engine, table, question), max_tokens=max_tokens)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What the examples share: an engine on the desk's model, and how a finished answer is shown.
+
+The model is the desk's: `WARMDESK_MODEL` and the other settings apply, and a converted model in the data folder is used
+again. Encoded modules stay in memory and are gone when the example ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.settings import load_settings
+from cache.engine import Engine
+from cache.model import load_model
+from cache.plan import Plan
+from cache.request import Request, Reuse
+from cache.sampling import Sampling
+
+SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
+
+
+@contextmanager
+def running_engine() -> Iterator[Engine]:
+    """An engine without a disk tier, so that every example begins with nothing encoded."""
+    settings = load_settings({}, os.environ)
+    model = load_model(settings.model, device=settings.device, converted=settings.models_folder)
+    engine = Engine(model, memory=settings.memory).start()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def ask(engine: Engine, title: str, plan: Plan, *, max_tokens: int, reuse: Reuse = "on") -> None:
+    """Answer a prompt; print what was computed, what was reused, the time to the first token and the answer."""
+    sampling = Sampling(max_tokens=max_tokens, repetition_penalty=1.15)
+    completion = engine.submit(Request(plan=plan, sampling=sampling, reuse=reuse)).completion
+    usage = completion.usage
+    print(f"\n{title}")
+    print(
+        f"  {usage.computed} of {usage.prompt_tokens} prompt tokens computed, {usage.module} from modules, "
+        f"{usage.prefix} from an earlier prompt; first token after {completion.timings.ttft:.0f} ms; "
+        f"{'exact' if completion.exact else 'approximate'}"
+    )
+    print("  " + " ".join(completion.text.split()))

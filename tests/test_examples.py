@@ -1,0 +1,118 @@
+"""The examples run as they are, and print what they promise: counts of tokens, never times. Also the PML in data/."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cache.binding import bind
+from cache.layout import lay_out
+from cache.model import bundled_gguf, convert_gguf, file_digest
+from cache.pml_parser import parse_prompt, parse_schema
+from cache.roles import NAMED
+from cache.text_runs import WordTokenizer
+
+Run = Callable[[str], str]
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+SCHEMAS = ROOT / "data" / "schemas"
+LOOKED_AT = {"trip_planner", "code_generation", "persona", "employee_table"}
+OTHERS = sorted({path.stem for path in EXAMPLES.glob("*.py")} - LOOKED_AT - {"shared"})
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the bundled model, dequantised once for all examples."""
+    folder = tmp_path_factory.mktemp("examples")
+    path = bundled_gguf()
+    convert_gguf(path, folder / "models" / file_digest(path).replace(":", "-"))
+    return folder
+
+
+@pytest.fixture
+def run(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs an example by name; returns what it printed."""
+    monkeypatch.setenv("WARMDESK_DATA_DIR", str(data_dir))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def run_main(name: str) -> str:
+        main = importlib.import_module(name).main
+        main(**({"max_tokens": 4} if "max_tokens" in inspect.signature(main).parameters else {}))
+        return capsys.readouterr().out
+
+    return run_main
+
+
+def counts(output: str) -> list[tuple[int, int]]:
+    """Computed tokens and prompt tokens of each answer."""
+    found = re.findall(r"(\d+) of (\d+) prompt tokens computed", output)
+    return [(int(computed), int(prompt)) for computed, prompt in found]
+
+
+@pytest.mark.bundled
+def test_a_trip_computes_its_arguments_and_its_question(run: Run) -> None:
+    output = run("trip_planner")
+    (lisbon, _), (vienna, same), (everything, prompt) = counts(output)
+    assert lisbon < 50
+    assert vienna < 50
+    assert everything == prompt == same
+    assert re.search(r"^17 modules encoded", output)
+
+
+@pytest.mark.bundled
+def test_files_are_computed_when_they_are_first_imported(run: Run) -> None:
+    (first, prompt), (second, _), (third, _) = counts(run("code_generation"))
+    assert first == prompt
+    assert second < 50 < third < 300
+
+
+@pytest.mark.bundled
+def test_a_learner_made_of_known_traits_costs_the_question(run: Run) -> None:
+    (first, prompt), (second, _), (third, _) = counts(run("persona"))
+    assert first == prompt
+    assert third < 30 < second < first
+
+
+@pytest.mark.bundled
+def test_the_second_question_about_the_table_is_exact_and_costs_itself(run: Run) -> None:
+    output = run("employee_table")
+    (first, prompt), (second, _) = counts(output)
+    assert first == prompt > 1200
+    assert second < 30
+    assert output.count("; exact") == 2
+
+
+@pytest.mark.bundled
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_other_examples_run(run: Run, name: str) -> None:
+    assert run(name).strip()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith('"""')
+    assert len(text.splitlines()) < 60
+
+
+@pytest.mark.parametrize("prompt", sorted(SCHEMAS.glob("*-prompt.pml")), ids=lambda path: path.stem)
+def test_a_sample_prompt_fits_its_schema(prompt: Path) -> None:
+    schema = prompt.with_name(prompt.name.replace("-prompt", ""))
+    parsed = parse_schema(schema.read_bytes(), folder=SCHEMAS)
+    layout = lay_out(parsed, WordTokenizer(), roles=NAMED["chatml"], max_positions=8192)
+    bound = bind(parse_prompt(prompt.read_bytes()), layout)
+    assert bound.plan.num_tokens > len(bound.text)
+
+
+def test_the_sample_program_runs() -> None:
+    """What the code schema takes as modules is a working game."""
+    game = [sys.executable, "-B", str(SCHEMAS / "harbour" / "game.py")]
+    output = subprocess.run(game, capture_output=True, text=True, check=True).stdout
+    assert output.endswith("wins\n")
