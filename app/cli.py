@@ -325,9 +325,11 @@ def prompt_cache(
     """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
     import torch
 
-    from evals.evidence import write_section
+    from evals.evidence import read_section, write_section
     from evals.use_cases import markdown, measure_use_cases
 
+    if write is not None:
+        read_section(write, "prompt-cache")  # a mistake shows before the work, not behind it
     settings = settings_of(data_dir=data_dir, model=model)
     result = measure_use_cases(
         model=settings.model,

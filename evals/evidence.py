@@ -9,8 +9,8 @@ from typing import Any
 from app.errors import DeskError
 
 
-def write_section(file: Path, name: str, text: str) -> None:
-    """Replace the section `name` of a Markdown file by `text`, whole or not at all. Raises DeskError."""
+def read_section(file: Path, name: str) -> tuple[str, str]:
+    """What stands before and behind the section `name`, its markers included. Raises DeskError if it is not there."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     try:
         content = file.read_text(encoding="utf-8")
@@ -18,7 +18,12 @@ def write_section(file: Path, name: str, text: str) -> None:
         raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
     if content.count(begin) != 1 or content.count(end) != 1 or content.index(begin) > content.index(end):
         raise DeskError(f"{file} has no section between {begin!r} and {end!r}: add both lines", code="no-section")
-    head, tail = content[: content.index(begin) + len(begin)], content[content.index(end) :]
+    return content[: content.index(begin) + len(begin)], content[content.index(end) :]
+
+
+def write_section(file: Path, name: str, text: str) -> None:
+    """Replace the section `name` of a Markdown file by `text`, whole or not at all. Raises DeskError."""
+    head, tail = read_section(file, name)
     temporary = file.with_suffix(".tmp")
     temporary.write_text(f"{head}\n{text.strip()}\n{tail}", encoding="utf-8")
     os.replace(temporary, file)
