@@ -66,13 +66,16 @@ def torch_build(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Where the model is; it is not loaded."""
-    from cache.model import bundled_gguf
+    """Where the model is and, if so, why its modules cannot be placed; it is not loaded."""
+    from cache.model import bundled_gguf, folder_placement
 
     if settings.model is None:
         path = bundled_gguf()
         return f"{path.name} ({path.stat().st_size >> 20} MB), bundled"
     path = Path(settings.model).expanduser()
+    if path.is_dir():
+        reason = folder_placement(path)
+        return f"{path}: exact prefix reuse only, {reason}" if reason else str(path)
     if path.exists():
         return str(path)
     if settings.model.count("/") == 1 and not path.is_absolute():

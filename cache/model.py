@@ -254,6 +254,17 @@ def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer
         return ModelTokenizer(tokenizer), usable_positions(config)
 
 
+def folder_placement(folder: Path) -> str:
+    """Why modules of the model in a folder cannot be placed, empty if they can; only its configuration is read.
+
+    Raises ModelError if it cannot be read or its family is not supported.
+    """
+    source = ModelSource(str(folder), True, "")
+    with explained(source):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    return find_placement(config, source.place)[1]
+
+
 def random_model(shape: Mapping[str, int], tokenizer: ModelTokenizer, *, name: str) -> LanguageModel:
     """A Qwen2 model of a given shape with random weights, on the CPU: takes as long as a real one, and says nothing.
 

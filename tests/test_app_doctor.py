@@ -1,0 +1,38 @@
+"""What the doctor says of a model in a folder; nothing is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import FalconConfig, LlamaConfig, MistralConfig
+
+from app.doctor import language_model
+from app.settings import Settings
+from cache.errors import ModelError
+
+
+def folder_of(config: object, path: Path) -> Path:
+    config.save_pretrained(path)  # type: ignore[attr-defined]
+    return path
+
+
+def test_a_model_that_places_modules_needs_no_remark(tmp_path: Path) -> None:
+    folder = folder_of(LlamaConfig(), tmp_path / "llama")
+    assert language_model(Settings(data_dir=tmp_path, model=str(folder))) == str(folder)
+
+
+def test_a_model_with_a_window_is_named_with_its_reason(tmp_path: Path) -> None:
+    folder = folder_of(MistralConfig(sliding_window=4096, max_position_embeddings=32_768), tmp_path / "mistral")
+    detail = language_model(Settings(data_dir=tmp_path, model=str(folder)))
+    assert detail == f"{folder}: exact prefix reuse only, attention is limited to a sliding window of 4096 tokens"
+
+
+def test_what_cannot_be_served_is_an_error(tmp_path: Path) -> None:
+    falcon = folder_of(FalconConfig(), tmp_path / "falcon")
+    with pytest.raises(ModelError, match="is of type 'falcon'"):
+        language_model(Settings(data_dir=tmp_path, model=str(falcon)))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        language_model(Settings(data_dir=tmp_path, model=str(empty)))
