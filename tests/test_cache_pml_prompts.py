@@ -1,0 +1,553 @@
+"""Prompts for a schema: what is refused, which ids everything gets, which units supply it.
+
+Section 4, and what 2.6 says about prompts, beyond the cases of `pml_cases.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pml_cases import Facts, case_of, facts_of
+
+from cache.binding import Bound, bind, module_units
+from cache.errors import PMLError
+from cache.layout import Layout, lay_out
+from cache.plan import Plan, Unit
+from cache.pml import Import, Prompt, Role, Text
+from cache.pml_parser import parse_prompt, parse_schema
+from cache.pml_writer import write_prompt
+from cache.roles import NAMED
+from cache.text_runs import WordTokenizer
+
+DESK = """<schema name="desk">h1<module name="a">a1 a2 a3</module>
+<union><module name="short">s1</module><module name="long">l1 l2 l3 l4 l5</module></union>
+<module name="form"><parameter name="v" length="3" scaffold="p1 p2"/> f1</module>
+<module name="empty"/>
+<module name="outer">o1<module name="inner">i1 <param name="w" len="1"/> i2</module>
+o2<module name="last">z1</module></module>
+<module name="live" cache="false">k1 k2</module>
+t1</schema>"""
+"""h1 0 · a 1-3 · union 4-8 · form 9-12 (slot 9-11) · empty 13 · outer 13-18 (inner 14-16, slot 15) · live 19-20 ·
+t1 21 · length 22
+"""
+
+
+def prompt_of(body: str, schema: str = "desk") -> str:
+    """A prompt around some parts."""
+    return f'<prompt schema="{schema}">{body}</prompt>'
+
+
+def refused(body: str, schema: str = DESK, **options: Any) -> PMLError:
+    """The error a prompt ends in."""
+    outcome = facts_of(case_of(schema, body if body.lstrip().startswith("<prompt") else prompt_of(body), **options))
+    assert isinstance(outcome, PMLError), outcome
+    assert outcome.where == "prompt"
+    return outcome
+
+
+def facts(body: str, schema: str = DESK, **options: Any) -> Facts:
+    """The facts of a prompt that is fine."""
+    outcome = facts_of(case_of(schema, prompt_of(body), **options))
+    assert not isinstance(outcome, PMLError), outcome
+    return outcome
+
+
+class Letters:
+    """A tokenizer with one id per character that keeps the runs it was asked about."""
+
+    filler = 0
+    stub: tuple[int, ...] = ()
+
+    def __init__(self, stub: tuple[int, ...] = ()) -> None:
+        self.stub = stub
+        self.seen: list[list[tuple[str, bool]]] = []
+
+    def encode(self, run: Sequence[Text]) -> list[int]:
+        """Code points."""
+        self.seen.append([(piece.text, piece.structural) for piece in run])
+        return [ord(character) for piece in run for character in piece.text]
+
+
+def letters(schema: str, stub: tuple[int, ...] = ()) -> Layout:
+    """A schema laid out by letters."""
+    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Letters(stub), roles=NAMED["chatml"])
+
+
+def bound(layout: Layout, body: str, **options: Any) -> Bound:
+    """A prompt for such a schema."""
+    return bind(parse_prompt(prompt_of(body, "s")), layout, **options)
+
+
+def said(tokens: Sequence[int]) -> str:
+    """Letters of tokens, filler as a dot."""
+    return "".join(chr(token) if token else "." for token in tokens)
+
+
+# --- 4.1, 4.2: what a prompt may say ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named", "line"),
+    [
+        ("<prompt>hi</prompt>", "schema=", 1),
+        ("\n<prompt name='desk'>hi</prompt>", "'name'", 2),
+        ("<prompt schema='desk' src='x'>hi</prompt>", "'src'", 1),
+        ("<prompt schema='desk' xml:space='preserve'>hi</prompt>", "xml:space", 1),
+        ("\n<prompt schema=''>hi</prompt>", "''", 2),
+        ("<prompt schema='Desk'>hi</prompt>", "'Desk'", 1),
+        (prompt_of(""), "empty", 1),
+        ("\n" + prompt_of(" \n <!-- nothing --> <?nothing?> "), "empty", 2),
+        (prompt_of("<![CDATA[]]>"), "empty", 1),
+        (prompt_of("<a/>\n<a/>"), "twice", 2),
+        (prompt_of("<outer><inner/>\n<inner/></outer>q"), "'outer/inner'", 2),
+        (prompt_of("<a/>\n<outer/><a/>"), "'a'", 2),
+        (prompt_of("<short/>\n<long/>"), "exclude", 2),
+        (prompt_of("<long/>q\n<short/>"), "'long'", 2),
+        (prompt_of("<inner/>"), "<outer><inner>", 1),
+        (prompt_of("<outer>\n<a/></outer>"), "<a>", 2),
+        (prompt_of("<a>\n<inner/></a>"), "<inner>", 2),
+        (prompt_of("\n<outer.inner/>"), "<outer.inner>", 2),
+        (prompt_of("\n<A/>"), "<A>", 2),
+        (prompt_of("\n<prompt/>"), "<prompt>", 2),
+        (prompt_of("\n<module name='a'/>"), "<module>", 2),
+        (prompt_of("\n<a v='x'/>"), "'v'", 2),
+        (prompt_of("\n<form w='x'/>"), "'w'", 2),
+        (prompt_of("\n<outer w='x'><inner/></outer>"), "'w'", 2),
+        (prompt_of("\n<form V='x'/>"), "'V'", 2),
+        (prompt_of("\n<a xml:space='preserve'/>"), "xml:space", 2),
+        (prompt_of("<outer>\n<inner/>\nx</outer>"), "<outer>", 1),
+        (prompt_of("<outer>\n<inner>x</inner></outer>"), "<inner>", 2),
+        (prompt_of("<a><![CDATA[x]]></a>"), "<a>", 1),
+        (prompt_of("<a>&#65;</a>"), "<a>", 1),
+        (prompt_of("\nhm <a/>q"), "before", 1),
+        (prompt_of("<user>hm</user><a/>q"), "before", 1),
+        (prompt_of("<a>\n<user>x</user></a>"), "<user>", 2),
+        (prompt_of("<user>\n<a/></user>"), "<a>", 2),
+        (prompt_of("<user>\n<system/></user>"), "<system>", 2),
+        (prompt_of("<user>\n<param name='x'/></user>"), "<param>", 2),
+        (prompt_of("\n<user name='x'>q</user>"), "'name'", 2),
+        ("<prompts schema='desk'/>", "<prompts>", 1),
+        ("<schema name='desk'/>", "<prompt>", 1),
+        ("<prompt schema='desk'>a &lt b</prompt>", "", 1),
+        ("<prompt schema='desk'><form v='1'\nv='2'/></prompt>", "", 2),
+        ("<prompt schema='desk'>\n<a></b></prompt>", "", 2),
+        ("<prompt schema='desk'/>\n<prompt schema='desk'/>", "", 2),
+        ("<prompt schema='desk'>&nbsp;</prompt>", "", 1),
+    ],
+)
+def test_what_a_prompt_cannot_say(prompt: str, named: str, line: int) -> None:
+    outcome = facts_of(case_of(DESK, prompt, template="chatml"))
+    assert isinstance(outcome, PMLError), outcome
+    assert outcome.where == "prompt"
+    assert named in outcome.message
+    assert outcome.line == line
+
+
+def test_an_unknown_name_comes_with_the_known_ones() -> None:
+    assert "a, short, long, form, empty" in refused("<ghost/>").message
+    assert "inner, last" in refused("<outer><ghost/></outer>").message
+    assert "known: none" in refused("<a><ghost/></a>").message
+    assert "it has: v" in refused("<form x='1'/>").message
+    assert "it has: none" in refused("<a x='1'/>").message
+    assert "known: desk" in refused("<prompt schema='ghost'>q</prompt>").message
+
+
+def test_a_prompt_is_for_its_own_schema() -> None:
+    layout = letters("x")
+    with pytest.raises(PMLError, match="'desk', not 's'") as caught:
+        bind(parse_prompt(prompt_of("q")), layout)
+    assert (caught.value.where, caught.value.line) == ("prompt", 1)
+
+
+def test_comments_and_space_are_nothing_anywhere() -> None:
+    plain = facts("<outer><inner w='x'/><last/></outer><a/>ask me")
+    spread = facts(
+        "\n <!-- a --> <outer> <!-- b -->\n <inner w='x'> </inner><?c?> <last/> </outer>\n<!-- d -->\n"
+        "  <a/>\n  ask <!-- e -->me<?f?>\n"
+    )
+    assert spread | {"rendered": "ask me"} == plain
+    assert spread["rendered"] == "ask me"
+
+
+def test_reserved_words_and_schema_names_are_no_references() -> None:
+    assert "<desk>" in refused("<desk/>").message
+    assert "<union>" in refused("<union><a/></union>").message
+
+
+def test_a_prompt_with_an_import_given_two_values_by_a_program_is_refused() -> None:
+    layout = lay_out(parse_schema(DESK), WordTokenizer())
+    reference = Import(module="form", arguments=(("v", "1"), ("v", "2")))
+    with pytest.raises(PMLError, match=r"<form>.*twice") as caught:
+        bind(Prompt(schema="desk", parts=(reference,)), layout)
+    assert caught.value.line is None
+
+
+# --- text and turns --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_text_and_turns_is_trimmed_outside_only() -> None:
+    layout = letters("<module name='doc'>d</module>")
+    user, system = NAMED["chatml"]["user"], NAMED["chatml"]["system"]
+    tokenizer = layout.tokenizer
+    assert isinstance(tokenizer, Letters)
+    tokenizer.seen.clear()
+    got = bound(layout, "<doc/> a <user> b </user> c <system/> <system>\n d</system> \t e ")
+    run = [
+        *(("a ", False), (user.open, True), (" b ", False), (user.close, True), (" c ", False)),
+        *((system.alone, True), (system.open, True), ("d", False), (system.close, True), (" e", False)),
+    ]
+    assert tokenizer.seen == [run]
+    assert got.rendered == "".join(text for text, _ in run)
+
+
+def test_template_strings_at_the_edges_are_kept() -> None:
+    assert facts("<a/>\n<user>\n q \n</user>\n", template="falcon")["rendered"] == "User: q\n\nAssistant:"
+    assert facts("<a/> <user> q </user> ", template="falcon")["rendered"] == "User:  q \n\nAssistant:"
+    assert facts("<assistant>x</assistant>", template="falcon")["rendered"] == " x\n\n"
+    assert facts("<user>x</user>", template="chatml")["rendered"].endswith("<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize(("template", "empty"), [("llama2", "<s> [INST] "), ("chatml", ""), ("falcon", "")])
+def test_an_empty_system_turn_has_a_string_of_its_own(template: str, empty: str) -> None:
+    for element in ("<system/>", "<system></system>", "<system> \n </system>", "<system><!-- x --></system>"):
+        assert facts(f"<a/>{element}", template=template)["rendered"] == empty
+    strings = NAMED[template]["user"]
+    assert facts("<a/><user/>", template=template)["rendered"] == strings.open + strings.close
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+def test_a_turn_without_a_template_is_refused(role: str) -> None:
+    error = refused(f"<a/>\n<{role}>x</{role}>")
+    assert (f"<{role}>" in error.message, "template" in error.message, error.line) == (True, True, 2)
+
+
+def test_a_users_text_is_never_structural() -> None:
+    layout = letters("<module name='doc'>d</module>")
+    tokenizer = layout.tokenizer
+    assert isinstance(tokenizer, Letters)
+    tokenizer.seen.clear()
+    bound(layout, "<doc/><user>&lt;|im_end|></user>&lt;|im_start|>")
+    user = NAMED["chatml"]["user"]
+    assert tokenizer.seen == [[(user.open, True), ("<|im_end|>", False), (user.close, True), ("<|im_start|>", False)]]
+
+
+# --- 4.3: ids --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "cached"),
+    [
+        ("<form v='x'/>q", [[9]], [0, 12, 21]),
+        ("<form v='x y z'/>q", [[9, 10, 11]], [0, 12, 21]),
+        ("<form v=' x  y&#10;z '/>q", [[9, 10, 11]], [0, 12, 21]),
+        ("<form v=''/>q", [], [0, 12, 21]),
+        ("<form v='  '/>q", [], [0, 12, 21]),
+        ("<form/>q", [], [0, 12, 21]),
+        ("<outer><inner w='&lt;x>'/></outer><form v='a b'/>q", [[9, 10], [15]], [0, 12, 13, 14, 16, 17, 21]),
+    ],
+)
+def test_arguments_take_the_first_ids_of_their_slots(body: str, arguments: list[list[int]], cached: list[int]) -> None:
+    got = facts(body)
+    assert (got["arguments"], got["cached"], got["text"]) == (arguments, cached, [22])
+    assert got["fed"] == [*(at for ids in arguments for at in ids), 22]
+
+
+def test_an_argument_too_long_is_measured_in_tokens() -> None:
+    error = refused("<outer/>\n<form v='one two three four'/>q")
+    assert error.line == 2
+    for part in ("<form>", "'v'", "4 tokens", "slot 3"):
+        assert part in error.message
+    assert facts("<form v='pneumonoultramicroscopicsilicovolcanoconiosis'/>q")["arguments"] == [[9]]
+
+
+def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> None:
+    layout = letters("<module name='m'>a<param name='p' len='6' scaffold='xyz'/>b</module>")
+    plan = bound(layout, "<m p=' a &#9;'/>q").plan
+    assert [(span.start, said(span.tokens)) for span in plan.spans] == [(0, "a"), (1, " a \t"), (7, "b"), (8, "q")]
+    plan = bound(layout, "<m/>q").plan
+    assert [(span.start, said(span.tokens)) for span in plan.spans] == [(0, "a"), (7, "b"), (8, "q")]
+    assert [said(unit.tokens) for unit in plan.units()] == ["axyz...b"]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("q r", [22, 23]),
+        ("<a/>q", [22]),
+        ("<a/>x<form/>q", [4, 22]),
+        ("<form/><a/>x<short/>q", None),  # short begins where a ends
+        ("<form/><a/>x x x x x<empty/>q", [4, 5, 6, 7, 8, 22]),
+        ("<short/>1 2 3 4<form/>q", [5, 6, 7, 8, 22]),  # ids the shorter member leaves are free
+        ("<short/>1 2 3 4 5<form/>q", None),  # the slot is occupied though it is not filled
+        ("<short/>1 2 3 4 5 6 7 8<outer/>q", [5, 6, 7, 8, 9, 10, 11, 12, 22]),
+        ("<short/>1 2 3 4 5 6 7 8 9<outer/>q", None),
+        ("<long/>1 2 3 4<outer/>q", [9, 10, 11, 12, 22]),
+        ("<outer/>x<live/>q", None),  # live is computed, but its ids are its own
+        ("<live/>x<a/>q", None),  # root text stands behind it
+        ("<outer/>x y<a/>q", [19, 20, 22]),  # behind the whole of outer, though last is not imported
+        ("<outer/>x y z<a/>q", None),
+        ("<outer/>x<empty/>y<a/>q", None),  # outer begins where empty ends
+        ("<a/>1<empty/>1 2 3<live/>q", [4, 13, 14, 15, 22]),
+        ("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9<live/>q", [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 22]),
+        ("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9 0<live/>q", None),  # two texts do not overlap
+        ("<a/>1 2 3 4 5 6 7 8 9 0<empty/>1<live/>q", None),
+        ("<a/>x<long/>", None),
+        ("<a/>x<empty/>", [4]),
+        ("<a/>x<empty/><user/>", [4, 22, 23, 24]),  # <|im_start|>user <|im_end|> <|im_start|>assistant
+        ("<a/><system/><short/>q", [22]),  # no tokens need no room
+        ("<a/><user>x</user><empty/>q", [4, 5, 6, 22]),
+    ],
+)
+def test_text_stands_in_the_gap_behind_its_module(body: str, text: list[int] | None) -> None:
+    if text is None:
+        assert "room" in refused(body, template="chatml").message
+    else:
+        assert facts(body, template="chatml")["text"] == text
+
+
+def test_a_text_that_does_not_fit_names_its_module_and_the_room() -> None:
+    error = refused("<form/>\n<short/>1 2 3 4 5\n<a/>q")
+    assert error.line == 2
+    for part in ("<short>", "5 tokens", "room for 4"):
+        assert part in error.message
+
+
+def test_the_room_ends_where_the_schema_does() -> None:
+    modules = {"a": "a1", "b": "b1", "c": "1 2 3"}
+    inside = "".join(f"<module name='{name}'>{text}</module>" for name, text in modules.items())
+    schema = f"<schema name='desk'>{inside}</schema>"
+    assert facts("<b/>1 2 3<a/>q", schema)["text"] == [2, 3, 4, 5]
+    assert "room for 3" in refused("<b/>1 2 3 4<a/>q", schema).message
+    assert "room for 0" in refused("<c/>1<a/>q", schema).message
+
+
+def test_modules_without_ids_share_a_gap() -> None:
+    """Two texts whose modules end at one id compete for it: the first has it."""
+    schema = (
+        "<schema name='desk'><module name='a'>a1</module><module name='e'/><module name='f'/>"
+        "<module name='skipped'>1 2 3</module><module name='b'>b1</module></schema>"
+    )
+    assert facts("<a/>1<f/><b/>q", schema)["text"] == [1, 5]
+    error = refused("<a/>1<e/>2<b/>q", schema)
+    assert ("<e>" in error.message, "room for 0" in error.message) == (True, True)
+    assert "<a>" in refused("<e/>1<f/><a/>2<b/>q", schema).message
+
+
+def test_order_of_import_never_changes_an_id() -> None:
+    layout = lay_out(parse_schema(DESK), WordTokenizer())
+    references = ["<a/>", "<long/>", "<form v='x'/>", "<outer><last/><inner w='y'/></outer>", "<live/>"]
+    orders = [references, references[::-1], references[2:] + references[:2]]
+    plans = [bind(parse_prompt(prompt_of("".join(order) + "q r")), layout).plan for order in orders]
+    turned = "".join(references).replace("<last/><inner w='y'/>", "<inner w='y'/><last/>")
+    plans.append(bind(parse_prompt(prompt_of(turned + "q r")), layout).plan)
+    assert all(plan == plans[0] for plan in plans)
+
+
+# --- 4.4 to 4.7 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "fed", "following"),
+    [
+        ("<a/>", [21], 22),
+        ("<a/><live/>", [19, 20, 21], 22),
+        ("<form v='x'/>", [9, 21], 22),
+        ("<empty/>", [21], 22),
+        ("<live/><form v='x'/>y<outer><inner w='z'/></outer>", None, None),
+        ("<form v='x'/><live/><outer><inner w='z'/></outer>q", [9, 15, 19, 20, 22], 23),
+    ],
+)
+def test_what_is_computed_is_fed_in_ascending_ids(body: str, fed: list[int] | None, following: int | None) -> None:
+    if fed is None:
+        refused(body)
+        return
+    got = facts(body)
+    assert (got["fed"], got["first_generated"]) == (fed, following)
+    assert not set(got["cached"]) & set(got["fed"])
+
+
+@pytest.mark.parametrize(
+    ("children", "body", "cached", "fed"),
+    [
+        ("<module name='a'>1 2</module><module name='b'>3</module>", "<a/>", [0], [1]),
+        ("<module name='a'>1 2</module><module name='b'>3</module>", "<b/><a/>", [0, 1], [2]),
+        ("<module name='a'>1 2 <param name='p' len='2'/></module>", "<a/>", [0], [1]),
+        ("<module name='a'>1 2 <param name='p' len='2'/></module>", "<a p='x'/>", [0, 1], [2]),
+        ("<module name='a' cache='false'>1 2</module>", "<a/>", [], [0, 1]),
+        ("<module name='a'>1</module><scaffold modules='a b'/><module name='b'>2 3</module>", "<a/><b/>", [0, 1], [2]),
+    ],
+)
+def test_a_prompt_of_references_computes_its_last_token(
+    children: str, body: str, cached: list[int], fed: list[int]
+) -> None:
+    got = facts(body, f"<schema name='desk'>{children}</schema>")
+    assert (got["cached"], got["fed"], got["first_generated"]) == (cached, fed, fed[-1] + 1)
+
+
+def test_a_prompt_without_any_token_is_refused() -> None:
+    schema = "<schema name='desk'><module name='a'><param name='p' len='2'/> </module></schema>"
+    assert "no tokens" in refused("<a/>", schema).message
+    assert "no tokens" in refused("<a p=' '/><system/>", schema, template="chatml").message
+    assert facts("<a p='x'/>", schema)["fed"] == [0]
+
+
+def test_what_a_prompt_needs_must_fit_the_model() -> None:
+    for body, needed in (("q", 23), ("<a/>q", 23), ("1 2 3", 25), ("<a/>x<form/>1 2", 24), ("<a/>", 22)):
+        assert facts(body, max_positions=needed)["first_generated"] == needed
+        if needed > 22:
+            error = refused("\n" + prompt_of(body), max_positions=needed - 1)
+            assert (str(needed) in error.message, str(needed - 1) in error.message, error.line) == (True, True, 2)
+
+
+@pytest.mark.parametrize("body", ["q", "<a/>", "<live/><form v='x'/>q", "<short/>x y<outer><last/></outer>"])
+def test_the_baseline_computes_the_same_ids(body: str) -> None:
+    cached, baseline = facts(body), facts(body, mode="baseline")
+    assert baseline["cached"] == []
+    assert baseline["fed"] == sorted([*cached["cached"], *cached["fed"]])
+    for same in ("arguments", "text", "first_generated", "rendered", "layout"):
+        assert baseline[same] == cached[same]
+
+
+# --- which units supply it -------------------------------------------------------------------------------------------
+
+
+def shape(plan: Plan) -> list[tuple[int, str, str | None, int]]:
+    """Spans of a plan: id, text, name of the unit, row in it."""
+    return [(s.start, said(s.tokens), s.unit.name if s.unit else None, s.row) for s in plan.spans]
+
+
+def test_a_module_is_encoded_with_its_slots_and_without_its_modules() -> None:
+    layout = letters(
+        "r<module name='m'>ab<module name='n'>NNN</module><param name='p' len='3' scaffold='x'/>c</module>s"
+    )
+    plan = bound(layout, "<m><n/></m>q").plan
+    assert shape(plan) == [
+        *((0, "r", "s", 0), (1, "ab", "s/m", 0), (3, "NNN", "s/m/n", 0)),
+        *((9, "c", "s/m", 5), (10, "s", "s", 1), (11, "q", None, 0)),
+    ]
+    units = {unit.name: unit for unit in plan.units()}
+    assert said(units["s/m"].tokens) == "abx..c"
+    assert units["s/m"].gaps == ((2, 3),)
+    assert said(units["s"].tokens) == "rs"
+    assert units["s"].gaps == ((1, 9),)
+    assert [span.offset for span in plan.spans] == [0, 1, 3, 1, 0, 0]
+
+
+def test_a_slot_behind_the_last_text_is_not_encoded() -> None:
+    layout = letters("<module name='m'>ab<param name='p' len='3' scaffold='x'/></module>")
+    assert [said(unit.tokens) for unit in module_units(layout)] == ["ab"]
+
+
+def test_the_stub_stands_before_all_that_does_not_begin_the_schema() -> None:
+    layout = letters("<module name='m'><param name='p' len='2'/>b</module><module name='n'>c</module>", stub=(7, 8))
+    by_name = {unit.name: unit for unit in bound(layout, "<n/><m/>q").plan.units()}
+    assert by_name["s/m"] == Unit(name="s/m", tokens=(0, 0, ord("b")), start=0)
+    assert by_name["s/n"] == Unit(name="s/n", tokens=(ord("c"),), start=2, prefix=Unit(name="stub", tokens=(7, 8)))
+    fixed = {unit.name: unit for unit in bound(layout, "<n/><m/>q", relocatable=False).plan.units()}
+    assert (fixed["s/n"].start, fixed["s/n"].prefix) == (3, by_name["s/n"].prefix)
+
+
+SETS = (
+    "r<module name='a'>aa</module><module name='b'>b<param name='p' len='2'/>B</module><module name='c'>c</module>"
+    "<union scaffold='g'><module name='g'>gg</module><module name='h'>h</module></union><module name='e'/>{}t"
+)
+
+
+@pytest.mark.parametrize(
+    ("scaffolds", "body", "units"),
+    [
+        ("a b", "<a/>", ["s", "s/a"]),
+        ("a b", "<b/><a/>", ["s", "s/a + s/b"]),
+        ("a b", "<b/><a/><c/>", ["s", "s/a + s/b", "s/c"]),
+        ("a b|a b c", "<c/><b/><a/>", ["s", "s/a + s/b + s/c"]),  # the larger wins
+        ("a b|a b c", "<b/><a/>", ["s", "s/a + s/b"]),
+        ("b c|a b", "<c/><b/><a/>", ["s", "s/a", "s/b + s/c"]),  # of equals the first, and a is left alone
+        ("a b|b c", "<c/><b/><a/>", ["s", "s/a + s/b", "s/c"]),
+        ("a b|b c|c h", "<a/><b/><c/><h/>", ["s", "s/a + s/b", "s/c + s/h"]),  # left-overs make a set of their own
+        ("a b|c h|a b c", "<a/><b/><c/><h/>", ["s", "s/a + s/b + s/c", "s/h"]),
+        ("", "<g/><c/>", ["s + s/g", "s/c"]),  # the union's shorthand: root text and member
+        ("", "<h/>", ["s", "s/h"]),
+        ("", "<c/>", ["s", "s/c"]),
+        ("c g", "<g/><c/>", ["s + s/g", "s/c"]),  # the union was declared first
+        ("a c g", "<g/><c/><a/>", ["s", "s/a + s/c + s/g"]),
+        ("a e", "<a/><e/>", ["s", "s/a + s/e"]),  # an empty module adds nothing but a name
+    ],
+)
+def test_a_complete_set_replaces_what_it_holds(scaffolds: str, body: str, units: list[str]) -> None:
+    sets = "".join(f"<scaffold modules='{modules}'/>" for modules in scaffolds.split("|") if modules)
+    layout = letters(SETS.format(sets))
+    plan = bound(layout, body + "q").plan
+    assert [unit.name for unit in plan.units()] == units
+    alone = bound(letters(SETS.format("").replace(" scaffold='g'", "")), body + "q").plan
+    assert plan.without_units() == alone.without_units(), "sets move nothing"
+    assert set(plan.units()) <= set(module_units(layout)), "all of it can be encoded ahead of use"
+
+
+def test_a_set_is_encoded_in_id_order_with_its_slots() -> None:
+    layout = letters(SETS.format("<scaffold modules='c b'/>"))
+    plan = bound(layout, "<c/><b p='1'/><a/>q").plan
+    (unit,) = (unit for unit in plan.units() if "+" in unit.name)
+    assert (said(unit.tokens), unit.gaps) == ("b..Bc", ())
+    assert [s for s in shape(plan) if s[2] == unit.name] == [
+        *((3, "b", unit.name, 0), (6, "B", unit.name, 3), (7, "c", unit.name, 4)),
+    ]
+
+
+def test_a_unions_scaffold_in_a_module_is_a_set_with_its_text() -> None:
+    layout = letters(
+        "r<module name='m'>m<union scaffold='x'><module name='x'>xx</module><module name='y'/></union>n</module>"
+    )
+    plan = bound(layout, "<m><x/></m>q").plan
+    unit = plan.units()[1]
+    assert (unit.name, said(unit.tokens), unit.gaps) == ("s/m + s/m/x", "mxxn", ())
+    assert shape(plan)[1:4] == [(1, "m", unit.name, 0), (2, "xx", unit.name, 1), (4, "n", unit.name, 3)]
+    assert [unit.name for unit in bound(layout, "<m><y/></m>q").plan.units()] == ["s", "s/m"]
+
+
+def test_what_is_not_cached_is_in_no_unit() -> None:
+    layout = letters("r<module name='m' cache='false'>mm<module name='n'>n</module></module><module name='e'/>")
+    assert [unit.name for unit in module_units(layout)] == ["s", "s/m/n"]
+    plan = bound(layout, "<m><n/></m><e/>q").plan
+    assert shape(plan) == [(0, "r", "s", 0), (1, "mm", None, 0), (3, "n", "s/m/n", 0), (4, "q", None, 0)]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_again() -> None:
+    tricky = "<a> & \"b\" 'c' ]]> \t x\ny \u0301é \U0001f469\u200d\U0001f680 \x85"
+    prompt = Prompt(
+        schema=tricky,
+        parts=(
+            Import(module="a", arguments=(("v", f" {tricky}\r\n"), ("w", "")), children=(Import(module="b"),)),
+            Text(text=f"{tricky} "),
+            Role(role="system"),
+            Text(text=" x "),
+            Role(role="user", children=(Text(text=f" {tricky} "),)),
+            Import(module="c"),
+            Text(text="q"),
+        ),
+    )
+    assert parse_prompt(write_prompt(prompt)) == prompt
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (Text(text=" q"),),
+        (Text(text="q\n"),),
+        (Import(module="a"), Text(text=" q")),
+        (Import(module="a"), Text(text="q "), Import(module="b")),
+        (Role(role="user", children=(Text(text="q\n"),)),),
+        (Role(role="user"), Text(text="\nq")),
+        (Text(text="q", tokens=(1,)),),
+        (Text(text="<s>", structural=True),),
+        (Text(text="\x00"),),
+        (Import(module="a", arguments=(("v", "\ud800"),)),),
+    ],
+)
+def test_what_the_language_cannot_say_is_not_written(parts: tuple[Import | Text | Role, ...]) -> None:
+    with pytest.raises(ValueError):
+        write_prompt(Prompt(schema="s", parts=parts))

@@ -1,0 +1,240 @@
+"""Random schemas and prompts: against a naive second opinion, against themselves, and on the engine against the
+block-mask oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pml_naive import NaiveLayout, Piece, naive_prompt, prompts, schemas
+from recording import Recorder, answer, running
+from tiny import ByteTokenizer, build, oracle_logits, stock
+
+from cache.binding import Bound, bind, module_units
+from cache.engine import Engine
+from cache.errors import PMLError
+from cache.layout import lay_out
+from cache.plan import Plan
+from cache.pml import Import, Prompt, Schema, Text
+from cache.pml_parser import parse_prompt, parse_schema
+from cache.pml_writer import write_prompt, write_schema
+from cache.roles import NAMED
+from cache.text_runs import Tokenizer, WordTokenizer
+
+ROLES = NAMED["chatml"]
+TOLERANCE = 1e-4
+often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def tokenizers() -> st.SearchStrategy[Tokenizer]:
+    """By bytes or by words (where blank text has no tokens), with and without a stub."""
+    return st.builds(WordTokenizer) | st.builds(ByteTokenizer) | st.just(stubbed())
+
+
+def stubbed() -> ByteTokenizer:
+    """The byte tokenizer with a conditioning stub."""
+    tokenizer = ByteTokenizer()
+    tokenizer.stub = (257, 258, 259)
+    return tokenizer
+
+
+@st.composite
+def questions(draw: st.DrawFn, *, depth: int = 3, gaps: bool = True) -> tuple[Schema, Prompt]:
+    """A schema and a prompt for it."""
+    schema = draw(schemas(depth))
+    return schema, draw(prompts(schema, gaps=gaps))
+
+
+def exclusive(one: Piece, other: Piece) -> bool:
+    """Whether no prompt imports both."""
+    chosen = dict(one.choices)
+    return any(chosen.get(union, member) != member for union, member in other.choices)
+
+
+@often
+@given(schemas(), tokenizers())
+def test_every_item_has_the_place_that_recursion_gives_it(schema: Schema, tokenizer: Tokenizer) -> None:
+    layout = lay_out(schema, tokenizer, roles=ROLES)
+    naive = NaiveLayout(tokenizer, ROLES)
+    assert layout.length == naive.place(schema)
+    assert sorted((i.path, i.kind, i.start, i.length) for i in layout.items) == sorted(naive.items)
+    assert {placed.path: (placed.start, placed.end) for placed in layout.placed()} == naive.spans
+    assert layout.length == max((item.start + item.length for item in layout.items), default=0)
+
+
+@often
+@given(schemas(), tokenizers())
+def test_places_do_not_overlap_unless_they_exclude_each_other(schema: Schema, tokenizer: Tokenizer) -> None:
+    layout = lay_out(schema, tokenizer, roles=ROLES)
+    naive = NaiveLayout(tokenizer, ROLES)
+    naive.place(schema)
+    for one, other in combinations(naive.pieces, 2):
+        apart = one.start + one.length <= other.start or other.start + other.length <= one.start
+        assert apart or exclusive(one, other)
+    spans = {placed.path: (placed.start, placed.end) for placed in layout.placed()}
+    for start, end, members in naive.unions:
+        assert {spans[path][0] for path in members} <= {start}
+        assert end == max([start, *(spans[path][1] for path in members)])
+    for placed in layout.placed():
+        assert placed.start <= placed.end
+        for child in placed.children.values():
+            assert placed.start <= child.start <= child.end <= placed.end
+        for piece in placed.pieces():
+            assert placed.start <= piece.start < piece.end <= placed.end
+
+
+@often
+@given(questions())
+def test_what_is_written_is_read_again(question: tuple[Schema, Prompt]) -> None:
+    schema, prompt = question
+    text = write_schema(schema)
+    assert parse_schema(text) == schema
+    assert parse_schema(text.encode()) == schema
+    assert write_schema(parse_schema(text)) == text
+    assert parse_prompt(write_prompt(prompt)) == prompt
+
+
+def bound_or_refused(schema: Schema, prompt: Prompt, tokenizer: Tokenizer) -> Bound | None:
+    """A prompt at its ids as recursion gives them, or None if it is refused and recursion says it should be."""
+    naive = NaiveLayout(tokenizer, ROLES)
+    naive.place(schema)
+    expected = naive_prompt(schema, naive, prompt)
+    layout = lay_out(schema, tokenizer, roles=ROLES)
+    if not (expected.fits and expected.tokens):
+        with pytest.raises(PMLError, match="room" if not expected.fits else "no tokens"):
+            bind(prompt, layout)
+        return None
+    bound = bind(prompt, layout)
+    got = {at: token for span in bound.plan.spans for at, token in enumerate(span.tokens, span.start)}
+    assert got == expected.tokens
+    assert [list(ids) for ids in bound.arguments] == expected.arguments
+    assert list(bound.text) == expected.text
+    last = max(expected.tokens)
+    supplied = {at for s in bound.plan.spans if s.unit is not None for at in range(s.start, s.end)}
+    assert supplied == expected.supplied - {last}, "all that is cached, but for the token that is computed anyway"
+    return bound
+
+
+@often
+@given(questions(), tokenizers())
+def test_a_plan_holds_what_it_should_where_it_should(question: tuple[Schema, Prompt], tokenizer: Tokenizer) -> None:
+    schema, prompt = question
+    bound = bound_or_refused(schema, prompt, tokenizer)
+    if bound is None:
+        return
+    plan = bound.plan
+    ids = [at for span in plan.spans for at in range(span.start, span.end)]
+    assert ids == sorted(set(ids)), "ascending and disjoint"
+    assert all(span.tokens for span in plan.spans)
+    assert plan.spans[-1].unit is None
+    assert (plan.num_tokens, plan.next_position) == (len(ids), ids[-1] + 1)
+    baseline = plan.without_units()
+    assert [at for span in baseline.spans for at in range(span.start, span.end)] == ids
+    assert [token for span in baseline.spans for token in span.tokens] == [t for s in plan.spans for t in s.tokens]
+    check_units(plan, lay_out(schema, tokenizer, roles=ROLES).length)
+
+
+def check_units(plan: Plan, length: int) -> None:
+    """Every supplied span holds the rows of its unit that it claims, all of a unit moved by one distance."""
+    offsets: dict[Any, set[int]] = {}
+    rows: set[tuple[Any, int]] = set()
+    for span in plan.spans:
+        if span.unit is None:
+            continue
+        end = span.row + len(span.tokens)
+        assert span.unit.tokens[span.row : end] == span.tokens
+        places = span.unit.positions
+        assert len(places) == len(span.unit.tokens)
+        assert [place + span.offset for place in places[span.row : end]] == list(range(span.start, span.end))
+        offsets.setdefault(span.unit, set()).add(span.offset)
+        claimed = {(span.unit, row) for row in range(span.row, end)}
+        assert not claimed & rows
+        rows |= claimed
+        assert all(0 <= place + span.offset < length for place in places)
+    assert all(len(distances) == 1 for distances in offsets.values())
+
+
+@often
+@given(st.data(), questions(gaps=False))
+def test_order_of_import_changes_nothing(data: st.DataObject, question: tuple[Schema, Prompt]) -> None:
+    schema, prompt = question
+    layout = lay_out(schema, WordTokenizer(), roles=ROLES)
+
+    def shuffled(reference: Import) -> Import:
+        turned = tuple(shuffled(child) for child in data.draw(st.permutations(reference.children)))
+        arguments = tuple(data.draw(st.permutations(reference.arguments)))
+        return Import(module=reference.module, arguments=arguments, children=turned)
+
+    references = [part for part in prompt.parts if isinstance(part, Import)]
+    rest = [part for part in prompt.parts if not isinstance(part, Import)]
+    turned = tuple(shuffled(reference) for reference in data.draw(st.permutations(references)))
+    other = Prompt(schema=prompt.schema, parts=(*turned, *rest))
+    if not any(layout.root.pieces()):
+        other, prompt = (Prompt(schema="s", parts=(*p.parts, Text(text="?"))) for p in (other, prompt))
+    assert bind(prompt, layout) == bind(other, layout)
+
+
+@often
+@given(questions(), tokenizers(), st.booleans())
+def test_all_that_a_prompt_uses_can_be_encoded_ahead(
+    question: tuple[Schema, Prompt], tokenizer: Tokenizer, relocatable: bool
+) -> None:
+    schema, prompt = question
+    layout = lay_out(schema, tokenizer, roles=ROLES)
+    try:
+        plan = bind(prompt, layout, relocatable=relocatable).plan
+    except PMLError:
+        return
+    assert set(plan.units()) <= set(module_units(layout, relocatable=relocatable))
+    for span in plan.spans:
+        assert relocatable or span.offset == 0, "encoded where it stands"
+
+
+class Desk:
+    """One engine for all examples, and stock transformers beside it."""
+
+    def __init__(self, engine: Engine, recorder: Recorder) -> None:
+        self.engine, self.recorder, self.hf = engine, recorder, stock()
+
+    def check(self, plan: Plan) -> None:
+        """Encoded now, then reused: the same logits as one forward pass with the block mask."""
+        expected, plain = oracle_logits(self.hf, plan), oracle_logits(self.hf, plan.without_units())
+        first, second = answer(self.engine, plan), answer(self.engine, plan)
+        baseline = answer(self.engine, plan, reuse="off")
+        for logits, wanted in zip(self.recorder.logits, (expected, expected, plain), strict=True):
+            assert (logits - wanted).abs().max() < TOLERANCE
+        self.recorder.logits.clear()
+        if first.exact:
+            assert (expected - plain).abs().max() < TOLERANCE
+        assert (first.exact, baseline.exact, baseline.usage.computed) == (second.exact, True, plan.num_tokens)
+        assert second.usage.module == sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    """The shared engine."""
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        yield Desk(engine, recorder)
+        engine.call(lambda store: store.check_integrity())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(question=questions(depth=2), stub=st.booleans())
+def test_cached_logits_equal_the_block_mask(desk: Desk, question: tuple[Schema, Prompt], stub: bool) -> None:
+    schema, prompt = question
+    tokenizer = stubbed() if stub else ByteTokenizer()
+    bound = bound_or_refused(schema, prompt, tokenizer)
+    if bound is None:  # a text had no room; there is one at the end
+        references = tuple(part for part in prompt.parts if isinstance(part, Import))
+        prompt = Prompt(schema=prompt.schema, parts=(*references, Text(text="?")))
+        bound = bound_or_refused(schema, prompt, tokenizer)
+    assert bound is not None
+    if bound.plan.num_tokens <= 400:
+        desk.check(bound.plan)
