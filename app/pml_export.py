@@ -19,8 +19,8 @@ from app.ingestion import passage_of
 from app.library import Library
 from app.prompting import passage_text
 from cache.pml import Module, Role, Schema, Text, Union
-from cache.pml_rules import RESERVED
-from cache.pml_writer import NOT_XML, write_schema
+from cache.pml_rules import NOT_XML, RESERVED
+from cache.pml_writer import write_schema
 
 NAME = "desk"
 

@@ -13,6 +13,9 @@ from xml.parsers import expat
 from cache.errors import PMLError
 from cache.pml import ROLES, Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
 
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot hold, not even as a reference."""
+
 NAME = re.compile(r"[^\W\d][\w.-]*")
 RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
 MAX_SLOT = 1_000_000

@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
 from cache.pml import Child, Import, Module, Node, Parameter, Prompt, Role, Scaffold, Schema, Text, Union, walk
 from cache.pml_parser import tidy, trimmed
+from cache.pml_rules import NOT_XML
 
-NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+DEEPEST_INDENT = 10
+"""Levels that are indented, so that very deep schemas do not consist of spaces."""
 
 
 def write_schema(schema: Schema) -> str:
-    """A schema as one line of XML per run of tags, without added whitespace.
+    """A schema as XML, with line breaks where only tags meet and reading drops them.
 
     Raises ValueError for what the language cannot say: template strings, known tokens, conditioning prefixes, control
     characters.
     """
     parts: list[str] = []
-    empty = True
+    kept: list[bool] = []  # of each open element: whether its whitespace is text
+    last: Literal["start", "end", "text"] = "text"
+
+    def break_line(depth: int) -> None:
+        if last != "text" and not kept[-1]:
+            parts.append("\n" + "  " * min(depth, DEEPEST_INDENT))
+
     for event, node in walk(schema):
-        if event == "enter":
-            if isinstance(node, Text):
+        if isinstance(node, Text):
+            if event == "enter":
                 parts.append(characters(node))
-            else:
-                parts.append(f"<{start_tag(node)}>")
-        elif not isinstance(node, Text):
-            if empty:
+                last = "text"
+        elif event == "enter":
+            if kept:
+                break_line(len(kept))
+            parts.append(f"<{start_tag(node)}>")
+            kept.append(kept[-1] if isinstance(node, Role) else is_preserved(node))
+            last = "start"
+        else:
+            if last == "start":
                 parts[-1] = parts[-1][:-1] + "/>"
             else:
+                break_line(len(kept) - 1)
                 parts.append(f"</{tag(node)}>")
-        empty = event == "enter" and not isinstance(node, Text)
+            kept.pop()
+            last = "end"
     return "".join(parts)
+
+
+def is_preserved(node: Node) -> bool:
+    """Whether an element is written with its whitespace preserved."""
+    return isinstance(node, Schema | Module) and any(tidy(text) != text for text in own_texts(node.children))
 
 
 def write_prompt(prompt: Prompt) -> str:
@@ -53,9 +74,10 @@ def write_prompt(prompt: Prompt) -> str:
                 parts.append(f"<{part.role}>{content}</{part.role}>")
             case Import():
                 arguments = "".join(f" {name}={attribute(value)}" for name, value in part.arguments)
-                parts.append(f"<{part.module}{arguments}>")
-                stack.append(f"</{part.module}>")
-                stack.extend(reversed(part.children))
+                parts.append(f"<{part.module}{arguments}{'' if part.children else '/'}>")
+                if part.children:
+                    stack.append(f"</{part.module}>")
+                    stack.extend(reversed(part.children))
     return "".join([*parts, "</prompt>"])
 
 
@@ -77,7 +99,7 @@ def start_tag(node: Node) -> str:
                     raise ValueError(f"module {node.name!r} has a conditioning prefix, which PML cannot say")
                 if not node.cached:
                     attributes["cache"] = "false"
-            if any(tidy(text) != text for text in own_texts(node.children)):
+            if is_preserved(node):
                 attributes["xml:space"] = "preserve"
         case Parameter():
             attributes |= {"name": node.name, "length": str(node.length)}

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cache.pml import Parameter, Union
-from cache.pml_rules import RESERVED
+from cache.pml_rules import NOT_XML, RESERVED
 from cache.program_parts import Body, Call, Choice, Program, Section, Values, fresh_name
 from cache.program_source import Source, shown
 
-NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'
 LEAVE = "put what is not always said under an `if`"

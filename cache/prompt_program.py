@@ -25,7 +25,8 @@ from functools import update_wrapper
 from typing import Generic, ParamSpec
 
 from cache.pml import Module, Parameter, Prompt, Schema, Text
-from cache.program_compiler import NOT_XML, compile_program
+from cache.pml_rules import NOT_XML
+from cache.program_compiler import compile_program
 from cache.program_parts import Program
 from cache.program_source import Source, read_source
 
