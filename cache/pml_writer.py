@@ -10,7 +10,6 @@ from cache.pml import Child, Import, Module, Node, Parameter, Prompt, Role, Scaf
 from cache.pml_parser import tidy, trimmed
 from cache.pml_rules import NOT_XML
 
-
 DEEPEST_INDENT = 10
 """Levels that are indented, so that very deep schemas do not consist of spaces."""
 
