@@ -255,6 +255,37 @@ def doctor(data_dir: DataDir = None, model: Model = None, device: Device = None,
     return 0 if healthy else 1
 
 
+@app.command()
+def adapt(
+    data: Annotated[
+        list[Path] | None,
+        typer.Option("--data", help="JSON lines {title, context, qas}; may be repeated. Unset: the desk's passages."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the adapter; default: in the data folder.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Steps of training, one lesson each.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train a LoRA adapter, so that passages read one by one are as good as read together. Goes on where it stopped."""
+    from app.adapting import adapt as train
+    from app.reports import training_bar
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    folder = output or settings.data_dir / "adapters" / ("answers" if data else "distil")
+    with training_bar() as progress:
+        result = train(settings, data or [], folder, steps=steps, seed=seed, report=progress)
+    if as_json:
+        emit(result)
+    else:
+        print(f"{result['steps']} steps, {result['questions']:,} questions; held-out loss {result['held_out']:.3f}")
+        print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")
+
+
 @app.command("reset-password")
 def reset_password(data_dir: DataDir = None) -> None:
     """Make a new password for the dashboard; everybody is logged out."""

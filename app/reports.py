@@ -6,10 +6,10 @@ Not covered: what the numbers mean (`app.answers`), how they come about.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,6 +23,9 @@ from app.ingestion import IngestReport
 from app.ingestion import Progress as Report
 from app.reuse_html import reuse_line
 from app.stored import StoredDocument
+
+if TYPE_CHECKING:  # training needs libraries that answering does not
+    from cache.adapter_training import Progress as Training
 
 STAGES = {"reading": "Reading documents", "encoding": "Encoding passages", "answering": "Answering"}
 
@@ -39,6 +42,24 @@ def progress_bar() -> Iterator[Report]:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def training_bar() -> Iterator[Callable[[Training], None]]:
+    """A bar of steps on stderr; a line now and then where stderr is no terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:44}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task("Training")
+
+        def report(training: Training) -> None:
+            held_out = "" if training.held_out is None else f", held out {training.held_out:.3f}"
+            shown = f"loss {training.loss:.3f}{held_out}, {training.tokens_per_s:.0f} tokens/s"
+            bars.update(task, completed=training.step, total=training.steps, description=shown)
+            if not console.is_terminal and training.step % 10 == 0:
+                print(f"{training.step}/{training.steps} {shown}", file=sys.stderr, flush=True)
 
         yield report
 

@@ -47,7 +47,10 @@ class Service:
         settings: Settings,
         *,
         model: Callable[[Settings], LanguageModel] = lambda settings: load_model(
-            settings.model, device=settings.device, converted=settings.models_folder
+            settings.model,
+            device=settings.device,
+            converted=settings.models_folder,
+            adapter=settings.adapter_folder,
         ),
         embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
     ) -> None:

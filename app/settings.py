@@ -135,6 +135,9 @@ class Settings:
     model: str | None = setting(
         None, _text(), "Language model: a folder, a .gguf file or a hub name. Unset: the bundled model."
     )
+    adapter: str | None = setting(
+        None, _text(), "Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model. Unset: none."
+    )
     device: str = setting("cpu", _text(), "Where the language model runs: cpu, cuda or cuda:N.")
     embedder: str | None = setting(
         None,
@@ -184,6 +187,11 @@ class Settings:
         key="database_url",
         is_secret=True,
     )
+
+    @property
+    def adapter_folder(self) -> Path | None:
+        """The adapter's folder, if one is set."""
+        return None if self.adapter is None else Path(self.adapter).expanduser()
 
     @property
     def settings_file(self) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+from pathlib import Path
 
 from cache.plan import Unit
 
@@ -26,6 +27,12 @@ def digest(*parts: bytes | str) -> str:
         hasher.update(len(data).to_bytes(8, "little"))
         hasher.update(data)
     return f"{ALGORITHM}:{hasher.hexdigest()}"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, tagged."""
+    with open(path, "rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def token_bytes(tokens: tuple[int, ...]) -> bytes:

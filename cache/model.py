@@ -8,7 +8,6 @@ a second. Nothing is fetched from a hub unless a hub name was asked for.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -28,6 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2C
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
+from cache.adapters import merge_adapter
 from cache.alibi import AlibiAttention
 from cache.arena import Arena, KVShape
 from cache.attention import Pass, Rotation, attention_function
@@ -35,7 +35,7 @@ from cache.errors import ModelError
 from cache.families import Placement, find_placement, usable_positions
 from cache.items import Chunk
 from cache.kernels import Kernel, default_kernel
-from cache.keys import digest
+from cache.keys import digest, file_digest
 from cache.packing import prepack
 from cache.tokenizer import ModelTokenizer
 
@@ -213,15 +213,26 @@ def default_dtype(device: torch.device) -> torch.dtype:
 # --- loading -----------------------------------------------------------------------------------------------------
 
 
-def load_model(name: str | None, *, device: str, converted: Path, dtype: torch.dtype | None = None) -> LanguageModel:
+def load_model(
+    name: str | None,
+    *,
+    device: str,
+    converted: Path,
+    dtype: torch.dtype | None = None,
+    adapter: Path | None = None,
+) -> LanguageModel:
     """Load a model by name: None for the bundled one, a folder, a `.gguf` file, or a name on the model hub.
 
-    converted: folder for dequantised GGUF files. Raises ModelError with what to do.
+    converted: folder for dequantised GGUF files. adapter: folder of a LoRA adapter that is merged into the weights and
+    becomes part of the fingerprint. Raises ModelError with what to do.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     target = find_device(device)
     hf, tokenizer, fingerprint = load_stock(name, device=target, converted=converted, dtype=dtype)
+    if adapter is not None:
+        hf, adapted = merge_adapter(hf, adapter)
+        fingerprint = digest(fingerprint, adapted)
     try:
         wrapped = ModelTokenizer(tokenizer)
     except ValueError as error:
@@ -355,12 +366,6 @@ def find_device(device: str) -> torch.device:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"device {device!r} cannot be used ({reason}): try --device cpu") from error
     return found
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, tagged."""
-    with open(path, "rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_digest(folder: Path) -> str:

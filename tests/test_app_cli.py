@@ -18,7 +18,8 @@ from desks import write_pages
 from app.cli import main
 from app.passwords import verify
 from app.service import Service
-from cache.model import bundled_gguf, convert_gguf, file_digest
+from cache.keys import file_digest
+from cache.model import bundled_gguf, convert_gguf
 
 pytestmark = pytest.mark.bundled
 

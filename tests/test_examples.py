@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cache.binding import bind
+from cache.keys import file_digest
 from cache.layout import lay_out
-from cache.model import bundled_gguf, convert_gguf, file_digest
+from cache.model import bundled_gguf, convert_gguf
 from cache.pml_parser import parse_prompt, parse_schema
 from cache.roles import NAMED
 from cache.text_runs import WordTokenizer

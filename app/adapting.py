@@ -1,0 +1,80 @@
+"""`warmdesk adapt`: material, lessons, training, and a record of how the adapter came about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app.errors import DeskError
+from app.prompting import PromptBuilder
+from app.schooling import Material, School, read_rows
+from app.settings import Settings
+from cache.adapter_training import AdapterTraining, Progress, Schedule
+from cache.model import find_device, load_stock
+from cache.tokenizer import ModelTokenizer
+
+HELD_OUT_LESSONS = 12
+RECORD = "training.json"
+
+
+def adapt(
+    settings: Settings,
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    steps: int,
+    seed: int,
+    report: Callable[[Progress], None],
+) -> dict[str, Any]:
+    """Train an adapter into `folder`, from files of questions or, without any, from the desk's own passages.
+
+    Raises DeskError if there is nothing to train on, ModelError if the model cannot be adapted.
+    """
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    hf, hf_tokenizer, fingerprint = load_stock(
+        settings.model, device=find_device(settings.device), converted=settings.models_folder
+    )
+    tokenizer = ModelTokenizer(hf_tokenizer)
+    prompts = PromptBuilder(tokenizer.template, settings.system_text)
+    school = School(prompts, tokenizer, settings.refusal_text, seed)
+    material = gather(school, files, settings)
+    lessons = school.lessons(material, refusals=bool(files))
+    schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
+    training = AdapterTraining(hf, lessons.lesson_at, lessons.held_out(HELD_OUT_LESSONS), schedule, folder)
+    end = training.run(report)
+    result = {
+        "adapter": str(folder),
+        "model": fingerprint,
+        "documents": len(material),
+        "files": [file.name for file in files],
+        "steps": end.step,
+        "questions": end.questions,
+        "tokens": end.tokens,
+        "loss": round(end.loss, 4),
+        "held_out": None if end.held_out is None else round(training.state.best, 4),
+        "schedule": asdict(schedule),
+    }
+    (folder / RECORD).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def gather(school: School, files: Sequence[Path], settings: Settings) -> list[Material]:
+    """Everything there is to train on. Raises DeskError if that is nothing."""
+    if files:
+        found = [one for row in read_rows(files) if (one := school.material(row)) is not None]
+    else:
+        from app.service import Service
+
+        if not settings.data_dir.is_dir():
+            raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
+        with Service(settings) as service:
+            found = list(school.own_material(service.library))
+    if not found:
+        raise DeskError("there is nothing to train on: ingest documents first, or give --data", code="no-material")
+    return found

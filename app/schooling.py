@@ -1,0 +1,215 @@
+"""What an adapter is trained on: question-answer pairs about documents, or the desk's own passages without labels.
+
+Answers are taught as the sentence of the document that holds them, so that the model learns to stay close to its words;
+questions whose document is not among the passages, and those marked as unanswerable, are taught as the desk's refusal.
+Prompts read exactly as the desk's (`app.prompting`). A lesson depends on seed and step alone, so training can go on
+after an interruption.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.errors import DeskError
+from app.ingestion import passage_of
+from app.library import Library
+from app.prompting import PassageText, PromptBuilder, passage_text, question_text
+from cache.lessons import Branch, Lesson
+from cache.pml import Text
+from cache.text_runs import run_tokens
+from cache.tokenizer import ModelTokenizer
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(]?[A-Z0-9])")
+WORD = re.compile(r"\w+")
+LONGEST_PASSAGE = 300
+LONGEST_ANSWER = 80
+PASSAGES = (2, 3, 3, 4, 5, 5)
+"""Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
+ANSWERED, REFUSED = 8, 3
+"""Branches of a lesson, at most."""
+GAP_SHARE, LONGEST_GAP = 0.2, 64
+HELD_OUT_SHARE = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """A document as tokens. topic: those of one topic are hard to tell apart. pairs: tokens of questions, and of
+    answers without their end, None for what the document does not answer.
+    """
+
+    topic: str
+    module: tuple[int, ...]
+    pairs: tuple[tuple[tuple[int, ...], tuple[int, ...] | None], ...]
+
+
+class School:
+    """Turns documents into material and material into lessons, for one model and one system text."""
+
+    def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, refusal: str, seed: int) -> None:
+        self._prompts, self._tokenizer, self._seed = prompts, tokenizer, seed
+        self._refusal = self._tokens(refusal)
+        self._end = run_tokens([Text(text=prompts.template.to_next, structural=True)], tokenizer)[:1]
+        system = prompts.prompt([])[0]
+        assert not isinstance(system, Text)
+        self._prefix = run_tokens([child for child in system.children if isinstance(child, Text)], tokenizer)
+
+    def material(self, row: dict[str, Any]) -> Material | None:
+        """A document with its questions; None if it is too long or nothing of it can be taught."""
+        title, context = str(row["title"]), str(row["context"]).strip()
+        module = self._tokens(passage_text(PassageText(name="", title=title, heading_path=(), text=context)))
+        pairs = [pair for qa in row["qas"] if (pair := self._pair(context, qa)) is not None]
+        if len(module) > LONGEST_PASSAGE or not pairs:
+            return None
+        return Material(topic=f"{row.get('src', '')}/{title}", module=module, pairs=tuple(pairs))
+
+    def own_material(self, library: Library) -> Iterator[Material]:
+        """The desk's passages. What is asked is their heading, and what is said one of their sentences: texts along
+        which two ways of reading are compared, not labels.
+        """
+        for document in library.documents():
+            for passage in library.passages_of(document.path):
+                text = passage_of(passage)
+                said = [s for s in sentences(text.text) if len(WORD.findall(s)) >= 4][:4]
+                asked = self._question(f"What should I know about {(text.heading_path or (text.title,))[-1]}?")
+                pairs = tuple((asked, self._tokens(sentence)[:LONGEST_ANSWER]) for sentence in said)
+                module = self._tokens(passage_text(text))
+                if pairs and len(module) <= 2 * LONGEST_PASSAGE:
+                    yield Material(topic=document.path, module=module, pairs=pairs)
+
+    def lessons(self, material: Sequence[Material], *, refusals: bool) -> Lessons:
+        """Lessons over material, some of it held out."""
+        return Lessons(
+            material=tuple(material),
+            prefix=self._prefix,
+            refusal=self._refusal if refusals else None,
+            end=self._end,
+            seed=self._seed,
+        )
+
+    def _pair(self, context: str, qa: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...] | None] | None:
+        question = self._question(str(qa["question"]))
+        if not qa["answers"]:
+            return question, None
+        taught = taught_answer(context, str(qa["question"]), str(qa["answers"][0]).strip())
+        answer = self._tokens(taught) if taught else ()
+        return (question, answer) if 0 < len(answer) <= LONGEST_ANSWER else None
+
+    def _question(self, question: str) -> tuple[int, ...]:
+        pieces = [Text(text=question_text(question)), Text(text=self._prompts.template.to_answer, structural=True)]
+        return run_tokens(pieces, self._tokenizer)
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        return run_tokens([Text(text=text)], self._tokenizer)
+
+
+class Lessons:
+    """Lessons by number. Some topics are held out of training."""
+
+    def __init__(
+        self,
+        *,
+        material: tuple[Material, ...],
+        prefix: tuple[int, ...],
+        refusal: tuple[int, ...] | None,
+        end: tuple[int, ...],
+        seed: int,
+    ) -> None:
+        self._prefix, self._refusal, self._end, self._seed = prefix, refusal, end, seed
+        by_topic: defaultdict[str, list[Material]] = defaultdict(list)
+        for one in material:
+            by_topic[one.topic].append(one)
+        kept = {topic: held_out(topic) for topic in by_topic}
+        self._train = [ones for topic, ones in by_topic.items() if not kept[topic]] or list(by_topic.values())
+        self._test = [ones for topic, ones in by_topic.items() if kept[topic]] or self._train[-1:]
+
+    def lesson_at(self, step: int) -> Lesson:
+        """The lesson of a training step."""
+        return self._make(self._train, random.Random(f"{self._seed}/{step}"))
+
+    def held_out(self, count: int) -> list[Lesson]:
+        """Lessons about topics that training never sees."""
+        return [self._make(self._test, random.Random(f"held out/{number}")) for number in range(count)]
+
+    def _make(self, topics: Sequence[Sequence[Material]], rng: random.Random) -> Lesson:
+        topic = rng.choices(topics, weights=[len(ones) ** 0.5 for ones in topics])[0]
+        size = rng.choice(PASSAGES)
+        chosen = rng.sample(list(topic), min(size, len(topic)))
+        while len(chosen) < size:  # a small topic is filled up with strangers
+            chosen.append(rng.choice(rng.choice(topics)))
+        rng.shuffle(chosen)
+        pairs = [pair for one in chosen for pair in one.pairs]
+        branches = [self._branch(question, answer) for question, answer in pairs if answer is not None]
+        branches = rng.sample(branches, min(ANSWERED, len(branches)))
+        if self._refusal is not None:
+            absent = [question for one in topic if one not in chosen for question, _ in one.pairs]
+            absent += [question for question, answer in pairs if answer is None]
+            absent = absent or [rng.choice(rng.choice(rng.choice(topics)).pairs)[0]]
+            refused = rng.sample(absent, min(REFUSED, len(absent)))
+            branches += [self._branch(question, self._refusal) for question in refused]
+        with_gaps = rng.random() < GAP_SHARE
+        return Lesson(
+            prefix=self._prefix,
+            modules=tuple(one.module for one in chosen),
+            gaps=tuple(rng.randrange(LONGEST_GAP) if with_gaps else 0 for _ in chosen),
+            branches=tuple(branches),
+        )
+
+    def _branch(self, question: tuple[int, ...], answer: tuple[int, ...]) -> Branch:
+        return Branch(question=question, answer=(*answer, *self._end))
+
+
+def held_out(topic: str) -> bool:
+    """Whether a topic is for testing: the same in every run, whatever else there is."""
+    digest = hashlib.blake2b(topic.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of a text, line breaks as spaces."""
+    return [sentence.strip() for sentence in SENTENCE_END.split(" ".join(text.split())) if sentence.strip()]
+
+
+def taught_answer(context: str, question: str, answer: str) -> str | None:
+    """What is taught as the answer: the sentence of the document that holds it and has most words of the question.
+
+    An answer that is no part of a sentence stands for itself, three sentences at most, if it keeps to the document's
+    words.
+    """
+    asked = set(WORD.findall(question.lower()))
+    holding = [s for s in sentences(context) if answer.lower() in s.lower()]
+    if holding:
+        return max(holding, key=lambda s: len(asked & set(WORD.findall(s.lower()))))
+    words = WORD.findall(answer.lower())
+    known = set(WORD.findall(context.lower()))
+    if len(words) < 4 or sum(word in known for word in words) < 0.7 * len(words):
+        return None
+    return " ".join(sentences(answer)[:3])
+
+
+def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """JSON lines, also compressed: {title, context, qas: [{question, answers}]}. Raises DeskError."""
+    for file in files:
+        try:
+            with (
+                gzip.open(file, "rt", encoding="utf-8")
+                if file.suffix == ".gz"
+                else file.open(encoding="utf-8") as lines
+            ):
+                for number, line in enumerate(lines, start=1):
+                    if not line.strip():
+                        continue
+                    row = json.loads(line)
+                    if not {"title", "context", "qas"} <= row.keys():
+                        raise DeskError(f"{file}, line {number}: title, context and qas are needed", code="bad-row")
+                    yield row
+        except (OSError, ValueError) as error:
+            raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error

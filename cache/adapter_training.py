@@ -1,0 +1,235 @@
+"""Training a LoRA adapter (through peft) on lessons, with checkpoints that hold no pickle.
+
+Not covered: what the lessons say (`app.schooling`), how a lesson is attended to (`lessons`), what becomes of an adapter
+(`adapters`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from cache.adapters import save_adapter
+from cache.errors import ModelError
+from cache.lessons import Lesson, Packed, Reading, lesson_attention, pack
+from cache.model import find_rotation
+
+ATTENTION = "warmdesk-lesson"
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+Objective = Literal["answers", "distil"]
+"""answers: the likelihood of the answers. distil: what the model itself says under full attention, without the adapter;
+the answers are only texts along which both are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How an adapter is trained. full_share: of the steps, those read with full attention, so that both ways of reading
+    give the same answers. patience: evaluations without a better held-out loss before training ends.
+    """
+
+    steps: int
+    objective: Objective = "answers"
+    rank: int = 16
+    learning_rate: float = 5e-4
+    warmup: int = 40
+    full_share: float = 0.15
+    evaluate_every: int = 50
+    patience: int = 4
+    seed: int = 0
+
+    def learning_rate_at(self, step: int) -> float:
+        """Linear warm-up, then a cosine down to a twentieth."""
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (0.05 + 0.95 * cosine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where training stands. loss: running mean; held_out: the latest held-out loss, None before the first."""
+
+    step: int
+    steps: int
+    questions: int
+    tokens: int
+    loss: float
+    held_out: float | None
+    tokens_per_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What a checkpoint holds beside the tensors."""
+
+    step: int = 0
+    questions: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    best: float = math.inf
+    held_out: float | None = None
+    without_gain: int = 0
+
+
+class AdapterTraining:
+    """Trains one adapter, with checkpoints in `folder`/checkpoint; an interrupted training goes on from the last one.
+
+    hf: transformers' own rotary model on its device; its attention is replaced. lesson_at: the lesson of a step, the
+    same one for the same number. Raises ModelError if the model has no rotary attention or no layers to adapt.
+    """
+
+    def __init__(
+        self,
+        hf: Any,
+        lesson_at: Callable[[int], Lesson],
+        held_out: Sequence[Lesson],
+        schedule: Schedule,
+        folder: Path,
+    ) -> None:
+        self.schedule, self.folder = schedule, folder
+        self._lesson_at, self._held_out = lesson_at, held_out
+        self._rotation = find_rotation(hf)
+        torch.manual_seed(schedule.seed)
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, lesson_attention)
+        hf.set_attn_implementation(ATTENTION)
+        names = {name.rpartition(".")[2] for name, _ in hf.named_modules()}
+        if not names & set(LINEAR_LAYERS):
+            raise ModelError(f"model type {hf.config.model_type!r} has none of the layers {', '.join(LINEAR_LAYERS)}")
+        config = LoraConfig(
+            r=schedule.rank,
+            lora_alpha=2 * schedule.rank,
+            target_modules=sorted(names & set(LINEAR_LAYERS)),
+            task_type="CAUSAL_LM",
+        )
+        self._model: Any = get_peft_model(hf, config)
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        for parameter in self._parameters:
+            parameter.data = parameter.data.float()
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0, weight_decay=0.0, betas=(0.9, 0.98))
+        self.state = State()
+        self._resume()
+
+    def run(self, report: Callable[[Progress], None]) -> Progress:
+        """Train to the end of the schedule, or until the held-out loss no longer falls; keep the best adapter."""
+        started, before = time.perf_counter(), self.state.tokens
+        state = self.state
+        while True:
+            rate = (state.tokens - before) / max(1e-9, time.perf_counter() - started)
+            progress = Progress(
+                step=state.step,
+                steps=self.schedule.steps,
+                questions=state.questions,
+                tokens=state.tokens,
+                loss=state.loss,
+                held_out=state.held_out,
+                tokens_per_s=rate,
+            )
+            report(progress)
+            if state.step >= self.schedule.steps or state.without_gain >= self.schedule.patience:
+                return progress
+            self._step()
+            if state.step % self.schedule.evaluate_every == 0 or state.step == self.schedule.steps:
+                self._evaluate()
+                self._checkpoint()
+
+    def _step(self) -> None:
+        """One lesson, one step of the optimizer."""
+        state, schedule = self.state, self.schedule
+        for group in self._optimizer.param_groups:
+            group["lr"] = schedule.learning_rate_at(state.step)
+        lesson = self._lesson_at(state.step)
+        modular = (state.step * 0.6180339887) % 1 >= schedule.full_share  # spread evenly, the same after a resume
+        loss = self._loss(lesson, modular=modular)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        state.questions += len(lesson.branches)
+        state.tokens += len(lesson.prefix) + sum(map(len, lesson.modules))
+        state.tokens += sum(len(b.question) + len(b.answer) - 1 for b in lesson.branches)
+        state.loss = loss.item() if state.step == 1 else 0.98 * state.loss + 0.02 * loss.item()
+
+    def _loss(self, lesson: Lesson, *, modular: bool) -> Tensor:
+        packed = pack(lesson, modular=modular)
+        logits = self._logits(packed)
+        if self.schedule.objective == "answers":
+            return F.cross_entropy(logits, packed.labels.to(logits.device))
+        with torch.no_grad(), self._model.disable_adapter():
+            wanted = self._logits(pack(lesson, modular=False)).log_softmax(-1)
+        return F.kl_div(logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean")
+
+    def _logits(self, packed: Packed) -> Tensor:
+        """Float32 logits `[A, vocabulary]` of the rows that predict answers."""
+        hf = self._model.base_model.model
+        device = hf.device
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=hf.dtype == torch.bfloat16):
+            hidden = hf.get_decoder()(
+                input_ids=packed.tokens.to(device),
+                position_ids=packed.positions.to(device),
+                use_cache=False,
+                reading=Reading(packed, self._rotation),
+            ).last_hidden_state
+            logits: Tensor = hf.get_output_embeddings()(hidden[0, packed.rows.to(device)])
+        return logits.float()
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        """Held-out loss under modular attention; the best adapter is kept."""
+        state = self.state
+        losses = [self._loss(lesson, modular=True).item() for lesson in self._held_out]
+        state.held_out = sum(losses) / max(1, len(losses))
+        if not losses or state.held_out < state.best:
+            state.best, state.without_gain = state.held_out, 0
+            save_adapter(self._model, self.folder)
+        else:
+            state.without_gain += 1
+
+    # --- checkpoints: no pickle, whole or not at all ---------------------------------------------------------------
+
+    @property
+    def _checkpoint_file(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    def _checkpoint(self) -> None:
+        tensors: dict[str, Tensor] = {}
+        for number, parameter in enumerate(self._parameters):
+            moments = self._optimizer.state[parameter]
+            tensors[f"{number}.value"] = parameter.data
+            tensors[f"{number}.mean"] = moments["exp_avg"]
+            tensors[f"{number}.square"] = moments["exp_avg_sq"]
+        metadata = {"state": json.dumps(asdict(self.state)), "schedule": json.dumps(asdict(self.schedule))}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self._checkpoint_file.with_suffix(".tmp")
+        save_file(tensors, temporary, metadata)
+        os.replace(temporary, self._checkpoint_file)
+
+    def _resume(self) -> None:
+        if not self._checkpoint_file.is_file():
+            return
+        with safe_open(self._checkpoint_file, framework="pt") as file:
+            metadata = file.metadata()
+        if json.loads(metadata["schedule"]) != asdict(self.schedule):
+            raise ModelError(f"{self.folder} holds a training with another schedule: finish it, or use another folder")
+        tensors = load_file(self._checkpoint_file)
+        self.state = State(**json.loads(metadata["state"]))
+        for number, parameter in enumerate(self._parameters):
+            parameter.data.copy_(tensors[f"{number}.value"])
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(float(self.state.step)),
+                "exp_avg": tensors[f"{number}.mean"].to(parameter.device),
+                "exp_avg_sq": tensors[f"{number}.square"].to(parameter.device),
+            }

@@ -1,0 +1,149 @@
+"""Lessons are what a request is at run time; an adapter trained on them is kept, resumed and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import oracle_logits, stock
+
+from cache.adapter_training import AdapterTraining, Progress, Schedule
+from cache.adapters import merge_adapter
+from cache.errors import ModelError
+from cache.lessons import Branch, Lesson, pack
+from cache.plan import Plan, Span, Unit
+
+PREFIX = tuple(b"You answer. ")
+MODULES = (tuple(b"Returns take 30 days."), tuple(b"Gift cards stay."), tuple(b"Shipping is free."))
+BRANCHES = (
+    Branch(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
+    Branch(question=tuple(b"And cards, may they be returned?"), answer=tuple(b" No")),
+)
+LESSON = Lesson(prefix=PREFIX, modules=MODULES, gaps=(0, 7, 0), branches=BRANCHES)
+SCHEDULE = Schedule(steps=6, warmup=2, evaluate_every=3, learning_rate=5e-3)
+
+
+def training(folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSON) -> AdapterTraining:
+    def lesson_at(step: int) -> Lesson:
+        return replace(lesson, gaps=(step % 3, 0, 1))
+
+    return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder)
+
+
+def logits_of(training: AdapterTraining, *, modular: bool) -> torch.Tensor:
+    with torch.no_grad():
+        return training._logits(pack(LESSON, modular=modular))
+
+
+def test_a_branch_sees_what_a_request_sees(tmp_path: Path) -> None:
+    """Each branch's last row equals the block-mask oracle of the same request."""
+    system = Unit(name="s", tokens=PREFIX)
+    logits = logits_of(training(tmp_path), modular=True)
+    row = -1
+    for branch in BRANCHES:
+        spans, at = [Span(start=0, tokens=PREFIX, unit=system)], len(PREFIX)
+        for module, gap in zip(MODULES, LESSON.gaps, strict=True):
+            unit = Unit(name="m", tokens=module, start=len(PREFIX), prefix=system)
+            spans.append(Span(start=at + gap, tokens=module, unit=unit))
+            at = spans[-1].end
+        spans.append(Span(start=at, tokens=(*branch.question, *branch.answer[:-1])))
+        row += len(branch.answer)
+        expected = oracle_logits(stock("llama"), Plan(spans=tuple(spans)))
+        assert (logits[row] - expected).abs().max() < 1e-4
+
+
+def test_with_full_attention_a_branch_is_an_ordinary_prompt(tmp_path: Path) -> None:
+    hf = stock("llama")
+    lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])
+    one = AdapterTraining(stock("llama"), lambda step: lesson, [lesson], SCHEDULE, tmp_path)
+    with torch.no_grad():
+        logits = one._logits(pack(lesson, modular=False))
+        tokens = [*PREFIX, *(t for module in MODULES for t in module), *BRANCHES[0].question, *BRANCHES[0].answer[:-1]]
+        expected = hf(input_ids=torch.tensor([tokens])).logits[0, -len(BRANCHES[0].answer) :]
+    assert (logits - expected).abs().max() < 1e-4
+
+
+def test_labels_are_the_answers() -> None:
+    packed = pack(LESSON, modular=True)
+    assert packed.labels.tolist() == [t for branch in BRANCHES for t in branch.answer]
+    fed = packed.tokens[0][packed.rows].tolist()
+    assert fed == [t for b in BRANCHES for t in (b.question[-1], *b.answer[:-1])]
+
+
+@pytest.mark.parametrize("objective", ["answers", "distil"])
+def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    one = training(tmp_path, replace(SCHEDULE, steps=30, objective=objective))
+    before = one._loss(LESSON, modular=True).item()
+    end = one.run(seen.append)
+    assert end.step == 30
+    assert end.questions == 60
+    assert one.state.best < before * 0.9
+    assert {"adapter_config.json", "adapter_model.safetensors", "checkpoint.safetensors"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+
+
+def parameters(training: AdapterTraining) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in training._parameters]
+
+
+def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    straight = training(tmp_path / "a")
+    straight.run(lambda progress: None)
+
+    def stop_at(step: int) -> Callable[[Progress], None]:
+        def report(progress: Progress) -> None:
+            if progress.step == step:
+                raise KeyboardInterrupt
+
+        return report
+
+    with pytest.raises(KeyboardInterrupt):
+        training(tmp_path / "b").run(stop_at(4))
+    resumed = training(tmp_path / "b")
+    assert resumed.state.step == 3
+    resumed.run(lambda progress: None)
+    for one, other in zip(parameters(straight), parameters(resumed), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_another_schedule_does_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    training(tmp_path).run(lambda progress: None)
+    with pytest.raises(ModelError, match="another schedule"):
+        training(tmp_path, replace(SCHEDULE, steps=7))
+
+
+def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
+    one = training(tmp_path, replace(SCHEDULE, steps=60, patience=2, learning_rate=0.0))
+    assert one.run(lambda progress: None).step == 9
+
+
+def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
+    one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, full_share=0.0))
+    one.run(lambda progress: None)
+    merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
+    packed = pack(replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1]), modular=False)
+    with torch.no_grad():
+        trained = one._logits(packed)[-1]
+        logits = merged(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False).logits[0, -1]
+        plain = stock("llama")(input_ids=packed.tokens).logits[0, -1]
+    assert fingerprint.startswith("sha256:")
+    assert (trained - plain).abs().max() > 0.1
+    assert (trained - logits).abs().max() < 0.1, "half precision on disk"
+
+
+def test_what_is_no_adapter_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no adapter in"):
+        merge_adapter(stock("llama"), tmp_path)
+    one = training(tmp_path)
+    one.run(lambda progress: None)
+    with pytest.raises(ModelError, match="does not fit the model") as caught:
+        merge_adapter(stock("gpt_neox"), tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelError, match="has none of the layers"):
+        AdapterTraining(stock("gpt_neox"), lambda step: LESSON, [], SCHEDULE, tmp_path / "x")
