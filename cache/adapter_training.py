@@ -21,14 +21,12 @@ from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from cache.adapters import save_adapter
 from cache.errors import ModelError
-from cache.lessons import Lesson, Packed, Reading, lesson_attention, pack
-from cache.model import find_rotation
+from cache.lesson_model import LessonModel
+from cache.lessons import Lesson
 
-ATTENTION = "warmdesk-lesson"
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 Objective = Literal["answers", "distil"]
@@ -101,10 +99,8 @@ class AdapterTraining:
     ) -> None:
         self.schedule, self.folder = schedule, folder
         self._lesson_at, self._held_out = lesson_at, held_out
-        self._rotation = find_rotation(hf)
+        self._reader = LessonModel(hf)
         torch.manual_seed(schedule.seed)
-        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, lesson_attention)
-        hf.set_attn_implementation(ATTENTION)
         names = {name.rpartition(".")[2] for name, _ in hf.named_modules()}
         if not names & set(LINEAR_LAYERS):
             raise ModelError(f"model type {hf.config.model_type!r} has none of the layers {', '.join(LINEAR_LAYERS)}")
@@ -164,27 +160,13 @@ class AdapterTraining:
         state.loss = loss.item() if state.step == 1 else 0.98 * state.loss + 0.02 * loss.item()
 
     def _loss(self, lesson: Lesson, *, modular: bool) -> Tensor:
-        packed = pack(lesson, modular=modular)
-        logits = self._logits(packed)
+        logits = self._reader.differentiable_logits(lesson, modular=modular)
         if self.schedule.objective == "answers":
-            return F.cross_entropy(logits, packed.labels.to(logits.device))
+            labels = torch.tensor([token for branch in lesson.branches for token in branch.answer])
+            return F.cross_entropy(logits, labels.to(logits.device))
         with torch.no_grad(), self._model.disable_adapter():
-            wanted = self._logits(pack(lesson, modular=False)).log_softmax(-1)
+            wanted = self._reader.differentiable_logits(lesson, modular=False).log_softmax(-1)
         return F.kl_div(logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean")
-
-    def _logits(self, packed: Packed) -> Tensor:
-        """Float32 logits `[A, vocabulary]` of the rows that predict answers."""
-        hf = self._model.base_model.model
-        device = hf.device
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=hf.dtype == torch.bfloat16):
-            hidden = hf.get_decoder()(
-                input_ids=packed.tokens.to(device),
-                position_ids=packed.positions.to(device),
-                use_cache=False,
-                reading=Reading(packed, self._rotation),
-            ).last_hidden_state
-            logits: Tensor = hf.get_output_embeddings()(hidden[0, packed.rows.to(device)])
-        return logits.float()
 
     @torch.no_grad()
     def _evaluate(self) -> None:

@@ -30,12 +30,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """modules: token ids in the order in which they stand. gaps: position ids left out before each of them."""
+    """modules: token ids in the order in which they stand. gaps: position ids left out before each of them.
+
+    is_conditioned: whether modules see the prefix, if they are read one by one; else they are read alone.
+    """
 
     prefix: tuple[int, ...]
     modules: tuple[tuple[int, ...], ...]
     gaps: tuple[int, ...]
     branches: tuple[Branch, ...]
+    is_conditioned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Stretch:
 class Packed:
     """A lesson as one row of tokens.
 
-    tokens, positions: int64 `[1, T]`. prefix: rows of the conditioning prefix. stretches: of the modules; none when the
+    tokens, positions: int64 `[1, T]`. prefix: rows of the prefix; conditioning: those of them that modules see. stretches: of the modules; none when the
     lesson is read with full attention. context: rows of prefix and modules. branch_mask: bool `[T - context, T]`, what
     each branch row sees. rows: those whose logits predict an answer token, int64 `[A]`; labels: these tokens, `[A]`.
     """
@@ -59,6 +63,7 @@ class Packed:
     tokens: Tensor
     positions: Tensor
     prefix: int
+    conditioning: int
     stretches: tuple[Stretch, ...]
     context: int
     branch_mask: Tensor
@@ -96,6 +101,7 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
         tokens=torch.tensor([tokens]),
         positions=torch.tensor([positions]),
         prefix=base,
+        conditioning=base if lesson.is_conditioned else 0,
         stretches=tuple(stretches) if modular else (),
         context=context,
         branch_mask=torch.cat((torch.ones(len(row), context, dtype=torch.bool), own), 1),
@@ -123,9 +129,9 @@ class Reading:
         placed = [k[:, :, :prefix]]
         for stretch in packed.stretches:
             rows = slice(stretch.first, stretch.last)
-            keys = torch.cat((k[:, :, :prefix], k[:, :, rows]), 2)
-            values = torch.cat((v[:, :, :prefix], v[:, :, rows]), 2)
-            outs.append(attend_causal(q[:, :, rows], keys, values, prefix, scale))
+            keys = torch.cat((k[:, :, : packed.conditioning], k[:, :, rows]), 2)
+            values = torch.cat((v[:, :, : packed.conditioning], v[:, :, rows]), 2)
+            outs.append(attend_causal(q[:, :, rows], keys, values, packed.conditioning, scale))
             placed.append(self._moved(k[:, :, rows], stretch.offset))
         placed.append(k[:, :, packed.context :])
         return self._with_branches(outs, q, torch.cat(placed, 2), v, scale)

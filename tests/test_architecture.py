@@ -22,24 +22,13 @@ LAYERS_OF_CACHE = (
     *("errors", "pml", "pml_rules", "pml_parser", "pml_writer", "roles", "text_runs", "plan", "layout", "binding"),
     *("program_parts", "program_source", "program_compiler", "prompt_program", "arrangement", "registry", "advice"),
     *("grouping", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels", "distance", "families"),
-    *(
-        "packing",
-        "attention",
-        "alibi",
-        "chat_template",
-        "tokenizer",
-        "adapters",
-        "model",
-        "lessons",
-        "adapter_training",
-    ),
-    *("sampling", "sequence", "scheduler"),
-    *("request", "encoder", "admission", "engine", "dry_run"),
+    *("packing", "attention", "alibi", "chat_template", "tokenizer", "adapters", "model", "lessons", "lesson_model"),
+    *("adapter_training", "sampling", "sequence", "scheduler", "request", "encoder", "admission", "engine", "dry_run"),
 )
 """Lowest first. A new file is entered above everything it imports."""
 
 ONLY_IN = {
-    "transformers": {"cache.model", "cache.adapter_training"},
+    "transformers": {"cache.model", "cache.lesson_model"},
     "peft": {"cache.adapters", "cache.adapter_training"},
     "faiss": {"retrieval.index"},
     "sentence_transformers": {"retrieval.embedding", "retrieval.sentence_embedder"},

@@ -5,6 +5,7 @@ is the one that a fresh engine gives to that request alone.
 from __future__ import annotations
 
 import random
+import string
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from cache.binding import module_units
 from cache.disk import DiskTier
 from cache.engine import Engine
 from cache.pml_parser import parse_prompt, parse_schema
-from cache.request import Completion, Request, Reuse
+from cache.request import Completion, FinishReason, Request, Reuse
 from cache.sampling import Sampling
 
 REQUESTS = 200
@@ -39,6 +40,16 @@ class Ask:
     reuse: Reuse
     tenant: str
     session: str | None
+    stop: tuple[str, ...]
+
+
+Answer = tuple[tuple[int, ...] | None, str, FinishReason, bool]
+"""Tokens, text, why it ended, and whether it is exact."""
+
+
+def answer_of(completion: Completion) -> Answer:
+    """What must not depend on anything but the request."""
+    return completion.tokens, completion.text, completion.finish_reason, completion.exact
 
 
 @cache
@@ -81,6 +92,7 @@ def asks() -> tuple[Ask, ...]:
             chance.choice(REUSES),
             chance.choice(["public", "public", "other"]),
             chance.choice([None, "s"]),
+            chance.choice([(), (), tuple(string.ascii_letters)]),
         )
         for _ in range(REQUESTS * 3 // 4)
     ]
@@ -90,13 +102,13 @@ def asks() -> tuple[Ask, ...]:
 def ask(engine: Engine, one: Ask) -> Completion:
     """Answer a request."""
     plan = engine.bind(parse_prompt(one.prompt)).plan
-    sampling = Sampling(max_tokens=TOKENS)
+    sampling = Sampling(max_tokens=TOKENS, stop=one.stop)
     request = Request(plan=plan, sampling=sampling, reuse=one.reuse, tenant=one.tenant, session=one.session)
     return engine.submit(request).completion
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[Ask, tuple[tuple[int, ...] | None, bool]]:
+def expected() -> dict[Ask, Answer]:
     """What fresh engines answer, each to one request. No answer is a close call, so rounding decides none."""
     model = build()
     recorder = Recorder(model)
@@ -105,19 +117,18 @@ def expected() -> dict[Ask, tuple[tuple[int, ...] | None, bool]]:
         with running(model) as engine:
             engine.schemas.add(parse_schema(schema()))
             completion = ask(engine, one)
-        answers[one] = (completion.tokens, completion.exact)
+        answers[one] = answer_of(completion)
+    assert {"length", "stop"} == {reason for _, _, reason, _ in answers.values()}
     for logits in recorder.logits:
         best, second = logits.topk(2).values
         assert best - second > 1e-4
     return answers
 
 
-def check(
-    engine: Engine, completions: list[Completion], expected: dict[Ask, tuple[tuple[int, ...] | None, bool]]
-) -> None:
+def check(engine: Engine, completions: list[Completion], expected: dict[Ask, Answer]) -> None:
     """Same answers, exact books, and modules that were evicted and came back."""
     for one, completion in zip(asks(), completions, strict=True):
-        assert (completion.tokens, completion.exact) == expected[one], one
+        assert answer_of(completion) == expected[one], one
         assert completion.usage.prompt_tokens == completion.usage.computed + completion.usage.cached_tokens
     engine.call(lambda store: store.check_integrity())
     assert engine.call(lambda store: store.evictions["module"]) > 0
@@ -129,9 +140,10 @@ def test_the_requests_are_what_they_should_be() -> None:
     assert text.count("<module ") >= 30
     assert len(set(asks())) > REQUESTS / 4
     assert {one.reuse for one in asks()} == {"on", "prefix", "off"}
+    assert {one.tenant for one in asks()} == {"public", "other"}
 
 
-def test_history_changes_no_answer(tmp_path: Path, expected: dict[Ask, tuple[tuple[int, ...] | None, bool]]) -> None:
+def test_history_changes_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) -> None:
     model = build()
     memory = ARENA * model.info.kv.bytes_per_token
     with running(model, memory=memory, disk=DiskTier(tmp_path, 1 << 30)) as engine:
@@ -139,7 +151,7 @@ def test_history_changes_no_answer(tmp_path: Path, expected: dict[Ask, tuple[tup
         check(engine, [ask(engine, one) for one in asks()], expected)
 
 
-def test_neighbours_change_no_answer(tmp_path: Path, expected: dict[Ask, tuple[tuple[int, ...] | None, bool]]) -> None:
+def test_neighbours_change_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) -> None:
     """Eight threads, while all modules are encoded ahead of use and the schema is replaced by itself."""
     model = build()
     memory = ARENA * model.info.kv.bytes_per_token

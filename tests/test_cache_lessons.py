@@ -34,20 +34,19 @@ def training(folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSO
     return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder)
 
 
-def logits_of(training: AdapterTraining, *, modular: bool) -> torch.Tensor:
-    with torch.no_grad():
-        return training._logits(pack(LESSON, modular=modular))
-
-
-def test_a_branch_sees_what_a_request_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_conditioned", [True, False])
+def test_a_branch_sees_what_a_request_sees(is_conditioned: bool, tmp_path: Path) -> None:
     """Each branch's last row equals the block-mask oracle of the same request."""
     system = Unit(name="s", tokens=PREFIX)
-    logits = logits_of(training(tmp_path), modular=True)
+    lesson = replace(LESSON, is_conditioned=is_conditioned)
+    logits = training(tmp_path)._reader.logits(lesson, modular=True)
     row = -1
     for branch in BRANCHES:
         spans, at = [Span(start=0, tokens=PREFIX, unit=system)], len(PREFIX)
         for module, gap in zip(MODULES, LESSON.gaps, strict=True):
-            unit = Unit(name="m", tokens=module, start=len(PREFIX), prefix=system)
+            unit = Unit(name="m", tokens=module)
+            if is_conditioned:
+                unit = replace(unit, start=len(PREFIX), prefix=system)
             spans.append(Span(start=at + gap, tokens=module, unit=unit))
             at = spans[-1].end
         spans.append(Span(start=at, tokens=(*branch.question, *branch.answer[:-1])))
@@ -61,7 +60,7 @@ def test_with_full_attention_a_branch_is_an_ordinary_prompt(tmp_path: Path) -> N
     lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])
     one = AdapterTraining(stock("llama"), lambda step: lesson, [lesson], SCHEDULE, tmp_path)
     with torch.no_grad():
-        logits = one._logits(pack(lesson, modular=False))
+        logits = one._reader.logits(lesson, modular=False)
         tokens = [*PREFIX, *(t for module in MODULES for t in module), *BRANCHES[0].question, *BRANCHES[0].answer[:-1]]
         expected = hf(input_ids=torch.tensor([tokens])).logits[0, -len(BRANCHES[0].answer) :]
     assert (logits - expected).abs().max() < 1e-4
@@ -127,9 +126,10 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
     one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, full_share=0.0))
     one.run(lambda progress: None)
     merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
-    packed = pack(replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1]), modular=False)
+    lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])
+    packed = pack(lesson, modular=False)
     with torch.no_grad():
-        trained = one._logits(packed)[-1]
+        trained = one._reader.logits(lesson, modular=False)[-1]
         logits = merged(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False).logits[0, -1]
         plain = stock("llama")(input_ids=packed.tokens).logits[0, -1]
     assert fingerprint.startswith("sha256:")

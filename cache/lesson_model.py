@@ -1,0 +1,53 @@
+"""A transformers model that reads lessons: differentiable, or for measuring what it would say along given answers.
+
+The engine answers requests; this reads the same masks and placements in one pass, without arena or cache.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from cache.adapters import merge_adapter
+from cache.lessons import Lesson, Reading, lesson_attention, pack
+from cache.model import find_device, find_rotation, load_stock
+
+ATTENTION = "warmdesk-lesson"
+
+
+class LessonModel:
+    """hf: transformers' own rotary model on its device; its attention is replaced. Raises ModelError for others."""
+
+    def __init__(self, hf: Any) -> None:
+        self._rotation = find_rotation(hf)
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, lesson_attention)
+        hf.set_attn_implementation(ATTENTION)
+        self.hf = hf.eval()
+
+    @classmethod
+    def load(cls, name: str | None, *, device: str, converted: Path, adapter: Path | None) -> LessonModel:
+        """Load a model by name, as `cache.model.load_model` does. Raises ModelError."""
+        hf, _, _ = load_stock(name, device=find_device(device), converted=converted)
+        return cls(hf if adapter is None else merge_adapter(hf, adapter)[0])
+
+    @torch.no_grad()
+    def logits(self, lesson: Lesson, *, modular: bool) -> Tensor:
+        """Float32 `[A, vocabulary]` on the CPU: rows that predict the tokens of the answers, branch after branch."""
+        return self.differentiable_logits(lesson, modular=modular).cpu()
+
+    def differentiable_logits(self, lesson: Lesson, *, modular: bool) -> Tensor:
+        """The same on the model's device, with gradients."""
+        packed, device = pack(lesson, modular=modular), self.hf.device
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.hf.dtype == torch.bfloat16):
+            hidden = self.hf.get_decoder()(
+                input_ids=packed.tokens.to(device),
+                position_ids=packed.positions.to(device),
+                use_cache=False,
+                reading=Reading(packed, self._rotation),
+            ).last_hidden_state
+            logits: Tensor = self.hf.get_output_embeddings()(hidden[0, packed.rows.to(device)])
+        return logits.float()
