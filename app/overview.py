@@ -16,6 +16,7 @@ from app.prompting import SYSTEM
 from app.reuse_html import SYSTEM_TEXT
 from cache.disk import Header
 from cache.engine import Engine
+from cache.keys import PUBLIC_TENANT
 from cache.store import PrefixUse
 
 SHOWN_PREFIXES = 10
@@ -99,9 +100,10 @@ def summarise(library: Library, history: History, tiers: Tiers, *, model: str, d
 
 
 def module_rows(library: Library, history: History, tiers: Tiers) -> Iterable[ModuleRow]:
-    """Every encoded module in its fastest tier, what saved most first."""
+    """Every module of the desk in its fastest tier, what saved most first; not those of PML prompts."""
     headers = {header.key: ("disk", header) for header in tiers.disk}
     headers |= {header.key: ("device", header) for header in tiers.device}
+    headers = {key: entry for key, entry in headers.items() if entry[1].tenant == PUBLIC_TENANT}
     labels = library.module_labels(list(headers))
     hits = history.module_hits()
     rows = []

@@ -91,8 +91,8 @@ def facts(
 ) -> dict[str, Any]:
     """Position ids of a schema file and, if given, of a prompt file.
 
-    add, remove: more schemas for the registry the prompt is bound in, and names to take out again; the position ids are
-    those of the schema added last. Raises DeskError, PMLError.
+    add, remove: more schemas for the registry the prompt is bound in, and names to take out again. The position ids are
+    those of the prompt's schema; without a prompt, of the schema added last. Raises DeskError, PMLError.
     """
     registry = Registry(checker.lay_out)
     for path in (schema, *add):
@@ -100,6 +100,9 @@ def facts(
         layout = named(path, partial(registry.add, parsed_schema))
     for name in remove:
         registry.remove(name)
+    if prompt is not None:
+        parsed = read_prompt(prompt)
+        layout = named(prompt, lambda: registry.of(parsed))
     found: dict[str, Any] = {
         "schema": layout.schema.name,
         "layout": [asdict(item) for item in layout.items],
@@ -107,8 +110,7 @@ def facts(
     }
     if prompt is None:
         return found
-    parsed = read_prompt(prompt)
-    bound = named(prompt, lambda: bind(parsed, registry.of(parsed)))
+    bound = named(prompt, lambda: bind(parsed, layout))
     plan = bound.plan.without_units() if baseline else bound.plan
     return found | {
         "cached": [at for span in plan.spans if span.unit is not None for at in range(span.start, span.end)],

@@ -12,6 +12,10 @@ from cache.engine import Engine
 from cache.request import Request, Reuse
 from cache.sampling import Sampling
 
+PML_TENANT = "pml"
+"""Modules of prompts written in PML are kept apart from the desk's passages: they may hold any text, also that of a
+document, so forgetting a document drops all of them."""
+
 
 def run_prompt(engine: Engine, schema: Path, prompt: Path, sampling: Sampling, reuse: str) -> dict[str, Any]:
     """Run a prompt file for a schema file. Raises DeskError, CacheError."""
@@ -20,7 +24,7 @@ def run_prompt(engine: Engine, schema: Path, prompt: Path, sampling: Sampling, r
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
     named(schema, lambda: engine.schemas.replace(parsed_schema))
     bound = named(prompt, lambda: engine.bind(parsed_prompt))
-    request = Request(plan=bound.plan, sampling=sampling, reuse=cast("Reuse", reuse))
+    request = Request(plan=bound.plan, sampling=sampling, reuse=cast("Reuse", reuse), tenant=PML_TENANT)
     completion = engine.submit(request).completion
     usage = completion.usage
     return {

@@ -25,6 +25,7 @@ from app.history import History
 from app.ingestion import Ingestion, IngestReport, Progress
 from app.library import Library
 from app.overview import Tiers, summarise, tiers_of
+from app.pml_run import PML_TENANT
 from app.prompting import PromptBuilder
 from app.search import Search
 from app.settings import Settings
@@ -117,7 +118,8 @@ class Service:
         return self.library.documents()
 
     def forget(self, name: str) -> str:
-        """Remove a document from database, index, citations and every module tier; returns the path it had.
+        """Remove a document from database, index, citations and every module tier; returns the path it had. Modules of
+        prompts written in PML go, too, because any of them may hold its text.
 
         name: its path or an unambiguous end of it. Raises DeskError.
         """
@@ -128,7 +130,8 @@ class Service:
         if replaced is not None:
             self.search.apply(replaced)
             self.search.publish()
-            self.engine.forget(keys & frozenset(replaced.removed_module_keys))
+            written = self.engine.call(lambda store: store.keys_of(PML_TENANT))
+            self.engine.forget(written | (keys & frozenset(replaced.removed_module_keys)))
         return path
 
     def _document_path(self, name: str) -> str:

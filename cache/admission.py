@@ -218,10 +218,15 @@ def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) ->
             usage.session += len(node.step.tokens)
         elif node.step.key is None:
             usage.prefix += len(node.step.tokens)
+    built: dict[str, Unit] = {}  # units of equal content share one encoding
     for span in plan.spans:
-        if span.unit in waiting.misses:
+        if span.unit is None:
+            continue
+        found = waiting.found[span.unit].resident
+        assert found is not None
+        if span.unit in waiting.misses and built.setdefault(found.header.key, span.unit) == span.unit:
             usage.computed += len(span.tokens)
-        elif span.unit is not None:
+        else:
             usage.module += len(span.tokens)
     assert usage.prompt_tokens == usage.computed + usage.cached_tokens, usage
     return usage

@@ -246,4 +246,8 @@ def turn_texts(role: Role, layout: Layout) -> list[Text]:
     except PMLError as error:
         raise PMLError(error.message, where="prompt", line=error.line) from None
     inner = [child for child in role.children if isinstance(child, Text)]
+    if len(inner) < len(role.children):
+        raise PMLError(
+            f"<{role.role}>: a chat turn of a prompt holds text only", where="prompt", line=role.line or None
+        )
     return [Text(text=head, structural=True), *inner, *([Text(text=tail, structural=True)] if tail else [])]

@@ -40,6 +40,7 @@ class Header:
     tokens: str
     start: int
     num_tokens: int
+    gaps: str = ""
 
 
 @dataclass(slots=True)

@@ -132,7 +132,8 @@ class Engine:
         check_tenant(tenant)
         info = self.model.info
         for unit in units:
-            if unit.end > info.max_positions:
+            needed = unit.end - unit.start if info.is_relocatable else unit.end  # a stub needs no place in a prompt
+            if needed > info.max_positions:
                 raise PromptError(f"module {unit.name!r} ends beyond the model's {info.max_positions} positions")
         useful = [unit for unit in units if unit.tokens and info.places_modules]
         job = EncodeJob(deque((unit, tenant) for unit in useful), Future())

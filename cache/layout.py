@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cache.pml import Module, Node, Parameter, Role, Scaffold, Schema, Text, Union, walk
-from cache.pml_rules import mistake
+from cache.pml_rules import check_schema, mistake
 from cache.roles import NO_ROLES, Roles
 from cache.text_runs import Tokenizer, run_tokens
 
@@ -125,12 +125,14 @@ def lay_out(
     max_positions: int | None = None,
     run_limit: int | None = None,
 ) -> Layout:
-    """Place a schema that `check_schema` accepts.
+    """Check and place a schema.
 
     roles: strings of the model's chat template. max_positions: usable ids are 0 .. max_positions-1, None for no limit.
     run_limit: longer text runs keep so many tokens, half of them from each end.
-    Raises PMLError: role without template, placeholder longer than its slot, schema longer than the model.
+    Raises PMLError: what `pml_rules` refuses, a role without template, a placeholder longer than its slot, a schema
+    longer than the model.
     """
+    check_schema(schema)  # it may have been built as data, not read
     placer = Placer(tokenizer, roles, run_limit)
     for event, node in walk(schema):
         if event == "enter":

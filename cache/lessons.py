@@ -55,9 +55,10 @@ class Stretch:
 class Packed:
     """A lesson as one row of tokens.
 
-    tokens, positions: int64 `[1, T]`. prefix: rows of the prefix; conditioning: those of them that modules see. stretches: of the modules; none when the
-    lesson is read with full attention. context: rows of prefix and modules. branch_mask: bool `[T - context, T]`, what
-    each branch row sees. rows: those whose logits predict an answer token, int64 `[A]`; labels: these tokens, `[A]`.
+    tokens, positions: int64 `[1, T]`. prefix: rows of the prefix; conditioning: those of them that modules see.
+    stretches: of the modules; none when the lesson is read with full attention. context: rows of prefix and modules.
+    branch_mask: bool `[T - context, T]`, what each branch row sees. rows: those whose logits predict an answer token,
+    int64 `[A]`; labels: these tokens, `[A]`.
     """
 
     tokens: Tensor

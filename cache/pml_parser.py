@@ -33,6 +33,8 @@ from cache.pml_rules import check_schema
 
 T = TypeVar("T")
 SPACE = " \t\r\n"
+LARGEST_FILE = 16 << 20
+"""Bytes of a `src` file: more than fits any model."""
 PARAMETER = ("parameter", "param")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "schema": ("name", "src", "xml:space"),
@@ -297,6 +299,8 @@ class SchemaReader(Reader[Schema]):
             path = (self.folder / name).resolve()
             if not path.is_relative_to(self.folder.resolve()):
                 self.fail(f"{who} lies outside the schema's folder; move the file into it", frame.line)
+            if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
+                self.fail(f"{who} is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another", frame.line)
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             self.fail(f"{who} is not UTF-8 text; convert it", frame.line)

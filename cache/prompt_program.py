@@ -25,7 +25,7 @@ from functools import update_wrapper
 from typing import Generic, ParamSpec
 
 from cache.pml import Module, Parameter, Prompt, Schema, Text
-from cache.pml_rules import NOT_XML
+from cache.pml_rules import MAX_SLOT, NOT_XML
 from cache.program_compiler import compile_program
 from cache.program_parts import Program
 from cache.program_source import Source, read_source
@@ -91,8 +91,8 @@ def declared(source: Source) -> dict[str, Parameter]:
     for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
         for size in getattr(hints.get(argument.arg), "__metadata__", ()):
             if isinstance(size, MaxTokens):
-                if type(size.length) is not int or size.length < 1:
-                    raise source.mistake(argument, f"{size}: give a whole number of tokens, 1 or more")
+                if type(size.length) is not int or not 1 <= size.length <= MAX_SLOT:
+                    raise source.mistake(argument, f"{size}: give a whole number of tokens, 1 or more, to {MAX_SLOT}")
                 if NOT_XML.search(size.placeholder):
                     raise source.mistake(argument, f"{size}: the placeholder holds a control character; leave it out")
                 parameters[argument.arg] = Parameter(

@@ -152,6 +152,12 @@ class Store:
             self._writer.submit(resident.header, self.arena.read(extent))
         return resident
 
+    def keys_of(self, tenant: str) -> frozenset[str]:
+        """Every module of a tenant, in any tier."""
+        headers = [resident.header for resident in self.residents.values()]
+        headers += [] if self.disk is None else self.disk.headers()
+        return frozenset(header.key for header in headers if header.tenant == tenant)
+
     def release(self, resident: Resident) -> None:
         """Undo one pin."""
         assert resident.refs > 0, resident
@@ -252,6 +258,7 @@ class Store:
             tokens=digest(token_bytes(unit.tokens)),
             start=unit.start,
             num_tokens=len(unit.tokens),
+            gaps=gaps_of(unit),
         )
         resident = Resident(header, extent)
         assert header.key not in self.residents, header
@@ -310,7 +317,7 @@ class Store:
             return "model or template changed"
         if known.tokens != digest(token_bytes(unit.tokens)):
             return "document changed"
-        return "placement" if known.start != unit.start else "never built"
+        return "placement" if (known.start, known.gaps) != (unit.start, gaps_of(unit)) else "never built"
 
     def _is_being_written(self, key: str) -> bool:
         return self._writer is not None and key in self._writer.pending
@@ -318,6 +325,11 @@ class Store:
     def _is_kept(self, key: str) -> bool:
         """On disk, or about to be. In this order: a file appears before its write stops being pending."""
         return self._is_being_written(key) or (self.disk is not None and key in self.disk)
+
+
+def gaps_of(unit: Unit) -> str:
+    """A unit's gaps as a header keeps them."""
+    return " ".join(f"{row}+{jump}" for row, jump in unit.gaps)
 
 
 class Writer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from desks import small_desk, write_pages
 
 from app.pml_export import export_schema, module_name
-from app.pml_run import run_prompt
+from app.pml_run import PML_TENANT, run_prompt
 from cache.binding import bind
 from cache.layout import lay_out
 from cache.pml_parser import parse_prompt, parse_schema
@@ -56,3 +56,21 @@ def test_a_prompt_runs_from_files_and_finds_its_modules_again(tmp_path: Path) ->
     assert first["tokens"] == second["tokens"]
     assert [module["name"] for module in second["modules"]] == ["s", "s/a"]
     assert {module["source"] for module in second["modules"]} == {"device"}
+
+
+def test_forgetting_a_document_drops_what_was_encoded_of_it_through_pml(tmp_path: Path) -> None:
+    schema, prompt = tmp_path / "kb.pml", tmp_path / "p.pml"
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        before = len(desk.overview().modules)
+        schema.write_text(
+            '<schema name="s">Gift cards cannot be returned. <module name="a">They stay.</module></schema>'
+        )
+        prompt.write_text('<prompt schema="s"><a/>Why?</prompt>')
+        run_prompt(desk.engine, schema, prompt, Sampling(max_tokens=2), "on")
+        desk.engine.store.flush()
+        assert len(desk.engine.call(lambda store: store.keys_of(PML_TENANT))) == 2
+        assert len(desk.overview().modules) == before, "they are no passages"
+        desk.forget("gift-cards.md")
+        assert desk.engine.call(lambda store: store.keys_of(PML_TENANT)) == frozenset()
+        assert len(desk.overview().modules) == before - 1

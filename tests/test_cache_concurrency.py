@@ -5,7 +5,7 @@ is the one that a fresh engine gives to that request alone.
 from __future__ import annotations
 
 import random
-import string
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +29,8 @@ ARENA = 700
 """Tokens of KV memory: about half of the modules, so that they come and go."""
 WORDS = ["refund", "parcel", "gift", "delivery", "return", "thirty", "days", "shop", "order", "label", "size"]
 REUSES: list[Reuse] = ["on", "on", "on", "on", "on", "on", "prefix", "off"]
+EARLY = tuple(map(chr, [*range(1, 128), 0xFFFD]))
+"""Stop strings that end most answers before their last token, with rows of their own left over."""
 QUESTIONS = ["Why?", "Can I return a gift card?", "How long does it take?", "And then?", "Is it free of charge?"]
 
 
@@ -92,7 +94,7 @@ def asks() -> tuple[Ask, ...]:
             chance.choice(REUSES),
             chance.choice(["public", "public", "other"]),
             chance.choice([None, "s"]),
-            chance.choice([(), (), tuple(string.ascii_letters)]),
+            chance.choice([(), (), EARLY]),
         )
         for _ in range(REQUESTS * 3 // 4)
     ]
@@ -118,7 +120,7 @@ def expected() -> dict[Ask, Answer]:
             engine.schemas.add(parse_schema(schema()))
             completion = ask(engine, one)
         answers[one] = answer_of(completion)
-    assert {"length", "stop"} == {reason for _, _, reason, _ in answers.values()}
+    assert Counter(reason for _, _, reason, _ in answers.values())["stop"] > len(answers) / 10
     for logits in recorder.logits:
         best, second = logits.topk(2).values
         assert best - second > 1e-4

@@ -5,6 +5,7 @@ Sections 2 and 6 of the specification beyond the cases of `pml_cases.json`; prom
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -850,6 +851,12 @@ def test_a_schema_fits_the_model_or_is_refused(body: str) -> None:
     assert facts(schema_of(body), max_positions=4)["length"] == 4
     error = refused(schema_of("\n" + body), max_positions=3)
     assert ("'s'" in error.message, "4" in error.message, "3" in error.message, error.line) == (True, True, True, 1)
+
+
+def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(PMLError, match="no ordinary file"):
+        parse_schema(schema_of('<module name="m" src="pipe.txt"/>'), folder=tmp_path)
 
 
 def test_a_huge_slot_costs_nothing_until_it_is_used() -> None:

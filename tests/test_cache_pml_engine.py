@@ -11,7 +11,9 @@ from tiny import CONFIGS, build, oracle_logits, stock
 
 from cache.disk import DiskTier
 from cache.engine import Engine
+from cache.errors import PMLError
 from cache.plan import Plan
+from cache.pml import Module, Parameter, Prompt, Role, Scaffold, Schema, Text, Union
 from cache.pml_parser import parse_prompt, parse_schema
 
 TOLERANCE = 1e-4
@@ -126,3 +128,53 @@ def test_the_stub_stands_before_what_does_not_begin_the_schema() -> None:
         completion = answer(engine, plan)
     assert torch.allclose(recorder.logits[0], oracle_logits(stock(), plan), atol=TOLERANCE)
     assert completion.usage.prompt_tokens == plan.num_tokens
+
+
+def test_a_schema_built_as_data_is_checked_as_one_that_was_read() -> None:
+    twin = Module(name="a", children=(Text(text="x"),))
+    wrong = (
+        (twin, twin),
+        (twin, Scaffold(modules=("a", "zz"))),
+        (Union(members=(twin,), scaffold="b"),),
+        (Parameter(name="p", length=2),),
+    )
+    with running(build()) as engine:
+        for children in wrong:
+            with pytest.raises(PMLError):
+                engine.schemas.add(Schema(name="s", children=children))
+        engine.schemas.add(Schema(name="s", children=(twin,)))
+        turn = Role(role="user", children=(twin,))
+        with pytest.raises(PMLError, match="no such turn"):
+            engine.bind(Prompt(schema="s", parts=(turn,)))
+
+
+def test_modules_of_equal_text_are_computed_once() -> None:
+    """Two names, one encoding: the books count it once."""
+    with running(build()) as engine:
+        engine.schemas.add(
+            parse_schema(
+                '<schema name="s">in<module name="a">same words</module><module name="b">same words</module></schema>'
+            )
+        )
+        completion = answer(engine, bound(engine, '<prompt schema="s"><a/><b/>?</prompt>'))
+    assert (completion.usage.computed, completion.usage.module) == (len("insame words?"), len("same words"))
+
+
+def test_text_whose_distance_changed_was_built_for_another_place() -> None:
+    schema = '<schema name="s">in<module name="a">{}</module>out</schema>'
+    prompt = '<prompt schema="s"><a/>?</prompt>'
+    with running(build()) as engine:
+        engine.schemas.add(parse_schema(schema.format("aaa")))
+        answer(engine, bound(engine, prompt))
+        engine.schemas.replace(parse_schema(schema.format("aaaa")))
+        completion = answer(engine, bound(engine, prompt))
+    assert {use.name: use.miss_reason for use in completion.modules} == {"s": "placement", "s/a": "document changed"}
+
+
+def test_what_fits_the_model_can_be_encoded_ahead_behind_a_stub() -> None:
+    model = build()
+    model.tokenizer.stub = (257, 258, 259)
+    text = "b" * (model.info.max_positions - 2)
+    with running(model, memory=32 << 20) as engine:
+        layout = engine.schemas.add(parse_schema(f'<schema name="s">a<module name="m">{text}</module></schema>'))
+        assert engine.encode(engine.units_of(layout)).result(timeout=120) == 2
