@@ -380,6 +380,27 @@ def prompt_cache(
 
 
 @evaluate.command()
+def quality(
+    data: Annotated[Path, typer.Option("--data", help="JSON lines {src, title, context, qas}.")],
+    policies: Annotated[str, typer.Option("--policies", help="Comma-separated.")] = "full,fast,prompt_cache,none,gold",
+    passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
+    limit: Annotated[int, typer.Option("--limit", help="Requests.", min=1)] = 100,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer."""
+    from evals.quality import measure_quality
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    result = measure_quality(
+        settings, data, policies=policies.split(","), passages=passages, limit=limit, report=progress_line
+    )
+    print(json.dumps(result, indent=None if as_json else 2))
+
+
+@evaluate.command()
 def citations(
     data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
         "data/questions.jsonl"
