@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,11 @@ class Unit:
     @property
     def positions(self) -> list[int]:
         """Position ids of all rows."""
-        positions = list(range(self.start, self.start + len(self.tokens)))
-        for first, jump in self.gaps:
-            positions[first:] = [position + jump for position in positions[first:]]
+        positions: list[int] = []
+        at = self.start
+        for (first, jump), (last, _) in pairwise([(0, 0), *self.gaps, (len(self.tokens), 0)]):
+            at += jump
+            positions.extend(range(at + first, at + last))
         return positions
 
     @property
@@ -75,6 +78,14 @@ class Span:
         """Position ids between where the unit was encoded and where it stands here."""
         return 0 if self.unit is None else self.start - self.unit.position(self.row)
 
+    def continues(self, previous: Span) -> bool:
+        """Whether these are the next rows of the same unit, moved by the same distance."""
+        return (
+            self.unit is previous.unit
+            and self.row == previous.row + len(previous.tokens)
+            and self.offset == previous.offset
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -102,15 +113,19 @@ class Plan:
         the tokens, at exactly the distances, that stand before them here.
         """
         before: list[tuple[int, int]] = []
+        previous: Span | None = None
         for span in self.spans:
-            if span.unit is not None:
+            if span.unit is not None and not (previous is not None and span.continues(previous)):
+                units = list(span.unit.with_ancestors())
+                if sum(len(unit.tokens) for unit in units[:-1]) + span.row != len(before):
+                    return False
                 seen: list[tuple[int, int]] = []
-                for unit in span.unit.with_ancestors():
+                for unit in units:
                     seen += zip(unit.tokens, unit.positions, strict=True)
-                own = len(seen) - len(span.unit.tokens)
-                if [(token, position + span.offset) for token, position in seen[: own + span.row]] != before:
+                if [(token, position + span.offset) for token, position in seen[: len(before)]] != before:
                     return False
             before += zip(span.tokens, range(span.start, span.end), strict=True)
+            previous = span
         return True
 
     def without_units(self) -> Plan:

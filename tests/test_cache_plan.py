@@ -78,3 +78,13 @@ def test_exact_means_encoded_behind_the_very_tokens_at_the_very_distances() -> N
         Span(start=2, tokens=(2,), unit=system, row=1),
     )
     assert exact(Span(start=0, tokens=(1,), unit=system), Span(start=1, tokens=(2,), unit=system, row=1))
+
+
+def test_a_prompt_of_a_thousand_pieces_is_planned_in_a_moment() -> None:
+    """Was cubic once, on the engine's thread: this took half a minute."""
+    unit = Unit(name="u", tokens=(1,) * 2000, gaps=tuple((row, 1) for row in range(1, 2000)))
+    spans = [Span(start=2 * row, tokens=(1,), unit=unit, row=row) for row in range(2000)]
+    assert unit.positions == [2 * row for row in range(2000)]
+    assert Plan(spans=(*spans, Span(start=4000, tokens=(2,)))).is_exact
+    moved = [Span(start=2 * row + (row > 1000), tokens=(1,), unit=unit, row=row) for row in range(2000)]
+    assert not Plan(spans=(*moved, Span(start=4001, tokens=(2,)))).is_exact
