@@ -1,6 +1,7 @@
 """`warmdesk batch`: many questions at once, grouped by what their prompts share.
 
-Answers come in the order of the file. They are not kept as conversations.
+Answers come in the order of the file. They are not kept as conversations. A question that fails takes no other along:
+its failure stands in the place of its answer.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.answering import Answering, Asked, Prepared, finished, refusal
+from app.answering import Answering, Asked, finished, refusal
 from app.answers import Answer
 from app.errors import DeskError
-from app.history import PastMessage, new_id
+from app.history import PastMessage
 from cache.dry_run import count_tokens
 from cache.errors import CacheError
 from cache.grouping import group
+from cache.plan import Plan
 from cache.request import Generation, Request
 
 IN_FLIGHT = 16
@@ -35,33 +37,57 @@ class BatchQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchResult:
-    """Answers in the order of the questions. groups: ids of the questions that were answered together.
+class BatchFailure:
+    """Why a question has no answer."""
 
-    cold_ungrouped, cold_grouped: tokens that would be computed from a cold start with the desk's memory, in the order
-    of the file and grouped; counted by the engine's books without computing (see `cache.dry_run`).
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """Answers, or failures, in the order of the questions. groups: ids of the questions that were answered together.
+
+    cold_ungrouped, cold_grouped: tokens that would be computed from a cold start with the desk's memory for the
+    questions that were answered, in the order of the file and grouped; counted by the engine's books without computing
+    (see `cache.dry_run`), None if they cannot be counted.
     """
 
     questions: tuple[BatchQuestion, ...]
-    answers: tuple[Answer, ...]
+    outcomes: tuple[Answer | BatchFailure, ...]
     groups: tuple[tuple[str, ...], ...]
-    cold_ungrouped: int
-    cold_grouped: int
+    cold_ungrouped: int | None
+    cold_grouped: int | None
     seconds: float
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answers there are."""
+        return tuple(outcome for outcome in self.outcomes if isinstance(outcome, Answer))
+
+    @property
+    def failed(self) -> int:
+        """How many questions have no answer."""
+        return len(self.outcomes) - len(self.answers)
 
 
 def read_questions(file: Path) -> list[BatchQuestion]:
     """JSON lines with `question`, and optionally `id` and `history` ([[question, answer], ...]). Raises DeskError."""
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DeskError(f"{file} is not UTF-8 text: convert it", code="not-text") from error
-    except OSError as error:
-        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
+    lines = read_text(file).split("\n")  # only there: other line separators may stand inside JSON strings
     questions = [read_question(line, number, file) for number, line in enumerate(lines, start=1) if line.strip()]
     if not questions:
         raise DeskError(f"{file} has no questions: write one JSON object a line", code="batch-empty")
     return questions
+
+
+def read_text(file: Path) -> str:
+    """The text of a file. Raises DeskError."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DeskError(f"{file} is not UTF-8 text: convert it", code="not-text") from error
+    except OSError as error:
+        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
 
 
 def read_question(line: str, number: int, file: Path) -> BatchQuestion:
@@ -69,19 +95,22 @@ def read_question(line: str, number: int, file: Path) -> BatchQuestion:
     try:
         row = json.loads(line)
         row = {"question": row} if isinstance(row, str) else row
-        question = row["question"]
-        history = [(str(asked), str(answered)) for asked, answered in row.get("history") or ()]
-        if not isinstance(question, str):
+        question, turns = row["question"], row.get("history") or []
+        if not isinstance(question, str) or not isinstance(turns, list) or not all(map(is_turn, turns)):
             raise TypeError
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeskError(
-            f'{file}, line {number}: each line is {{"question": text}}, with "id" and "history" if wanted',
+            f'{file}, line {number}: each line is {{"question": text}}, with "id" and "history" '
+            "([[question, answer], ...]) if wanted",
             code="bad-question-line",
         ) from error
-    past = tuple(
-        message for asked, answered in history for message in (said("user", asked), said("assistant", answered))
-    )
+    past = tuple(message for asked, answered in turns for message in (said("user", asked), said("assistant", answered)))
     return BatchQuestion(id=str(row.get("id", number)), question=question, past=past)
+
+
+def is_turn(entry: object) -> bool:
+    """Whether an entry of `history` is a question and its answer."""
+    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(text, str) for text in entry)
 
 
 def said(role: str, text: str) -> PastMessage:
@@ -89,67 +118,131 @@ def said(role: str, text: str) -> PastMessage:
     return PastMessage(message_id="", role=role, text=text, tokens=None, refused=False, passage_ids=())
 
 
-def run_batch(
-    answering: Answering, questions: Sequence[BatchQuestion], report: Callable[[int, int], None]
-) -> BatchResult:
-    """Answer all questions. report: gets the numbers of answers done and of all. Raises DeskError, CacheError."""
-    started = time.perf_counter()
-    prepared = [prepare(answering, question) for question in questions]
-    planned = [index for index, one in enumerate(prepared) if one.plan is not None]
-    plans = [plan for one in prepared if (plan := one.plan) is not None]
-    requests = dict(zip(planned, (answering.request(plan, "on", None) for plan in plans), strict=True))
-    groups = [[planned[i] for i in members] for members in group(plans)]
-    order = [index for members in groups for index in members]
+def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[BatchQuestion]:
+    """Questions whose answers are not among the JSON lines of an earlier run; a last line that was cut is removed.
 
-    answers: dict[int, Answer] = {}
-    for index, one in enumerate(prepared):
-        if one.plan is None:
-            answers[index] = refusal(answering.settings.refusal_text, asked(one))
+    Raises DeskError if ids do not tell the questions apart, or the file holds something else than their answers.
+    """
+    asked = {question.id: question.question for question in questions}
+    if len(asked) < len(questions):
+        raise DeskError("two questions have the same id: with --output every id must be another", code="same-id")
+    if not output.exists():
+        return list(questions)
+    *lines, rest = read_text(output).split("\n")
+    done = set()
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            id_, question, _ = row["id"], row["question"], row["answer"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DeskError(
+                f"{output}, line {number} is no answer of a batch: name another file", code="output"
+            ) from error
+        if asked.get(id_, question) != question:
+            raise DeskError(
+                f"{output}, line {number} answers another question {id_!r}: name another file", code="output"
+            )
+        done.add(id_)
+    if rest:
+        if not rest.startswith('{"id": '):
+            raise DeskError(f"{output} holds something else than answers: name another file", code="output")
+        output.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return [question for question in questions if question.id not in done]
+
+
+def run_batch(
+    answering: Answering,
+    questions: Sequence[BatchQuestion],
+    report: Callable[[int, int], None],
+    keep: Callable[[BatchQuestion, Answer], None],
+) -> BatchResult:
+    """Answer all questions. report: gets the numbers of questions done and of all. keep: gets each answer at once."""
+    started = time.perf_counter()
+    outcomes: dict[int, Answer | BatchFailure] = {}
+    asked: dict[int, Asked] = {}
+    plans: dict[int, Plan] = {}
+
+    def settle(index: int, outcome: Answer | BatchFailure) -> None:
+        outcomes[index] = outcome
+        if isinstance(outcome, Answer):
+            keep(questions[index], outcome)
+        report(len(outcomes), len(questions))
+
+    for index, question in enumerate(questions):
+        try:
+            asked[index] = ask(answering, question)
+        except (DeskError, CacheError) as error:
+            settle(index, failure(error))
+            continue
+        plan = asked[index].prepared.plan
+        if plan is None:
+            settle(index, refusal(answering.settings.refusal_text, asked[index]))
+        else:
+            plans[index] = plan
+
+    requests = {index: answering.request(plan, "on", None) for index, plan in plans.items()}
+    planned = list(plans)
+    groups = [[planned[i] for i in members] for members in group(list(plans.values()))]
     running: deque[tuple[int, Generation]] = deque()
 
     def collect() -> None:
         index, generation = running.popleft()
-        answers[index] = answer_of(generation, asked(prepared[index]), questions[index])
-        report(len(answers), len(questions))
+        try:
+            outcome: Answer | BatchFailure = answer_of(generation, asked[index])
+        except CacheError as error:
+            outcome = failure(error)
+        settle(index, outcome)
 
-    for index in order:
+    for index in (index for members in groups for index in members):
         if len(running) == IN_FLIGHT:
             collect()
-        running.append((index, answering.engine.submit(requests[index])))
+        try:
+            running.append((index, answering.engine.submit(requests[index])))
+        except CacheError as error:
+            settle(index, failure(error))
     while running:
         collect()
+
+    answered = [[index for index in members if isinstance(outcomes[index], Answer)] for members in groups]
+    order = [index for members in answered for index in members]
+    cold = [computed_cold(answering, [requests[i] for i in indices]) for indices in (sorted(order), order)]
     return BatchResult(
         questions=tuple(questions),
-        answers=tuple(answers[index] for index in range(len(questions))),
-        groups=tuple(tuple(questions[index].id for index in members) for members in groups),
-        cold_ungrouped=computed_cold(answering, [requests[index] for index in sorted(order)]),
-        cold_grouped=computed_cold(answering, [requests[index] for index in order]),
+        outcomes=tuple(outcomes[index] for index in range(len(questions))),
+        groups=tuple(tuple(questions[index].id for index in members) for members in answered if members),
+        cold_ungrouped=None if None in cold else cold[0],
+        cold_grouped=None if None in cold else cold[1],
         seconds=round(time.perf_counter() - started, 3),
     )
 
 
-def prepare(answering: Answering, line: BatchQuestion) -> Prepared:
-    """Passages and plan of a question. Raises DeskError that names it."""
+def ask(answering: Answering, line: BatchQuestion) -> Asked:
+    """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
+    started = time.perf_counter()
+    prepared = answering.prepare(answering.checked(line.question), line.past)
+    return Asked(started=started, conversation_id="", question_id="", prepared=prepared)
+
+
+def answer_of(generation: Generation, asked: Asked) -> Answer:
+    """The finished answer. Its time is that of its retrieval and in the engine, without the wait for other questions'
+    retrieval and for being collected. Raises CacheError.
+    """
+    completion = generation.completion
+    answer = finished(completion, asked)
+    total = round(asked.prepared.retrieve_ms + completion.timings.total, 3)
+    return replace(answer, timings=replace(answer.timings, total=total))
+
+
+def failure(error: DeskError | CacheError) -> BatchFailure:
+    """An error as the entry of its question."""
+    code = error.code if isinstance(error, DeskError) else "engine"
+    return BatchFailure(code=code, message=" ".join(str(error).split()))
+
+
+def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:
+    """Tokens computed for requests in this order from a cold start; None if that cannot be counted."""
     try:
-        return answering.prepare(answering.checked(line.question), line.past)
-    except DeskError as error:
-        raise DeskError(f"question {line.id!r}: {error}", code=error.code) from error
-
-
-def computed_cold(answering: Answering, requests: Sequence[Request]) -> int:
-    """Tokens computed for requests in this order from a cold start."""
-    usages = count_tokens(requests, answering.engine.model, answering.settings.memory)
+        usages = count_tokens(requests, answering.engine.model, answering.settings.memory)
+    except CacheError:
+        return None
     return sum(usage.computed for usage in usages)
-
-
-def asked(prepared: Prepared) -> Asked:
-    """A question that belongs to no stored conversation."""
-    return Asked(started=time.perf_counter(), conversation_id=new_id(), question_id="", prepared=prepared)
-
-
-def answer_of(generation: Generation, question: Asked, line: BatchQuestion) -> Answer:
-    """The finished answer. Raises DeskError that names the question."""
-    try:
-        return finished(generation.completion, question)
-    except CacheError as error:
-        raise DeskError(f"question {line.id!r}: {error}", code="engine") from error

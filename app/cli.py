@@ -159,24 +159,43 @@ def ask(
 @app.command()
 def batch(
     questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Add each answer to this file as soon as it is done; answers already there are skipped.",
+            show_default=False,
+        ),
+    ] = None,
     memory: Memory = None,
     data_dir: DataDir = None,
     model: Model = None,
     device: Device = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Answer many questions, grouped by the passages and beginnings their prompts share."""
-    from app.batch import read_questions
-    from app.reports import batch_json, print_batch, progress_bar
+    try:
+        from app.batch import read_questions, still_to_answer
+        from app.reports import batch_entry_json, batch_json, print_batch, progress_bar
 
-    lines = read_questions(questions)
-    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
-    with open_service(settings, "warmdesk batch") as service, progress_bar() as progress:
-        result = service.batch(lines, lambda done, total: progress("answering", done, total))
+        settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
+        lines = read_questions(questions)
+        with open_service(settings, "warmdesk batch") as service, progress_bar() as progress:
+            left = lines if output is None else still_to_answer(lines, output)
+            with open(output or os.devnull, "a", encoding="utf-8") as kept:
+                result = service.batch(
+                    left,
+                    lambda done, total: progress("answering", done, total),
+                    lambda *entry: print(json.dumps(batch_entry_json(*entry)), file=kept, flush=True),
+                )
+    except KeyboardInterrupt:
+        fail("interrupted", "interrupted" if output is None else INTERRUPTED, status=130)
+    skipped = len(lines) - len(left)
     if as_json:
-        emit(batch_json(result))
+        emit(batch_json(result, skipped))
     else:
-        print_batch(result)
+        print_batch(result, skipped)
+    return 1 if result.failed else 0
 
 
 @app.command()

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from app.answers import Answer, Overview
-from app.batch import BatchResult
+from app.batch import BatchFailure, BatchQuestion, BatchResult
 from app.doctor import Check
 from app.formatting import size
 from app.ingestion import IngestReport
@@ -132,13 +132,22 @@ def print_answer(answer: Answer) -> None:
     print(f"conversation {answer.conversation_id}")
 
 
-def batch_json(result: BatchResult) -> dict[str, Any]:
-    """The document of `batch`."""
+def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) -> dict[str, Any]:
+    """A question of `batch` with its answer, which belongs to no conversation, or with the error it ended in."""
+    entry: dict[str, Any] = {"id": question.id, "question": question.question}
+    if isinstance(outcome, BatchFailure):
+        return {**entry, "error": asdict(outcome)}
+    answer = answer_json(outcome)
+    del answer["conversation_id"], answer["message_id"]
+    return {**entry, **answer}
+
+
+def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
+    """The document of `batch`. skipped: questions that an earlier run had answered."""
     return {
-        "answers": [
-            {"id": question.id, "question": question.question, **answer_json(answer)}
-            for question, answer in zip(result.questions, result.answers, strict=True)
-        ],
+        "answers": [batch_entry_json(*entry) for entry in zip(result.questions, result.outcomes, strict=True)],
+        "failed": result.failed,
+        "skipped": skipped,
         "groups": [list(members) for members in result.groups],
         "tokens": {
             "prompt": sum(answer.usage.prompt_tokens for answer in result.answers),
@@ -150,19 +159,29 @@ def batch_json(result: BatchResult) -> dict[str, Any]:
     }
 
 
-def print_batch(result: BatchResult) -> None:
-    """The answers, then what was computed."""
-    for question, answer in zip(result.questions, result.answers, strict=True):
-        print(f"{question.id}  {question.question}\n    {answer.answer}")
-        if answer.citations:
-            print(f"    from {answer.citations[0].document}")
+def print_batch(result: BatchResult, skipped: int = 0) -> None:
+    """The answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
+    for question, outcome in zip(result.questions, result.outcomes, strict=True):
+        if isinstance(outcome, BatchFailure):
+            print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")
+            continue
+        print(f"{question.id}  {question.question}\n    {outcome.answer}")
+        if outcome.citations:
+            print(f"    from {outcome.citations[0].document}")
     tokens = batch_json(result)["tokens"]
+    if skipped:
+        print(f"{skipped} skipped: their answers were there already")
+    if result.failed:
+        print(f"{result.failed} not answered")
     print(f"{len(result.answers)} answers in {len(result.groups)} groups, {result.seconds:.1f} s")
     print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
-    print(
-        f"from a cold start it would be {result.cold_ungrouped:,} in the order of the file, "
-        f"{result.cold_grouped:,} grouped"
-    )
+    if result.cold_ungrouped is None or result.cold_grouped is None:
+        print("what it would be from a cold start cannot be counted")
+    else:
+        print(
+            f"from a cold start it would be {result.cold_ungrouped:,} in the order of the file, "
+            f"{result.cold_grouped:,} grouped"
+        )
 
 
 def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import cast, get_args
 import torch
 
 from app.answering import Answering, Stream
-from app.answers import ConversationSummary, Overview, Turn
+from app.answers import Answer, ConversationSummary, Overview, Turn
 from app.batch import BatchQuestion, BatchResult, run_batch
 from app.database import open_database
 from app.desk import Feedback
@@ -160,9 +160,14 @@ class Service:
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         return self._answering.ask(question, conversation_id, cast("Reuse", reuse))
 
-    def batch(self, questions: Sequence[BatchQuestion], report: Callable[[int, int], None]) -> BatchResult:
+    def batch(
+        self,
+        questions: Sequence[BatchQuestion],
+        report: Callable[[int, int], None],
+        keep: Callable[[BatchQuestion, Answer], None] = lambda question, answer: None,
+    ) -> BatchResult:
         """Answer many questions; see `app.batch`."""
-        return run_batch(self._answering, questions, report)
+        return run_batch(self._answering, questions, report, keep)
 
     def conversations(self, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations."""

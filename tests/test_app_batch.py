@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
 
+from app import batch
+from app.answers import Answer
 from app.batch import read_questions
+from app.cli import main
 from app.errors import DeskError
 from app.history import PastMessage
 from app.reports import batch_json, print_batch
+from app.service import Service
+from cache.errors import CapacityError
 
 LINES = """{"id": "r", "question": "How long do returns take?"}
 {"question": "Can gift cards be returned?"}
@@ -22,7 +31,7 @@ LINES = """{"id": "r", "question": "How long do returns take?"}
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "questions.jsonl"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", newline="")
     return path
 
 
@@ -41,6 +50,11 @@ def test_lines_of_every_kind_are_read(tmp_path: Path) -> None:
     assert isinstance(questions[3].past[0], PastMessage)
 
 
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    questions = read_questions(write(tmp_path, '"one\u2028two\x85three"\r\n"four"'))
+    assert [question.question for question in questions] == ["one\u2028two\x85three", "four"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -49,6 +63,10 @@ def test_lines_of_every_kind_are_read(tmp_path: Path) -> None:
         ('"fine"\nnot json', "line 2: each line is"),
         ('{"question": 7}', "line 1: each line is"),
         ('{"question": "x", "history": ["y"]}', "line 1: each line is"),
+        ('{"question": "x", "history": ["ab"]}', "line 1: each line is"),
+        ('{"question": "x", "history": [{"role": "user", "content": "y"}]}', "line 1: each line is"),
+        ('{"question": "x", "history": [["a", 7]]}', "line 1: each line is"),
+        ('{"question": "x", "history": {"a": "b"}}', "line 1: each line is"),
         ("[1]", "line 1: each line is"),
     ],
 )
@@ -73,6 +91,10 @@ def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path: Path, capsy
     assert tokens["computed"] < tokens["prompt"]
     assert 0 < tokens["computed_cold_grouped"] <= tokens["computed_cold_ungrouped"] <= tokens["prompt"]
     assert progress[-1] == (4, 4)
+    for entry in document["answers"]:
+        times = entry["timings_ms"]
+        assert times["total"] >= times["ttft"] >= times["retrieve"] > 0
+        assert not {"conversation_id", "message_id"} & set(entry), "it belongs to no conversation"
     print_batch(result)
     out = capsys.readouterr().out
     assert "4 answers in" in out
@@ -86,9 +108,130 @@ def test_refused_questions_are_answers_too(tmp_path: Path) -> None:
         result = desk.batch(questions, lambda done, total: None)
     assert result.answers[0].refused
     assert result.groups == ()
+    times = result.answers[0].timings
+    assert times.total >= times.ttft >= times.retrieve > 0
 
 
-def test_a_question_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
-    questions = read_questions(write(tmp_path, '{"id": "long", "question": "  "}'))
-    with small_desk(tmp_path / "desk") as desk, pytest.raises(DeskError, match=r"question 'long': .*empty"):
-        desk.batch(questions, lambda done, total: None)
+def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = json.dumps({"id": "big", "question": "Returns? " + "word " * 150})
+    path = write(tmp_path, f'{{"id": "none", "question": "  "}}\n{long}\n{{"id": "r", "question": "Returns?"}}')
+    progress: list[tuple[int, int]] = []
+    with small_desk(tmp_path / "desk", disk=0, memory=256 << 10, system_text="Answer.") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        result = desk.batch(read_questions(path), lambda done, total: progress.append((done, total)))
+    none, big, fine = batch_json(result)["answers"]
+    assert none == {
+        "id": "none",
+        "question": "  ",
+        "error": {"code": "question-empty", "message": "the question is empty: write one"},
+    }
+    assert set(big) == {"id", "question", "error"}
+    assert big["error"]["code"] == "engine"
+    assert isinstance(fine["answer"], str)
+    assert result.groups == (("r",),)
+    assert result.cold_grouped == result.cold_ungrouped == fine["usage"]["prompt_tokens"]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
+    print_batch(result)
+    out = capsys.readouterr().out
+    assert "not answered: the question is empty" in out
+    assert "2 not answered" in out
+
+
+def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise CapacityError("too little")
+
+    monkeypatch.setattr("app.batch.count_tokens", fail)
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        result = desk.batch(read_questions(write(tmp_path, LINES)), lambda done, total: None)
+    assert len(result.answers) == 4
+    tokens = batch_json(result)["tokens"]
+    assert tokens["computed_cold_grouped"] is tokens["computed_cold_ungrouped"] is None
+    print_batch(result)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs `warmdesk batch` on a small desk with documents; returns its status."""
+
+    @contextmanager
+    def open_small(settings: object, purpose: str) -> Iterator[Service]:
+        with small_desk(tmp_path / "desk") as desk:
+            desk.ingest([write_pages(tmp_path / "pages")])
+            yield desk
+
+    def run(*arguments: str | Path) -> int:
+        monkeypatch.setattr("sys.argv", ["warmdesk", "batch", *map(str, arguments), "--data-dir", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    monkeypatch.setattr("app.cli.open_service", open_small)
+    return run
+
+
+def test_the_command_fails_if_a_question_did(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(write(tmp_path, '"Returns?"\n" "'), "--json") == 1
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert ["error" in answer for answer in answers] == [False, True]
+    assert command(write(tmp_path, '"Returns?"')) == 0
+
+
+def test_an_interrupted_batch_goes_on_from_its_output(
+    command: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    questions, output = write(tmp_path, LINES), tmp_path / "answers.jsonl"
+    collected = batch.answer_of
+    calls: list[object] = []
+
+    def interrupted(*arguments: Any) -> Answer:
+        calls.append(arguments)
+        if len(calls) % 3 == 0:
+            raise KeyboardInterrupt
+        return collected(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch, "answer_of", interrupted)
+        assert command(questions) == 130
+        assert capsys.readouterr().err == "error: interrupted\n"
+        assert command(questions, "--output", output) == 130
+        assert "the same command goes on from there" in capsys.readouterr().err
+    kept = output.read_text()
+    assert kept.count("\n") == 2
+    output.write_text(kept + '{"id": "cut')
+    assert command(questions, "--output", output, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["skipped"] == len(document["answers"]) == 2
+    assert output.read_text().startswith(kept)
+    assert sorted(json.loads(line)["id"] for line in output.read_text().splitlines()) == ["2", "4", "7", "r"]
+    assert command(questions, "--output", output) == 0
+    assert "4 skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("notes\n", "line 1 is no answer"),
+        ('{"id": "1", "question": "other", "answer": "x"}\n', "answers another question"),
+        ("notes", "something else"),
+    ],
+)
+def test_an_output_of_something_else_is_left_alone(text: str, message: str, tmp_path: Path) -> None:
+    output = tmp_path / "notes"
+    output.write_text(text)
+    with pytest.raises(DeskError, match=message):
+        batch.still_to_answer(read_questions(write(tmp_path, '"Returns?"')), output)
+    assert output.read_text() == text
+
+
+def test_an_output_needs_ids_that_differ(tmp_path: Path) -> None:
+    questions = read_questions(write(tmp_path, '{"id": 2, "question": "a"}\n"b"'))
+    with pytest.raises(DeskError, match="same id"):
+        batch.still_to_answer(questions, tmp_path / "new")
