@@ -38,7 +38,7 @@ ONLY_IN = {
     },
     "gradio": {"app.chat_page", "app.admin_page", "app.server"},
     "fastapi": {"app.server"},
-    "evals": {"app.cli"},
+    "evals": {"app.measure_cli"},
     "ray": set[str](),
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

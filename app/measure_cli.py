@@ -1,0 +1,125 @@
+"""The commands `warmdesk bench ...` and `warmdesk eval ...`: speed and answers, measured in `evals`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.command import DataDir, Device, Json, Model, emit, open_service, progress_line, settings_of, whole_numbers
+
+bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
+evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
+
+
+@bench.command()
+def latency(
+    documents: Annotated[str, typer.Option("--documents", help="Document tokens, comma-separated.")] = (
+        "512,1024,2048,4096,7000"
+    ),
+    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
+    question: Annotated[int, typer.Option("--question", help="Tokens of the question.")] = 24,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.")] = 3,
+    data_dir: DataDir = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Time to the first token with and without reuse, beside transformers on the same weights."""
+    import torch
+
+    from evals.latency import measure
+
+    settings = settings_of(data_dir=data_dir, model=model)
+    result = measure(
+        model=settings.model,
+        converted=settings.models_folder,
+        sizes=whole_numbers(documents, "--documents"),
+        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        question_tokens=question,
+        repeats=repeats,
+        decode_at=2048,
+        report=progress_line if as_json else print,
+    )
+    if as_json:
+        emit(result)
+
+
+@bench.command("prompt-cache")
+def prompt_cache(
+    schemas: Annotated[Path, typer.Option("--schemas", help="Folder of the use cases.")] = Path("data/schemas"),
+    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.", min=1)] = 5,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
+    ] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
+    import torch
+
+    from evals.evidence import read_section, write_section
+    from evals.use_cases import markdown, measure_use_cases
+
+    if write is not None:
+        read_section(write, "prompt-cache")  # a mistake shows before the work, not behind it
+    settings = settings_of(data_dir=data_dir, model=model)
+    result = measure_use_cases(
+        model=settings.model,
+        converted=settings.models_folder,
+        folder=schemas,
+        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        repeats=repeats,
+        report=progress_line,
+    )
+    section = markdown(result, "warmdesk bench prompt-cache")
+    if write is not None:
+        write_section(write, "prompt-cache", section)
+    if as_json:
+        emit(result)
+    elif write is None:
+        print(section)
+
+
+@evaluate.command()
+def quality(
+    data: Annotated[Path, typer.Option("--data", help="JSON lines {src, title, context, qas}.")],
+    policies: Annotated[str, typer.Option("--policies", help="Comma-separated.")] = "full,fast,prompt_cache,none,gold",
+    passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
+    limit: Annotated[int, typer.Option("--limit", help="Requests.", min=1)] = 100,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer."""
+    from evals.quality import measure_quality
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    result = measure_quality(
+        settings, data, policies=policies.split(","), passages=passages, limit=limit, report=progress_line
+    )
+    print(json.dumps(result, indent=None if as_json else 2))
+
+
+@evaluate.command()
+def citations(
+    data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
+        "data/questions.jsonl"
+    ),
+    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """How often answers cite the right article, over the sample questions."""
+    from evals.citations import measure_citations
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    with open_service(settings, "warmdesk eval citations") as service:
+        result = measure_citations(service, data, limit=limit, report=progress_line)
+    print(json.dumps(result, indent=None if as_json else 2))
