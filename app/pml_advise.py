@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from cache.advice import Advice, advise_prompt, advise_prompts, advise_schema, a
 def advice_for(file: Path, checker: Judge) -> dict[str, Any]:
     """Advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts. Raises DeskError, PMLError."""
     text = read_text(file)
-    beginning = re.sub(r"<!--.*?-->|<\?.*?\?>", "", text, flags=re.DOTALL).lstrip()
+    beginning = root_of(text)
     if beginning.startswith("<prompt"):
         kind, advice = "prompt", advise_prompt(read_prompt(file), checker.tokenizer)
     elif beginning.startswith("<schema") or file.suffix == ".pml":
@@ -27,6 +26,19 @@ def advice_for(file: Path, checker: Judge) -> dict[str, Any]:
     else:
         kind, advice = "text", advise_text(text, checker.tokenizer)
     return {"file": str(file), "kind": kind, **as_json(advice)}
+
+
+def root_of(text: str) -> str:
+    """The text from its first element on: white space, comments and processing instructions left out."""
+    at = 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        end = "-->" if text.startswith("<!--", at) else "?>" if text.startswith("<?", at) else ""
+        closed = text.find(end, at) if end else -1
+        if closed < 0:
+            return text[at:]
+        at = closed + len(end)
 
 
 def as_json(advice: Advice) -> dict[str, Any]:
@@ -47,7 +59,7 @@ def read_text(file: Path) -> str:
 def prompts_of(text: str, file: Path) -> list[str]:
     """Prompts of JSON lines: a string, {"prompt": text} or {"messages": [{"role", "content"}]}. Raises DeskError."""
     prompts: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -74,4 +86,7 @@ def print_advice(advice: dict[str, Any]) -> None:
         print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")
     if not advice["findings"]:
         print("nothing found that breaks reuse")
-    print(f"{advice['reusable']} of {advice['tokens']} tokens can be reused")
+    if advice["kind"] == "prompt":
+        print(f"new text and arguments: {advice['tokens']} tokens, computed in every request")
+    else:
+        print(f"{advice['reusable']} of {advice['tokens']} tokens can be reused")

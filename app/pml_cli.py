@@ -115,6 +115,9 @@ def advise(
         str | None,
         typer.Option("--tokenizer", help="words, or a model's folder, .gguf file or name; default: the desk's model."),
     ] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", help="Chat template: llama2, chatml or falcon; default: the model's.")
+    ] = None,
     data_dir: DataDir = None,
     model: Model = None,
     as_json: Json = False,
@@ -124,7 +127,7 @@ def advise(
     from app.pml_facts import judge
 
     settings = settings_of(data_dir=data_dir, model=model)
-    advice = advice_for(file, judge(settings, tokenizer=tokenizer))
+    advice = advice_for(file, judge(settings, tokenizer=tokenizer, template=template))
     if as_json:
         emit(advice)
     else:

@@ -17,12 +17,17 @@ from cache.layout import Layout
 from cache.pml import Child, Import, Module, Prompt, Role, Schema, Text, Union
 from cache.text_runs import Tokenizer, run_tokens
 
+DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 VOLATILE = (
+    (
+        "a time stamp",
+        re.compile(r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?"),
+    ),
     ("a date", re.compile(r"\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b|\b\d{1,2}\. ?[A-Z][a-z]+ \d{4}\b")),
-    ("a date", re.compile(r"\b[A-Z][a-z]{2,8} \d{1,2}, \d{4}\b|\b\d{1,2} [A-Z][a-z]{2,8} \d{4}\b")),
+    ("a date", re.compile(rf"\b[A-Z][a-z]{{2,8}} {DAY}, \d{{4}}\b|\b{DAY} [A-Z][a-z]{{2,8}},? \d{{4}}\b")),
     ("a time of day", re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b")),
     ("an identifier", re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]{13,22}\b|\b[0-9a-fA-F]{16,}\b")),
-    ("an e-mail address", re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")),
+    ("an e-mail address", re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}")),
     ("a long number", re.compile(r"\b\d{8,}\b")),
 )
 """What usually differs from request to request. A pattern that is stable is a false alarm: advice, not a verdict."""
@@ -189,6 +194,11 @@ def advise_prompt(prompt: Prompt, tokenizer: Tokenizer) -> Advice:
     """A PML prompt by itself: its text and its arguments are computed in every request."""
     findings: list[Finding] = []
     total = 0
+    imports = [part for part in prompt.parts if isinstance(part, Import)]
+    while imports:
+        reference = imports.pop()
+        total += sum(count(value, tokenizer) for _, value in reference.arguments)
+        imports.extend(reference.children)
     for part in prompt.parts:
         if isinstance(part, Import):
             continue

@@ -135,3 +135,21 @@ def test_a_bad_line_of_prompts_is_named(run: Run, tmp_path: Path) -> None:
     status, _, err = run("advise", file, "--tokenizer", "words")
     assert status == 1
     assert "line 2: each line is" in err
+
+
+@pytest.mark.parametrize("name", ["trip", "code", "persona"])
+def test_the_sample_schemas_and_prompts_can_be_advised_on(name: str, run: Run) -> None:
+    folder = Path(__file__).parent.parent / "data" / "schemas"
+    for file in (f"{name}.pml", f"{name}-prompt.pml"):
+        status, out, err = run("advise", str(folder / file), "--tokenizer", "words", "--template", "chatml", "--json")
+        assert (status, err) == (0, "")
+        assert json.loads(out)["tokens"] > 0
+
+
+def test_lines_of_prompts_end_where_json_lines_end(run: Run, tmp_path: Path) -> None:
+    file = write(tmp_path, "l.jsonl", '"one\u2028two"\n"three\u0085four"\n' + "<!--" * 10_000 + "\n")
+    status, _, err = run("advise", file, "--tokenizer", "words")
+    assert (status, "line 3: each line is" in err) == (1, True)
+    for beginning in ("<!--" * 50_000, "<!-- -->\n" * 30_000):
+        file = write(tmp_path, "t.txt", beginning)
+        assert run("advise", file, "--tokenizer", "words")[0] == 0
