@@ -10,22 +10,40 @@ from typing import Any
 from app.errors import DeskError
 from app.pml_facts import Judge, named, read_prompt, read_schema
 from cache.advice import Advice, advise_prompt, advise_prompts, advise_schema, advise_text
+from cache.layout import Layout
 
 
-def advice_for(file: Path, checker: Judge) -> dict[str, Any]:
-    """Advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts. Raises DeskError, PMLError."""
+def advice_for(file: Path, checker: Judge, schema_file: Path | None = None) -> dict[str, Any]:
+    """Advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts.
+
+    schema_file: the schema of a PML prompt, so that what it reuses can be counted. Raises DeskError, PMLError.
+    """
     text = read_text(file)
     beginning = root_of(text)
     if beginning.startswith("<prompt"):
-        kind, advice = "prompt", advise_prompt(read_prompt(file), checker.tokenizer)
+        prompt = read_prompt(file)
+        layout = None if schema_file is None else laid_out(schema_file, checker)
+        kind, advice = "prompt", named(file, lambda: advise_prompt(prompt, checker.tokenizer, layout))
+    elif schema_file is not None:
+        raise DeskError(f"--schema is for a PML prompt, {file} is none: leave it out", code="usage")
     elif beginning.startswith("<schema") or file.suffix == ".pml":
-        schema = read_schema(file)
-        kind, advice = "schema", advise_schema(named(file, lambda: checker.lay_out(schema)))
+        kind, advice = "schema", advise_schema(laid_out(file, checker))
     elif file.suffix == ".jsonl":
         kind, advice = "prompts", advise_prompts(prompts_of(text, file), checker.tokenizer)
     else:
         kind, advice = "text", advise_text(text, checker.tokenizer)
-    return {"file": str(file), "kind": kind, **as_json(advice)}
+    return {
+        "file": str(file),
+        "kind": kind,
+        "schema": None if schema_file is None else str(schema_file),
+        **as_json(advice),
+    }
+
+
+def laid_out(file: Path, checker: Judge) -> Layout:
+    """A schema file at its position ids. Raises DeskError, PMLError."""
+    schema = read_schema(file)
+    return named(file, lambda: checker.lay_out(schema))
 
 
 def root_of(text: str) -> str:
@@ -86,7 +104,7 @@ def print_advice(advice: dict[str, Any]) -> None:
         print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")
     if not advice["findings"]:
         print("nothing found that breaks reuse")
-    if advice["kind"] == "prompt":
+    if advice["kind"] == "prompt" and advice["schema"] is None:
         print(f"new text and arguments: {advice['tokens']} tokens, computed in every request")
     else:
         print(f"{advice['reusable']} of {advice['tokens']} tokens can be reused")

@@ -111,6 +111,10 @@ def advise(
     file: Annotated[
         Path, typer.Argument(help="A PML schema or prompt, a text file, or JSON lines of prompts or chat messages.")
     ],
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="The schema of a PML prompt: count what it reuses.", show_default=False),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option("--tokenizer", help="words, or a model's folder, .gguf file or name; default: the desk's model."),
@@ -127,7 +131,7 @@ def advise(
     from app.pml_facts import judge
 
     settings = settings_of(data_dir=data_dir, model=model)
-    advice = advice_for(file, judge(settings, tokenizer=tokenizer, template=template))
+    advice = advice_for(file, judge(settings, tokenizer=tokenizer, template=template), schema)
     if as_json:
         emit(advice)
     else:

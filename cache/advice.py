@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 
+from cache.binding import bind
 from cache.layout import Layout
 from cache.pml import Child, Import, Module, Prompt, Role, Schema, Text, Union
 from cache.text_runs import Tokenizer, run_tokens
@@ -31,6 +32,9 @@ VOLATILE = (
     ("a long number", re.compile(r"\b\d{8,}\b")),
 )
 """What usually differs from request to request. A pattern that is stable is a false alarm: advice, not a verdict."""
+
+MOST_FINDINGS = 50
+"""Of one plain prompt: each is priced by itself, and the first ones matter most."""
 
 MOVE = "move it behind everything that stays the same, or make it a parameter of a module"
 
@@ -87,7 +91,7 @@ def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
     tokens = count(text, tokenizer)
     findings: list[Finding] = []
     reusable = tokens
-    for at, what in volatile(text):
+    for at, what in islice(volatile(text), MOST_FINDINGS):
         behind = count(text[at:], tokenizer)
         findings.append(Finding(line=line_of(text, at), what=f"{what} probably changes", tokens=behind, cure=MOVE))
         reusable = min(reusable, tokens - behind)
@@ -190,15 +194,30 @@ def stands_on_both_sides(owner: Schema | Module) -> bool:
     return texts_in_a_row > 1
 
 
-def advise_prompt(prompt: Prompt, tokenizer: Tokenizer) -> Advice:
-    """A PML prompt by itself: its text and its arguments are computed in every request."""
+def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = None) -> Advice:
+    """A PML prompt: its text and its arguments are computed in every request.
+
+    layout: of its schema; without it, only those count, because nothing is known about what the modules hold. Raises
+    PMLError if the prompt does not fit the schema.
+    """
     findings: list[Finding] = []
     total = 0
-    imports = [part for part in prompt.parts if isinstance(part, Import)]
+    imports = [part for part in reversed(prompt.parts) if isinstance(part, Import)]
     while imports:
         reference = imports.pop()
-        total += sum(count(value, tokenizer) for _, value in reference.arguments)
-        imports.extend(reference.children)
+        for name, value in reference.arguments:
+            tokens = count(value, tokenizer)
+            total += tokens
+            if tokens > LONG_TEXT:
+                findings.append(
+                    Finding(
+                        line=reference.line or None,
+                        what=f"the long argument {name!r} of {reference.module!r} is computed in every request",
+                        tokens=tokens,
+                        cure="if other prompts pass the same, make it a module of the schema",
+                    )
+                )
+        imports.extend(reversed(reference.children))
     for part in prompt.parts:
         if isinstance(part, Import):
             continue
@@ -214,11 +233,17 @@ def advise_prompt(prompt: Prompt, tokenizer: Tokenizer) -> Advice:
                     cure="if other prompts say the same, make it a module of the schema",
                 )
             )
-    return Advice(prompts=1, tokens=total, reusable=0, findings=tuple(findings))
+    findings.sort(key=lambda finding: -finding.tokens)
+    reusable = 0
+    if layout is not None:
+        plan = bind(prompt, layout).plan
+        total = plan.num_tokens
+        reusable = sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+    return Advice(prompts=1, tokens=total, reusable=reusable, findings=tuple(findings))
 
 
 LONG_TEXT = 64
-"""Tokens of prompt text from which a module would pay."""
+"""Tokens of prompt text, or of an argument, from which a module would pay."""
 
 
 def count(text: str, tokenizer: Tokenizer) -> int:

@@ -144,6 +144,26 @@ def test_the_sample_schemas_and_prompts_can_be_advised_on(name: str, run: Run) -
         status, out, err = run("advise", str(folder / file), "--tokenizer", "words", "--template", "chatml", "--json")
         assert (status, err) == (0, "")
         assert json.loads(out)["tokens"] > 0
+    flags = ("--schema", str(folder / f"{name}.pml"), "--tokenizer", "words", "--template", "chatml", "--json")
+    bound = json.loads(run("advise", str(folder / f"{name}-prompt.pml"), *flags)[1])
+    assert 0 < bound["reusable"] < bound["tokens"]
+
+
+def test_advice_on_a_prompt_with_and_without_its_schema(run: Run, tmp_path: Path) -> None:
+    schema = write(tmp_path, "s.pml", '<schema name="s">r1 r2<module name="a">a1</module></schema>')
+    prompt = write(tmp_path, "p.pml", '<prompt schema="s"><a/>why so</prompt>')
+    words = ("--tokenizer", "words")
+    assert "new text and arguments: 2 tokens, computed in every request" in run("advise", prompt, *words)[1]
+    assert "3 of 5 tokens can be reused" in run("advise", prompt, "--schema", schema, *words)[1]
+    without = json.loads(run("advise", prompt, *words, "--json")[1])
+    found = json.loads(run("advise", prompt, "--schema", schema, *words, "--json")[1])
+    assert (without["tokens"], without["reusable"], without["schema"]) == (2, 0, None)
+    assert (found["tokens"], found["reusable"], found["schema"]) == (5, 3, schema)
+    status, _, err = run("advise", schema, "--schema", schema, *words)
+    assert (status != 0, "--schema is for a PML prompt" in err) == (True, True)
+    wrong = write(tmp_path, "w.pml", '<prompt schema="s">\n<b/></prompt>')
+    status, _, err = run("advise", wrong, "--schema", schema, *words)
+    assert (status, err.startswith(f"error: {wrong}:2: <b>: no such module")) == (1, True)
 
 
 def test_lines_of_prompts_end_where_json_lines_end(run: Run, tmp_path: Path) -> None:

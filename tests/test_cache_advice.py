@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cache.advice import advise_prompt, advise_prompts, advise_schema, advise_text, volatile
+from cache.errors import PMLError
 from cache.layout import lay_out
 from cache.pml_parser import parse_prompt, parse_schema
 from cache.text_runs import WordTokenizer
@@ -90,3 +91,24 @@ def test_long_lines_without_a_break_are_read_once(piece: str) -> None:
 def test_arguments_are_computed_in_every_request() -> None:
     prompt = parse_prompt('<prompt schema="s"><a x="one two"><b y="three"/></a>four five</prompt>')
     assert advise_prompt(prompt, WordTokenizer()).tokens == 5
+    long = " ".join(["word"] * 100)
+    prompt = parse_prompt(f'<prompt schema="s"><a>\n<b x="{long}"/></a></prompt>')
+    (finding,) = advise_prompt(prompt, WordTokenizer()).findings
+    assert (finding.line, finding.tokens) == (2, 100)
+    assert "'x' of 'b'" in finding.what
+
+
+def test_with_its_schema_a_prompt_is_told_what_it_reuses() -> None:
+    schema = parse_schema(
+        '<schema name="s">r1 r2<module name="a">a1 a2 a3 <parameter name="x" length="4"/></module>'
+        '<module name="now" cache="false">n1</module></schema>'
+    )
+    layout = lay_out(schema, WordTokenizer())
+    prompt = parse_prompt('<prompt schema="s"><a x="one two"/><now/>three four</prompt>')
+    advice = advise_prompt(prompt, layout.tokenizer, layout)
+    assert (advice.tokens, advice.reusable, advice.findings) == (10, 5, ())
+    ends_in_a_module = parse_prompt('<prompt schema="s"><a/></prompt>')
+    advice = advise_prompt(ends_in_a_module, layout.tokenizer, layout)
+    assert (advice.tokens, advice.reusable) == (5, 4)
+    with pytest.raises(PMLError):
+        advise_prompt(parse_prompt('<prompt schema="s"><b/></prompt>'), layout.tokenizer, layout)
