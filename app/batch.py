@@ -17,6 +17,7 @@ from app.answering import Answering, Asked, finished, refusal
 from app.answers import Answer
 from app.errors import DeskError
 from app.history import PastMessage
+from app.text_file import read_text
 from cache.dry_run import count_tokens
 from cache.errors import CacheError
 from cache.grouping import group
@@ -78,16 +79,6 @@ def read_questions(file: Path) -> list[BatchQuestion]:
     if not questions:
         raise DeskError(f"{file} has no questions: write one JSON object a line", code="batch-empty")
     return questions
-
-
-def read_text(file: Path) -> str:
-    """The text of a file. Raises DeskError."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DeskError(f"{file} is not UTF-8 text: convert it", code="not-text") from error
-    except OSError as error:
-        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
 
 
 def read_question(line: str, number: int, file: Path) -> BatchQuestion:

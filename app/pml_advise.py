@@ -9,7 +9,8 @@ from typing import Any
 
 from app.errors import DeskError
 from app.pml_facts import Judge, named, read_prompt, read_schema
-from cache.advice import Advice, advise_prompt, advise_prompts, advise_schema, advise_text
+from app.text_file import read_text
+from cache.advice import advise_prompt, advise_prompts, advise_schema, advise_text
 from cache.layout import Layout
 
 
@@ -36,7 +37,7 @@ def advice_for(file: Path, checker: Judge, schema_file: Path | None = None) -> d
         "file": str(file),
         "kind": kind,
         "schema": None if schema_file is None else str(schema_file),
-        **as_json(advice),
+        **asdict(advice),
     }
 
 
@@ -57,21 +58,6 @@ def root_of(text: str) -> str:
         if closed < 0:
             return text[at:]
         at = closed + len(end)
-
-
-def as_json(advice: Advice) -> dict[str, Any]:
-    """Advice as plain data."""
-    return {**asdict(advice), "findings": [asdict(finding) for finding in advice.findings]}
-
-
-def read_text(file: Path) -> str:
-    """A UTF-8 file. Raises DeskError."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DeskError(f"{file} is not UTF-8 text: convert it", code="not-text") from error
-    except OSError as error:
-        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
 
 
 def prompts_of(text: str, file: Path) -> list[str]:

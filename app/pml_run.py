@@ -8,6 +8,7 @@ from typing import Any, cast, get_args
 
 from app.errors import DeskError
 from app.pml_facts import named, read_prompt, read_schema
+from app.usage_json import usage_json
 from cache.engine import Engine
 from cache.request import Request, Reuse
 from cache.sampling import Sampling
@@ -26,23 +27,12 @@ def run_prompt(engine: Engine, schema: Path, prompt: Path, sampling: Sampling, r
     bound = named(prompt, lambda: engine.bind(parsed_prompt))
     request = Request(plan=bound.plan, sampling=sampling, reuse=cast("Reuse", reuse), tenant=PML_TENANT)
     completion = engine.submit(request).completion
-    usage = completion.usage
     return {
         "text": completion.text,
         "tokens": completion.tokens,
         "finish_reason": completion.finish_reason,
         "first_generated": bound.plan.next_position,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "computed_tokens": usage.computed,
-            "prompt_tokens_details": {
-                "cached_tokens": usage.cached_tokens,
-                "session": usage.session,
-                "prefix": usage.prefix,
-                "module": usage.module,
-            },
-        },
+        "usage": usage_json(completion.usage),
         "modules": [asdict(use) for use in completion.modules],
         "timings_ms": {key: round(value, 3) for key, value in asdict(completion.timings).items()},
         "exact": completion.exact,

@@ -23,6 +23,7 @@ from app.ingestion import IngestReport
 from app.ingestion import Progress as Report
 from app.reuse_html import reuse_line
 from app.stored import StoredDocument
+from app.usage_json import usage_json
 
 if TYPE_CHECKING:  # training needs libraries that answering does not
     from cache.adapter_training import Progress as Training
@@ -94,24 +95,13 @@ def print_ingest(report: IngestReport) -> None:
 
 def answer_json(answer: Answer) -> dict[str, Any]:
     """The contract's document of `ask`."""
-    usage = answer.usage
     return {
         "answer": answer.answer,
         "refused": answer.refused,
         "conversation_id": answer.conversation_id,
         "message_id": answer.message_id,
         "citations": [asdict(citation) for citation in answer.citations],
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "computed_tokens": usage.computed,
-            "prompt_tokens_details": {
-                "cached_tokens": usage.cached_tokens,
-                "session": usage.session,
-                "prefix": usage.prefix,
-                "module": usage.module,
-            },
-        },
+        "usage": usage_json(answer.usage),
         "modules": [asdict(module) for module in answer.modules],
         "timings_ms": asdict(answer.timings),
         "policy": answer.policy,
