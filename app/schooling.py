@@ -27,25 +27,26 @@ from cache.lessons import Branch, Lesson
 from cache.pml import Text
 from cache.text_runs import run_tokens
 from cache.tokenizer import ModelTokenizer
+from retrieval.sentences import sentences
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(]?[A-Z0-9])")
 WORD = re.compile(r"\w+")
 LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
 PASSAGES = (2, 3, 3, 4, 5, 5)
 """Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
-ANSWERED, REFUSED = 8, 3
-"""Branches of a lesson, at most."""
+ANSWERED, REFUSED = 12, 5
+"""Branches of a lesson, at most: many questions behind few passages cost little."""
 GAP_SHARE, LONGEST_GAP = 0.2, 64
 HELD_OUT_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """A document as tokens. topic: those of one topic are hard to tell apart. pairs: tokens of questions, and of
-    answers without their end, None for what the document does not answer.
+    """A document as tokens. source: the data set. topic: its documents are hard to tell apart. pairs: tokens of
+    questions, and of answers without their end, None for what the document does not answer.
     """
 
+    source: str
     topic: str
     module: tuple[int, ...]
     pairs: tuple[tuple[tuple[int, ...], tuple[int, ...] | None], ...]
@@ -65,11 +66,13 @@ class School:
     def material(self, row: dict[str, Any]) -> Material | None:
         """A document with its questions; None if it is too long or nothing of it can be taught."""
         title, context = str(row["title"]), str(row["context"]).strip()
-        module = self._tokens(passage_text(PassageText(name="", title=title, heading_path=(), text=context)))
+        path = tuple(str(heading) for heading in row.get("heading_path", ()))
+        module = self._tokens(passage_text(PassageText(name="", title=title, heading_path=path, text=context)))
         pairs = [pair for qa in row["qas"] if (pair := self._pair(context, qa)) is not None]
         if len(module) > LONGEST_PASSAGE or not pairs:
             return None
-        return Material(topic=f"{row.get('src', '')}/{title}", module=module, pairs=tuple(pairs))
+        source = str(row.get("src", ""))
+        return Material(source=source, topic=f"{source}/{title}", module=module, pairs=tuple(pairs))
 
     def own_material(self, library: Library) -> Iterator[Material]:
         """The desk's passages. What is asked is their heading, and what is said one of their sentences: texts along
@@ -83,7 +86,7 @@ class School:
                 pairs = tuple((asked, self._tokens(sentence)[:LONGEST_ANSWER]) for sentence in said)
                 module = self._tokens(passage_text(text))
                 if pairs and len(module) <= 2 * LONGEST_PASSAGE:
-                    yield Material(topic=document.path, module=module, pairs=pairs)
+                    yield Material(source="", topic=document.path, module=module, pairs=pairs)
 
     def lessons(self, material: Sequence[Material], *, refusals: bool) -> Lessons:
         """Lessons over material, some of it held out."""
@@ -124,12 +127,9 @@ class Lessons:
         seed: int,
     ) -> None:
         self._prefix, self._refusal, self._end, self._seed = prefix, refusal, end, seed
-        by_topic: defaultdict[str, list[Material]] = defaultdict(list)
-        for one in material:
-            by_topic[one.topic].append(one)
-        kept = {topic: held_out(topic) for topic in by_topic}
-        self._train = [ones for topic, ones in by_topic.items() if not kept[topic]] or list(by_topic.values())
-        self._test = [ones for topic, ones in by_topic.items() if kept[topic]] or self._train[-1:]
+        topics = by_topic(material)
+        self._train = [ones for topic, ones in topics.items() if not held_out(topic)] or list(topics.values())
+        self._test = [ones for topic, ones in topics.items() if held_out(topic)] or self._train[-1:]
 
     def lesson_at(self, step: int) -> Lesson:
         """The lesson of a training step."""
@@ -140,7 +140,7 @@ class Lessons:
         return [self._make(self._test, random.Random(f"held out/{number}")) for number in range(count)]
 
     def _make(self, topics: Sequence[Sequence[Material]], rng: random.Random) -> Lesson:
-        topic = rng.choices(topics, weights=[len(ones) ** 0.5 for ones in topics])[0]
+        topic = rng.choices(topics, weights=weights(topics))[0]
         size = rng.choice(PASSAGES)
         chosen = rng.sample(list(topic), min(size, len(topic)))
         while len(chosen) < size:  # a small topic is filled up with strangers
@@ -150,10 +150,11 @@ class Lessons:
         branches = [self._branch(question, answer) for question, answer in pairs if answer is not None]
         branches = rng.sample(branches, min(ANSWERED, len(branches)))
         if self._refusal is not None:
+            misleading = [question for question, answer in pairs if answer is None]
             absent = [question for one in topic if one not in chosen for question, _ in one.pairs]
-            absent += [question for question, answer in pairs if answer is None]
             absent = absent or [rng.choice(rng.choice(rng.choice(topics)).pairs)[0]]
-            refused = rng.sample(absent, min(REFUSED, len(absent)))
+            refused = rng.sample(misleading, min(REFUSED - 1, len(misleading)))
+            refused += rng.sample(absent, min(REFUSED - len(refused), len(absent)))
             branches += [self._branch(question, self._refusal) for question in refused]
         with_gaps = rng.random() < GAP_SHARE
         return Lesson(
@@ -167,15 +168,29 @@ class Lessons:
         return Branch(question=question, answer=(*answer, *self._end))
 
 
+def by_topic(material: Iterable[Material]) -> dict[str, list[Material]]:
+    """Documents by topic, in their order."""
+    topics: defaultdict[str, list[Material]] = defaultdict(list)
+    for one in material:
+        topics[one.topic].append(one)
+    return dict(topics)
+
+
+def weights(topics: Sequence[Sequence[Material]]) -> list[float]:
+    """How often each topic is taught: a source by the root of its questions, so that small ones are heard, and a topic
+    of it by its questions.
+    """
+    questions = [sum(len(one.pairs) for one in ones) for ones in topics]
+    of_source: defaultdict[str, int] = defaultdict(int)
+    for ones, count in zip(topics, questions, strict=True):
+        of_source[ones[0].source] += count
+    return [count / of_source[ones[0].source] ** 0.5 for ones, count in zip(topics, questions, strict=True)]
+
+
 def held_out(topic: str) -> bool:
     """Whether a topic is for testing: the same in every run, whatever else there is."""
     digest = hashlib.blake2b(topic.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64
-
-
-def sentences(text: str) -> list[str]:
-    """Sentences of a text, line breaks as spaces."""
-    return [sentence.strip() for sentence in SENTENCE_END.split(" ".join(text.split())) if sentence.strip()]
 
 
 def taught_answer(context: str, question: str, answer: str) -> str | None:

@@ -36,8 +36,8 @@ the answers are only texts along which both are compared."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How an adapter is trained. full_share: of the steps, those read with full attention, so that both ways of reading
-    give the same answers. patience: evaluations without a better held-out loss before training ends.
+    """How an adapter is trained. paired_share: of the steps, those whose lesson is read with full attention as well, so
+    that both ways of reading say the same. patience: evaluations without a better held-out loss before training ends.
     """
 
     steps: int
@@ -45,7 +45,7 @@ class Schedule:
     rank: int = 16
     learning_rate: float = 5e-4
     warmup: int = 40
-    full_share: float = 0.15
+    paired_share: float = 0.25
     evaluate_every: int = 50
     patience: int = 4
     seed: int = 0
@@ -147,8 +147,12 @@ class AdapterTraining:
         for group in self._optimizer.param_groups:
             group["lr"] = schedule.learning_rate_at(state.step)
         lesson = self._lesson_at(state.step)
-        modular = (state.step * 0.6180339887) % 1 >= schedule.full_share  # spread evenly, the same after a resume
-        loss = self._loss(lesson, modular=modular)
+        paired = (state.step * 0.6180339887) % 1 < schedule.paired_share  # spread evenly, the same after a resume
+        logits = self._reader.differentiable_logits(lesson, modular=True)
+        loss = own = self._loss(lesson, logits)
+        if paired:
+            full = self._reader.differentiable_logits(lesson, modular=False)
+            loss = own + self._loss(lesson, full) + divergence(full.detach(), logits)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()
@@ -157,22 +161,24 @@ class AdapterTraining:
         state.questions += len(lesson.branches)
         state.tokens += len(lesson.prefix) + sum(map(len, lesson.modules))
         state.tokens += sum(len(b.question) + len(b.answer) - 1 for b in lesson.branches)
-        state.loss = loss.item() if state.step == 1 else 0.98 * state.loss + 0.02 * loss.item()
+        state.loss = own.item() if state.step == 1 else 0.98 * state.loss + 0.02 * own.item()
 
-    def _loss(self, lesson: Lesson, *, modular: bool) -> Tensor:
-        logits = self._reader.differentiable_logits(lesson, modular=modular)
+    def _loss(self, lesson: Lesson, logits: Tensor) -> Tensor:
         if self.schedule.objective == "answers":
             labels = torch.tensor([token for branch in lesson.branches for token in branch.answer])
             return F.cross_entropy(logits, labels.to(logits.device))
         with torch.no_grad(), self._model.disable_adapter():
-            wanted = self._reader.differentiable_logits(lesson, modular=False).log_softmax(-1)
-        return F.kl_div(logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean")
+            wanted = self._reader.differentiable_logits(lesson, modular=False)
+        return divergence(wanted, logits)
 
     @torch.no_grad()
     def _evaluate(self) -> None:
         """Held-out loss under modular attention; the best adapter is kept."""
         state = self.state
-        losses = [self._loss(lesson, modular=True).item() for lesson in self._held_out]
+        losses = []
+        for lesson in self._held_out:
+            logits = self._reader.differentiable_logits(lesson, modular=True)
+            losses.append(self._loss(lesson, logits).item())
         state.held_out = sum(losses) / max(1, len(losses))
         if not losses or state.held_out < state.best:
             state.best, state.without_gain = state.held_out, 0
@@ -215,3 +221,8 @@ class AdapterTraining:
                 "exp_avg": tensors[f"{number}.mean"].to(parameter.device),
                 "exp_avg_sq": tensors[f"{number}.square"].to(parameter.device),
             }
+
+
+def divergence(wanted: Tensor, got: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of logits `[A, vocabulary]` from wanted ones, in nats per row."""
+    return F.kl_div(got.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")

@@ -11,10 +11,10 @@ Rotary models only: keys of modules are turned from where they were computed to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cache.attention import Rotation
@@ -57,7 +57,7 @@ class Packed:
 
     tokens, positions: int64 `[1, T]`. prefix: rows of the prefix; conditioning: those of them that modules see.
     stretches: of the modules; none when the lesson is read with full attention. context: rows of prefix and modules.
-    branch_mask: bool `[T - context, T]`, what each branch row sees. rows: those whose logits predict an answer token,
+    branches: first row of each branch, and the row behind the last. rows: those whose logits predict an answer token,
     int64 `[A]`; labels: these tokens, `[A]`.
     """
 
@@ -67,7 +67,7 @@ class Packed:
     conditioning: int
     stretches: tuple[Stretch, ...]
     context: int
-    branch_mask: Tensor
+    branches: tuple[int, ...]
     rows: Tensor
     labels: Tensor
 
@@ -85,19 +85,17 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
         positions += range(start, start + len(module))
         at += len(module)
     context = len(tokens)
-    branch_of_row: list[int] = []
+    branches = [context]
     rows: list[int] = []
     labels: list[int] = []
-    for number, branch in enumerate(lesson.branches):
+    for branch in lesson.branches:
         read = (*branch.question, *branch.answer[:-1])
         first_answer = len(tokens) + len(branch.question) - 1
         rows += range(first_answer, first_answer + len(branch.answer))
         labels += branch.answer
         tokens += read
         positions += range(at, at + len(read))
-        branch_of_row += [number] * len(read)
-    owner, row = torch.tensor(branch_of_row), torch.arange(len(branch_of_row))
-    own = (owner[:, None] == owner) & (row[:, None] >= row)
+        branches.append(len(tokens))
     return Packed(
         tokens=torch.tensor([tokens]),
         positions=torch.tensor([positions]),
@@ -105,7 +103,7 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
         conditioning=base if lesson.is_conditioned else 0,
         stretches=tuple(stretches) if modular else (),
         context=context,
-        branch_mask=torch.cat((torch.ones(len(row), context, dtype=torch.bool), own), 1),
+        branches=tuple(branches),
         rows=torch.tensor(rows),
         labels=torch.tensor(labels),
     )
@@ -121,24 +119,21 @@ class Reading:
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, after rotation; returns `[1, T, H*G, D]`. Differentiable."""
         packed = self.packed
-        if not packed.stretches:
-            seen = packed.context
-            outs = [attend_causal(q[:, :, :seen], k[:, :, :seen], v[:, :, :seen], 0, scale)]
-            return self._with_branches(outs, q, k, v, scale)
-        prefix = packed.prefix
-        outs = [attend_causal(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], 0, scale)]
+        prefix = packed.prefix if packed.stretches else packed.context
+        outs = [attend_causal(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], scale)]
         placed = [k[:, :, :prefix]]
         for stretch in packed.stretches:
             rows = slice(stretch.first, stretch.last)
             keys = torch.cat((k[:, :, : packed.conditioning], k[:, :, rows]), 2)
             values = torch.cat((v[:, :, : packed.conditioning], v[:, :, rows]), 2)
-            outs.append(attend_causal(q[:, :, rows], keys, values, packed.conditioning, scale))
+            outs.append(attend_causal(q[:, :, rows], keys, values, scale))
             placed.append(self._moved(k[:, :, rows], stretch.offset))
-        placed.append(k[:, :, packed.context :])
-        return self._with_branches(outs, q, torch.cat(placed, 2), v, scale)
-
-    def _with_branches(self, outs: list[Tensor], q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        outs.append(attend(q[:, :, self.packed.context :], k, v, self.packed.branch_mask, scale))
+        seen = torch.cat(placed, 2)
+        for first, last in pairwise(packed.branches):
+            rows = slice(first, last)
+            keys = torch.cat((seen, k[:, :, rows]), 2)
+            values = torch.cat((v[:, :, : packed.context], v[:, :, rows]), 2)
+            outs.append(attend_causal(q[:, :, rows], keys, values, scale))
         return torch.cat(outs, 2).transpose(1, 2)
 
     def _moved(self, k: Tensor, offset: int) -> Tensor:
@@ -147,17 +142,16 @@ class Reading:
         return self.rotation.back(k.unsqueeze(3), cos.to(k.device), sin.to(k.device)).squeeze(3)
 
 
-def attend_causal(q: Tensor, k: Tensor, v: Tensor, before: int, scale: float) -> Tensor:
-    """Query row i sees keys 0 .. before+i."""
-    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(before)
-    return attend(q, k, v, mask, scale)
+def attend_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The last n of L tokens: q `[1, H*G, n, D]` over k, v `[1, H, L, D]`, each up to its own.
 
-
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Attention of q `[1, H*G, n, D]` over k, v `[1, H, L, D]` under a mask `[n, L]`."""
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.device), scale=scale)
+    Plain products: with masks, PyTorch's fused kernels are slower on a CPU, above all backwards.
+    """
+    heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
+    future = torch.full((rows, length), -torch.inf, dtype=q.dtype, device=q.device).triu(length - rows + 1)
+    scores = torch.bmm((q * scale).reshape(heads, -1, q.shape[3]), k[0].transpose(1, 2))
+    weights = (scores.view(heads, -1, rows, length) + future).softmax(-1).view(heads, -1, length)
+    return torch.bmm(weights, v[0]).view_as(q)
 
 
 def lesson_attention(

@@ -77,7 +77,7 @@ def test_labels_are_the_answers() -> None:
 def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path: Path) -> None:
     seen: list[Progress] = []
     one = training(tmp_path, replace(SCHEDULE, steps=30, objective=objective))
-    before = one._loss(LESSON, modular=True).item()
+    before = one._loss(LESSON, one._reader.logits(LESSON, modular=True)).item()
     end = one.run(seen.append)
     assert end.step == 30
     assert end.questions == 60
@@ -123,7 +123,7 @@ def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path: Path) ->
 
 
 def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
-    one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, full_share=0.0))
+    one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, paired_share=0.0))
     one.run(lambda progress: None)
     merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
     lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])

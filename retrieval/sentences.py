@@ -1,0 +1,51 @@
+"""Sentences of a text, for answers and quotations that keep to a document's own words.
+
+Rules for Western and for Chinese and Japanese punctuation, not a trained model: a list item or a table row is a
+sentence of its own, whether or not it ends like one.
+"""
+
+from __future__ import annotations
+
+import re
+
+ENDS = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
+    r"|(?<=[。！？])[」』”]*"
+)
+CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
+"""A line that begins so goes on with the sentence of the line before."""
+STANDS_ALONE = re.compile(r"[-*•] |\d+[.)] |\w[^.!?]*: ")
+"""A list item or a table row."""
+WRAPPED = 55
+"""Characters from which on a line without an end was wrapped."""
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences in their order, without empty ones; spaces are single, line breaks inside a sentence are spaces."""
+    found: list[str] = []
+    for line in joined_lines(text):
+        start = 0
+        for end in ENDS.finditer(line):
+            found.append(line[start : end.end()].strip())
+            start = end.end()
+        found.append(line[start:].strip())
+    return [sentence for sentence in found if sentence]
+
+
+def joined_lines(text: str) -> list[str]:
+    """Lines, those that only were wrapped joined to the line before."""
+    lines: list[str] = []
+    for line in (" ".join(line.split()) for line in text.splitlines()):
+        if lines and lines[-1] and line and goes_on(lines[-1], line):
+            lines[-1] += " " + line
+        else:
+            lines.append(line)
+    return lines
+
+
+def goes_on(line: str, following: str) -> bool:
+    """Whether a sentence runs over a line break."""
+    if CONTINUES.match(following):
+        return True
+    is_open = len(line) >= WRAPPED and line[-1] not in '.!?:;。！？"”'
+    return is_open and not STANDS_ALONE.match(line) and not STANDS_ALONE.match(following)
