@@ -14,18 +14,20 @@ ENDS = re.compile(
 )
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
 """A line that begins so goes on with the sentence of the line before."""
-STANDS_ALONE = re.compile(r"[-*•] |\d+[.)] |\w[^.!?]*: ")
+MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
+STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")
 """A list item or a table row."""
 WRAPPED = 55
 """Characters from which on a line without an end was wrapped."""
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences in their order, without empty ones; spaces are single, line breaks inside a sentence are spaces."""
+    """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces."""
     found: list[str] = []
     for line in joined_lines(text):
-        start = 0
-        for end in ENDS.finditer(line):
+        marker = MARKER.match(line)
+        start = marker.end() if marker else 0
+        for end in ENDS.finditer(line, start):
             found.append(line[start : end.end()].strip())
             start = end.end()
         found.append(line[start:].strip())
