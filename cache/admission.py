@@ -7,13 +7,20 @@ here.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
 
 from cache.encoder import Encoder
 from cache.extents import Extent
-from cache.items import View
-from cache.plan import Plan, Span, Unit
+from cache.linking import EXACT, Linker
+from cache.model import Model
+from cache.placing import build, steps_of
+from cache.plan import Plan, Unit
 from cache.prefixes import Node, Step
 from cache.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
 from cache.sampling import Decoder, Sampler, TextStream
@@ -34,14 +41,18 @@ class Waiting:
     places_modules: bool = True
     picked_up: float = 0.0
     loading: float = 0.0
+    linked: Plan | None = None
     found: dict[Unit, Found] = field(default_factory=dict)
     misses: dict[Unit, MissReason | None] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
         """What will be run: where modules are not reused, ordinary causal attention."""
-        reuses_modules = self.request.reuse == "on" and self.places_modules
-        return self.request.plan if reuses_modules else self.request.plan.without_units()
+        if self.linked is not None:
+            return self.linked
+        if self.request.reuse != "on" or not self.places_modules:
+            return self.request.plan.without_units()
+        return self.request.plan.exact_part() if self.request.link == EXACT else self.request.plan
 
     def find_modules(self, encoder: Encoder) -> bool:
         """Look for what is missing; True when every module of the plan is in the arena and pinned."""
@@ -59,6 +70,17 @@ class Waiting:
                 complete = False
         self.loading += time.perf_counter() - started
         return complete
+
+    def link(self, linker: Linker, store: Store, model: Model) -> None:
+        """Decide which rows of the modules found are computed again. Raises CapacityError."""
+        if self.linked is None:
+            look = partial(looks, residents=self.residents, tenant=self.request.tenant, store=store, model=model)
+            self.linked = linker.link(self.plan, self.request.link, self.request.session, look)
+
+    @property
+    def residents(self) -> dict[Unit, Resident]:
+        """The modules found."""
+        return {unit: found.resident for unit, found in self.found.items() if found.resident is not None}
 
     def give_up(self, store: Store) -> None:
         """Unpin what was found; the request may be tried again later."""
@@ -87,6 +109,13 @@ class Running:
     sampler: Sampler
     stream: TextStream
     answer: list[int] = field(default_factory=list)
+    read: list[Tensor] = field(default_factory=list)
+    """Logits that predict the tokens of an answer that was given."""
+
+    @property
+    def wanted(self) -> int:
+        """Rows at the sequence's end whose logits are wanted."""
+        return max(1, len(self.request.follow))
 
     def finish(self, store: Store, reason: FinishReason) -> Completion:
         """Give everything back, hand the computed rows to the prefix tree, and close the books."""
@@ -103,6 +132,7 @@ class Running:
             modules=self.modules,
             timings=self.timings,
             exact=self.plan.is_exact,
+            logits=torch.cat(self.read) if self.read else None,
         )
 
     def _keep_rows(self, store: Store) -> None:
@@ -135,25 +165,64 @@ class Running:
                 yield Step(start=step.start, tokens=tokens), sequence.own.part(row, last)
 
 
+def looks(
+    plan: Plan,
+    indices: Many[int],
+    *,
+    residents: Mapping[Unit, Resident],
+    tenant: str,
+    store: Store,
+    model: Model,
+) -> list[Tensor]:
+    """How much the rows of a plan's last span look at some of its spans: float32 `[rows]` each.
+
+    What is computed for it is thrown away again: these rows have not seen what will be computed for them. Raises
+    CapacityError if there is no room for them now.
+    """
+    steps = steps_of(plan.spans, residents)
+    last = plan.spans[-1]
+    prefix = store.prefixes.match(tenant, [*steps[:-1]])
+    sequence, _ = build(plan.spans, steps, residents, prefix)
+    store.prefixes.pin(prefix)
+    try:
+        sequence.own = store.reserve(len(sequence.tokens))
+    finally:
+        store.prefixes.unpin(prefix)
+    try:
+        views = [view.extent for view in sequence.views]
+        found = model.look(
+            sequence.tokens,
+            sequence.positions,
+            sequence.chunk(sequence.pending),
+            store.arena,
+            len(last.tokens),
+            views,
+        )
+    finally:
+        store.allocator.free(sequence.own)
+    scores: list[Tensor] = []
+    for span in (plan.spans[i] for i in indices):
+        assert span.unit is not None
+        extent = residents[span.unit].extent.part(span.row, span.row + len(span.tokens))
+        view, score = next((v, s) for v, s in zip(views, found, strict=True) if v.start <= extent.start < v.end)
+        scores.append(score[extent.start - view.start : extent.end - view.start])
+    return scores
+
+
 def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) -> Running:
     """Make a request runnable whose modules are all found. Raises CapacityError if its own rows do not fit now."""
     request, plan = waiting.request, waiting.plan
-    residents = {unit: found.resident for unit, found in waiting.found.items() if found.resident is not None}
-    steps = [
-        Step(
-            start=span.start,
-            tokens=span.tokens,
-            key=None if span.unit is None else f"{residents[span.unit].header.key}/{span.row}",
-        )
-        for span in plan.spans
-    ]
-    prefix, matched = None, 0
+    residents = waiting.residents
+    steps = steps_of(plan.spans, residents)
+    prefix = None
     if request.reuse != "off":
         last = steps[-1]  # its last token is computed in any case: generation starts from its logits
         prefix = store.prefixes.match(request.tenant, [*steps[:-1], last.cut(0, len(last.tokens) - 1)])
-        matched = sum(len(node.step.tokens) for node in prefix.path())
-    sequence, fresh = build(plan.spans, steps, residents, matched, prefix)
+    sequence, fresh = build(plan.spans, steps, residents, prefix)
     room = max(1, min(request.sampling.max_tokens, max_positions - plan.next_position))
+    for token in request.follow[:-1]:
+        sequence.tokens.append(token)
+        sequence.positions.append(sequence.positions[-1] + 1)
     if prefix is not None:
         store.prefixes.pin(prefix)
     try:
@@ -172,7 +241,7 @@ def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) 
         fresh=fresh,
         prefix=prefix,
         residents=list(residents.values()),
-        usage=account(plan, waiting, prefix, len(sequence.tokens)),
+        usage=account(plan, waiting, prefix, len(sequence.tokens) - max(0, len(request.follow) - 1)),
         modules=tuple(module_uses(waiting)),
         timings=Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3),
         submitted=waiting.submitted,
@@ -181,37 +250,11 @@ def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) 
     )
 
 
-def build(
-    spans: tuple[Span, ...],
-    steps: list[Step],
-    residents: dict[Unit, Resident],
-    matched: int,
-    prefix: Node | None,
-) -> tuple[Sequence, list[tuple[Step, int]]]:
-    """The sequence behind `matched` prompt tokens, and what it adds to the path. Its own extent is still missing."""
-    runs = [] if prefix is None else [node for node in prefix.path() if node.step.key is None]
-    sequence = Sequence([], [], Extent(0, 0), [View(node.extent) for node in runs])
-    fresh: list[tuple[Step, int]] = []
-    before = 0
-    for span, step in zip(spans, steps, strict=True):
-        known = min(max(matched - before, 0), len(span.tokens))
-        before += len(span.tokens)
-        rows = len(sequence.tokens)
-        if span.unit is not None:
-            extent = residents[span.unit].extent.part(span.row, span.row + len(span.tokens))
-            sequence.views.append(View(extent, span.offset, rows))
-            if not known:
-                fresh.append((step, -1))
-        elif known < len(span.tokens):
-            fresh.append((step.cut(known, len(step.tokens)), rows))
-            sequence.tokens.extend(span.tokens[known:])
-            sequence.positions.extend(range(span.start + known, span.end))
-    return sequence, fresh
-
-
 def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) -> Usage:
     """Where the prompt's tokens come from; a module encoded for this request counts as computed."""
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
+    if waiting.request.reuse == "on" and waiting.places_modules:
+        usage.recomputed = supplied(waiting.request.plan) - supplied(plan)
     session = waiting.request.session
     for node in () if prefix is None else prefix.path():
         if node.step.key is None and session is not None and node.owner == session:
@@ -230,6 +273,11 @@ def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) ->
             usage.module += len(span.tokens)
     assert usage.prompt_tokens == usage.computed + usage.cached_tokens, usage
     return usage
+
+
+def supplied(plan: Plan) -> int:
+    """Tokens of a plan that modules supply."""
+    return sum(len(span.tokens) for span in plan.spans if span.unit is not None)
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:

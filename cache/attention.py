@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cache.arena import Arena
 from cache.distance import Call, plain_calls, sloped_calls, windowed_calls
+from cache.extents import Extent
 from cache.items import Chunk, Item, plan_items
 from cache.kernels import Kernel, matmul
 
@@ -49,6 +50,23 @@ class Rotation:
         return turned if q.shape[-1] == 2 * half else torch.cat((turned, q[..., 2 * half :]), -1)
 
 
+class Watched(Exception):
+    """Ends a pass whose last watched layer is through."""
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """How much the rows of a pass look at keys (InfoFlow KV): the weight of a key, as a mean over heads, its norm over
+    rows, and the mean of that over `layers`. The pass ends with the last of them.
+
+    rows: the last packed rows count. scores: for each extent that is watched, float32 `[L]`.
+    """
+
+    layers: frozenset[int]
+    rows: int
+    scores: dict[Extent, Tensor]
+
+
 @dataclass(slots=True)
 class Pass:
     """One packed forward pass over an arena.
@@ -58,7 +76,8 @@ class Pass:
     of the angle each item row is rotated by, or None if nothing is placed away from where it was encoded. calls: the
     items as kernel calls. shift: what ALiBi adds to each item row's log-sum-exp, float32 `[H, R]`. first_slot: where
     the packed rows' slots begin, if they are one run. is_dense: whether item rows are the packed rows, P times over.
-    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks.
+    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks. watch: what is
+    wanted of the pass besides its result, if anything.
     """
 
     arena: Arena
@@ -76,6 +95,7 @@ class Pass:
     first_slot: int | None = None
     is_dense: bool = False
     windowed: dict[int, list[Call]] = field(default_factory=dict)
+    watch: Watch | None = None
 
     @classmethod
     def plan(
@@ -112,7 +132,7 @@ class Pass:
             slots=torch.tensor(slots, device=device),
             rows=torch.tensor(rows, device=device),
             parts=padded.T.contiguous(),
-            calls=plain_calls(items),
+            calls=plain_calls(items, device),
             first_slot=slots[0] if contiguous else None,
             is_dense=rows == list(range(len(slots))) * most,
         )
@@ -173,6 +193,8 @@ class Pass:
             lse = lse.view(h, -1, group)
             if self.shift is not None:
                 lse = lse + self.shift.unsqueeze(-1)
+            if self.watch is not None and layer in self.watch.layers:
+                self._look(self.watch, layer, q, lse, scale)
             out = self._merge(out, lse).to(q.dtype)
         return out.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
@@ -207,6 +229,30 @@ class Pass:
             outs.append(out)
             lses.append(lse)
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
+
+    def _look(self, watch: Watch, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
+        """Add a layer's attention weights to the watch. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, as they are
+        merged. Raises Watched behind the last layer.
+        """
+        padded = torch.cat((lse, lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))), 1)
+        whole = torch.stack([padded.index_select(1, part) for part in self.parts]).logsumexp(0)  # [H, T, G]
+        first = 0
+        for item, call in zip(self.items, self.calls, strict=True):
+            mine = torch.arange(first, first + item.num_rows, device=q.device)
+            first += item.num_rows
+            if item.extent not in watch.scores:
+                continue
+            mine = mine[self.rows[mine] >= whole.shape[1] - watch.rows]
+            keys = self.arena.keys[layer][item.extent.start : item.extent.end].float()  # [L, H, D]
+            scores = torch.einsum("hrgd,lhd->hrgl", q[:, mine].float(), keys) * scale
+            if call.bias is not None:
+                scores = scores + call.bias[0].unsqueeze(2)[:, -len(mine) :]
+            if self.shift is not None:
+                scores = scores + self.shift[:, mine, None, None]
+            weights = (scores - whole[:, self.rows[mine]].unsqueeze(-1)).exp().mean((0, 2))  # [r, L]
+            watch.scores[item.extent] += weights.norm(dim=0) / len(watch.layers)
+        if layer == max(watch.layers):
+            raise Watched
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
         """Partial results `[H, R, G, D]` and `[H, R, G]` to `[H, T, G, D]`, exactly."""

@@ -1,7 +1,8 @@
-"""What the distance between position ids does to attention besides rotary angles: ALiBi slopes and sliding windows.
+"""Items as kernel calls: what a row does not see of an extent, and what the distance between position ids does besides
+rotary angles (ALiBi slopes, sliding windows).
 
-Both become a bias on the scores of an item. Ids are compared in the frame in which the extent was encoded: a query
-that reads an extent placed `offset` ids further on stands at its own id - offset there.
+All of it becomes a bias on the scores of an item. Ids are compared in the frame in which the extent was encoded: a
+query that reads an extent placed `offset` ids further on stands at its own id - offset there.
 
 Shape letters: R rows over all items (a row counts once per item it is in), L keys of an item, H heads.
 """
@@ -32,9 +33,28 @@ class Call:
     bias: Tensor | None = None
 
 
-def plain_calls(items: Sequence[Item]) -> list[Call]:
-    """Every row sees every key of its item, near or far."""
-    return [Call(item.num_rows, item.extent.start, item.extent.length, item.causal) for item in items]
+def plain_calls(items: Sequence[Item], device: torch.device) -> list[Call]:
+    """Near or far makes no difference."""
+    return [
+        Call(item.num_rows, item.extent.start, item.extent.length, item.causal, hidden_keys(item, device))
+        for item in items
+    ]
+
+
+def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
+    """The bias that hides from rows what their stretches leave out: `[1, 1, n or 1, L]`, None if nothing is hidden."""
+    if not any(r.stretches for r in item.ranges):
+        return None
+    masks: list[Tensor] = []
+    for r in item.ranges:
+        is_seen = torch.full((r.last - r.first, item.extent.length), not r.stretches)
+        for stretch in r.stretches:
+            is_seen[max(0, stretch.seen_from - r.first) :, stretch.first : stretch.last] = True
+        masks.append(is_seen)
+    seen = torch.cat(masks)
+    if bool((seen == seen[0]).all()):  # one row for all keeps the kernel's fast path
+        seen = seen[:1]
+    return torch.where(seen, 0.0, HIDDEN)[None, None].to(device)
 
 
 def sloped_calls(
@@ -46,14 +66,17 @@ def sloped_calls(
     arena's keys. slopes: float32 `[H]`.
 
     The distance to the item's last key is the same for all keys, so it does not enter the kernel: the bias needs no
-    rows. It is returned apart, float32 `[H, R]`, to be added to the log-sum-exp before items are merged.
+    rows unless keys are hidden from some. It is returned apart, float32 `[H, R]`, to be added to the log-sum-exp before
+    items are merged.
     """
     calls: list[Call] = []
     shifts: list[Tensor] = []
     for item, rows in zip(items, per_item(items, queries), strict=True):
         keys = positions[item.extent.start : item.extent.end]
-        bias = slopes[:, None] * (keys - keys[-1])
-        calls.append(Call(len(rows), item.extent.start, item.extent.length, item.causal, bias[None, :, None]))
+        bias = (slopes[:, None] * (keys - keys[-1]))[None, :, None]
+        hidden = hidden_keys(item, bias.device)
+        bias = bias if hidden is None else bias + hidden
+        calls.append(Call(len(rows), item.extent.start, item.extent.length, item.causal, bias))
         shifts.append(slopes[:, None] * (keys[-1] - rows))
     return calls, torch.cat(shifts, 1)
 
@@ -65,7 +88,8 @@ def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, wi
         start, length = item.extent.start, item.extent.length
         is_near = rows[:, None] - positions[start : start + length] < window  # [n, L]
         passed = 0 if item.causal else length - int(is_near.any(0).sum())  # keys ascend: the first are out of sight
-        is_near = is_near[:, passed:]
+        hidden = hidden_keys(item, is_near.device)
+        is_near = (is_near if hidden is None else is_near & (hidden[0, 0] == 0))[:, passed:]
         bias = None if is_near.all() else torch.where(is_near, 0.0, HIDDEN)[None, None]
         calls.append(Call(len(rows), start + passed, length - passed, item.causal, bias))
     return calls

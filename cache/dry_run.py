@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cache.arena import Arena, KVShape
 from cache.engine import Engine
+from cache.extents import Extent
 from cache.items import Chunk
 from cache.model import Model, ModelInfo
 from cache.request import Request, Usage
@@ -39,6 +40,18 @@ class CountingModel:
     ) -> Tensor:
         """Zeros `[len(outputs), 1]`: token 0 is the likeliest."""
         return torch.zeros(len(outputs), 1)
+
+    def look(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        chunk: Chunk,
+        arena: Arena,
+        rows: int,
+        extents: Sequence[Extent],
+    ) -> list[Tensor]:
+        """Zeros: the first rows are as good as any."""
+        return [torch.zeros(extent.length) for extent in extents]
 
 
 def count_tokens(requests: Sequence[Request], model: Model, memory: int) -> list[Usage]:

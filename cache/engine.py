@@ -30,6 +30,7 @@ from cache.encoder import Encoder
 from cache.errors import CacheError, CapacityError, EngineStopped, PromptError
 from cache.keys import PUBLIC_TENANT, check_tenant
 from cache.layout import Layout, lay_out
+from cache.linking import Linker
 from cache.model import Model
 from cache.plan import Plan, Unit
 from cache.pml import Module, Prompt, Schema, Text
@@ -70,6 +71,7 @@ class Engine:
         self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
         self.schemas = Registry(self.lay_out)
         self._encoder = Encoder(self.store)
+        self._linker = Linker()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
@@ -201,9 +203,9 @@ class Engine:
             self._admit()
         shares = schedule([*(r.sequence for r in self._running), *(e.sequence for e in self._encoder.running.values())])
         if shares:
-            logits, rows = self._forward(shares)
+            logits, rows_of = self._forward(shares)
             self._encoder.collect()
-            self._sample(logits, rows)
+            self._deliver(logits, rows_of)
 
     def _enqueue(self, waiting: Waiting) -> None:
         needed, limit = waiting.request.plan.next_position, self.model.info.max_positions
@@ -223,6 +225,7 @@ class Engine:
             try:
                 if not waiting.find_modules(self._encoder):
                     return
+                waiting.link(self._linker, self.store, self.model)
                 running = admit(waiting, self.store, self.model.tokenizer, self.model.info.max_positions)
             except CapacityError as error:
                 waiting.give_up(self.store)
@@ -270,42 +273,58 @@ class Engine:
         job.done.set_result(len(job.started))
         return True
 
-    def _forward(self, shares: list[Share]) -> tuple[Tensor, dict[int, int]]:
-        """Run the pass. Returns logits and, for each sequence (by identity) that ends in it, its row of them."""
+    def _forward(self, shares: list[Share]) -> tuple[Tensor, dict[int, slice]]:
+        """Run the pass. Returns logits and, for each sequence (by identity) of which some are wanted, its rows."""
         started = time.perf_counter()
         tokens: list[int] = []
         positions: list[int] = []
         outputs: list[int] = []
-        row_of: dict[int, int] = {}
-        generating = {id(running.sequence) for running in self._running}
+        rows_of: dict[int, slice] = {}
+        wanted = {id(running.sequence): running.wanted for running in self._running}
         for share in shares:
-            rows = slice(share.sequence.computed, share.sequence.computed + share.rows)
-            tokens.extend(share.sequence.tokens[rows])
-            positions.extend(share.sequence.positions[rows])
-            if share.rows == share.sequence.pending and id(share.sequence) in generating:
-                row_of[id(share.sequence)] = len(outputs)
-                outputs.append(len(tokens) - 1)
+            sequence, end = share.sequence, share.sequence.computed + share.rows
+            tokens.extend(sequence.tokens[sequence.computed : end])
+            positions.extend(sequence.positions[sequence.computed : end])
+            first = max(sequence.computed, len(sequence.tokens) - wanted.get(id(sequence), 0))
+            if first < end:
+                rows_of[id(sequence)] = slice(len(outputs), len(outputs) + end - first)
+                outputs.extend(range(len(tokens) - (end - first), len(tokens)))
         chunks = [share.sequence.chunk(share.rows) for share in shares]
         logits = self.model.forward(tokens, positions, chunks, self.store.arena, outputs)
         for share in shares:
             share.sequence.computed += share.rows
         if len(tokens) >= PREFILL_ROWS:
             self.store.costs.measured_compute(time.perf_counter() - started, len(tokens))
-        return logits, row_of
+        return logits, rows_of
 
-    def _sample(self, logits: Tensor, row_of: dict[int, int]) -> None:
-        for running in [r for r in self._running if id(r.sequence) in row_of]:
-            if not running.answer:
-                running.timings.first_token(milliseconds(running.submitted))
-            token = running.sampler.choose(logits[row_of[id(running.sequence)]], running.answer)
-            reason = self._take(running, token)
-            piece = running.stream.update(running.answer, final=reason is not None)
-            if piece:
-                running.generation.deliver(piece)
-            if running.stream.stopped:
-                reason = "stop"
-            if reason is not None:
-                self._finish(running, reason)
+    def _deliver(self, logits: Tensor, rows_of: dict[int, slice]) -> None:
+        for running in [r for r in self._running if id(r.sequence) in rows_of]:
+            rows = logits[rows_of[id(running.sequence)]]
+            if running.request.follow:
+                self._read(running, rows)
+            else:
+                self._sample(running, rows[0])
+
+    def _read(self, running: Running, rows: Tensor) -> None:
+        """Keep the logits along an answer that was given."""
+        running.read.append(rows.cpu())
+        if not running.sequence.pending:
+            running.timings.first_token(milliseconds(running.submitted))
+            self._finish(running, "read")
+
+    def _sample(self, running: Running, logits: Tensor) -> None:
+        """Choose the next token, hand out what is certain of the text."""
+        if not running.answer:
+            running.timings.first_token(milliseconds(running.submitted))
+        token = running.sampler.choose(logits, running.answer)
+        reason = self._take(running, token)
+        piece = running.stream.update(running.answer, final=reason is not None)
+        if piece:
+            running.generation.deliver(piece)
+        if running.stream.stopped:
+            reason = "stop"
+        if reason is not None:
+            self._finish(running, reason)
 
     def _take(self, running: Running, token: int) -> FinishReason | None:
         """Add a sampled token to the answer; the reason why it is the end, if it is."""

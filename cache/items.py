@@ -8,9 +8,18 @@ row over its items are merged by log-sum-exp, which is exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cache.extents import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots `first` .. `last`-1 of an extent, seen by rows from `seen_from` on."""
+
+    first: int
+    last: int
+    seen_from: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +28,14 @@ class View:
 
     offset: position ids between where the extent was encoded and where this sequence places it.
     first_row: the first of the sequence's own rows that sees it.
+    stretches: of an extent in which some rows are hidden, or seen by later rows only, what is seen; empty if that is
+        all of it. Counted from the extent's start, and in the sequence's own rows.
     """
 
     extent: Extent
     offset: int = 0
     first_row: int = 0
+    stretches: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +50,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions."""
+    """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions.
+
+    stretches: as of a `View`, in packed rows.
+    """
 
     first: int
     last: int
     offset: int
+    stretches: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +85,8 @@ def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
         for view in chunk.views:
             first = base + max(view.first_row - chunk.first, 0)
             if first < end and view.extent.length:
-                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset))
+                stretches = tuple(replace(s, seen_from=base + s.seen_from - chunk.first) for s in view.stretches)
+                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, stretches))
         alone = chunk.last - chunk.first == 1  # a single row sees itself without a causal mask
         past = chunk.own.part(0, chunk.last if alone else chunk.first)
         if past.length:

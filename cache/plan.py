@@ -109,24 +109,35 @@ class Plan:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token sees what it would see with nothing reused: each unit's rows were encoded behind exactly
-        the tokens, at exactly the distances, that stand before them here.
+        """Whether every token sees what it would see with nothing reused."""
+        return self.exact_spans == len(self.spans)
+
+    @property
+    def exact_spans(self) -> int:
+        """How many leading spans are exact: each unit's rows were encoded behind exactly the tokens, at exactly the
+        distances, that stand before them here.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
-        for span in self.spans:
+        for index, span in enumerate(self.spans):
             if span.unit is not None and not (previous is not None and span.continues(previous)):
                 units = list(span.unit.with_ancestors())
                 if sum(len(unit.tokens) for unit in units[:-1]) + span.row != len(before):
-                    return False
+                    return index
                 seen: list[tuple[int, int]] = []
                 for unit in units:
                     seen += zip(unit.tokens, unit.positions, strict=True)
                 if [(token, position + span.offset) for token, position in seen[: len(before)]] != before:
-                    return False
+                    return index
             before += zip(span.tokens, range(span.start, span.end), strict=True)
             previous = span
-        return True
+        return len(self.spans)
+
+    def exact_part(self) -> Plan:
+        """The same tokens at the same ids; what is not exact as it stands is computed."""
+        kept = self.exact_spans
+        rest = (replace(span, unit=None, row=0) for span in self.spans[kept:])
+        return Plan(spans=join_spans([*self.spans[:kept], *rest]))
 
     def without_units(self) -> Plan:
         """The same tokens at the same ids, all computed: ordinary causal attention."""

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import Tensor
+
 from cache.errors import CacheError
 from cache.keys import PUBLIC_TENANT, check_tenant
+from cache.linking import Link
 from cache.plan import Plan
 from cache.sampling import Sampling
 from cache.store import MissReason, Source
@@ -21,23 +24,27 @@ from cache.store import MissReason, Source
 Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
 
-FinishReason = Literal["stop", "length", "repeated", "cancelled"]
-"""repeated: the answer began to say the same again and was ended there."""
+FinishReason = Literal["stop", "length", "repeated", "cancelled", "read"]
+"""repeated: the answer began to say the same again and was ended there. read: it was given (`Request.follow`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt to be answered.
 
-    session: conversation the request belongs to; only labels reuse as the conversation's own past.
+    link: which rows of placed modules are computed again; approximate unless all of them are (see `linking`).
+    session: conversation the request belongs to: labels reuse as its own past, and keeps its links.
     tenant: who may share its KV. Raises ValueError for a bad tenant.
+    follow: an answer to be read instead of generated: the completion has the logits that predict its tokens.
     """
 
     plan: Plan
     sampling: Sampling = field(default_factory=Sampling)
     reuse: Reuse = "on"
+    link: Link = field(default_factory=Link)
     session: str | None = None
     tenant: str = PUBLIC_TENANT
+    follow: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_tenant(self.tenant)
@@ -45,10 +52,11 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Where every prompt token came from."""
+    """Where every prompt token came from. recomputed: of the computed ones, those that a module could have supplied."""
 
     prompt_tokens: int
     computed: int = 0
+    recomputed: int = 0
     session: int = 0
     prefix: int = 0
     module: int = 0
@@ -94,7 +102,8 @@ class Timings:
 class Completion:
     """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token.
 
-    exact: whether every token saw what it would have seen under full attention.
+    exact: whether every token saw what it would have seen under full attention. logits: float32 `[follow, vocabulary]`
+    in host memory, if the request gave an answer to follow.
     """
 
     text: str
@@ -104,6 +113,7 @@ class Completion:
     modules: tuple[ModuleUse, ...]
     timings: Timings
     exact: bool
+    logits: Tensor | None = None
 
 
 class Generation:

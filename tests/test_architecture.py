@@ -23,7 +23,8 @@ LAYERS_OF_CACHE = (
     *("program_parts", "program_source", "program_compiler", "prompt_program", "arrangement", "registry", "advice"),
     *("grouping", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels", "distance", "families"),
     *("packing", "attention", "alibi", "chat_template", "tokenizer", "adapters", "model", "lessons", "lesson_model"),
-    *("adapter_training", "sampling", "sequence", "scheduler", "request", "encoder", "admission", "engine", "dry_run"),
+    *("adapter_training", "constraints", "sampling", "sequence", "placing", "linking", "scheduler", "request"),
+    *("encoder", "admission", "engine", "dry_run"),
 )
 """Lowest first. A new file is entered above everything it imports."""
 

@@ -1,0 +1,187 @@
+"""Link policies against the oracle: rows computed again see everything before them, the rest stays as it was."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from recording import Recorder, answer, running
+from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
+
+from cache.linking import EXACT, Link, Linker, newest, with_computed
+from cache.plan import Plan, Span
+from cache.request import Request
+from cache.sampling import Sampling
+from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
+
+TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize("family", list(CONFIGS))
+def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> None:
+    model = build(family)
+    recorder = Recorder(model)
+    plan = placed(family, SYSTEM, B, C, A, QUESTION)
+    rng = random.Random(family)
+    some = {i: rng.sample(range(len(plan.spans[i].tokens)), 7) for i in (2, 3)}
+    linked = with_computed(plan, some)
+    with running(model) as engine:
+        for one in (linked, plan, linked):
+            answer(engine, one)
+    hf = stock(family)
+    for logits, one in zip(recorder.logits, (linked, plan, linked), strict=True):
+        assert (logits - oracle_logits(hf, one)).abs().max() < TOLERANCE
+    assert (recorder.logits[0] - recorder.logits[1]).abs().max() > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "link", [Link(first=5), Link(share=0.3), Link(share=0.3, by="random"), Link(first=2, share=0.2)]
+)
+def test_every_policy_equals_its_own_plan(link: Link) -> None:
+    """Whatever rows a policy picks, the answer is the oracle's for these rows; it says how many and that it is not
+    exact.
+    """
+    model = build()
+    recorder = Recorder(model)
+    plans: list[Plan] = []
+    with running(model) as engine:
+        plan = placed("llama", SYSTEM, A, B, C, QUESTION)
+        answer(engine, plan)
+        linker = engine._linker
+        original = linker.link
+        linker.link = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
+        completion = engine.submit(Request(plan=plan, link=link, sampling=Sampling(max_tokens=1))).completion
+    assert (recorder.logits[-1] - oracle_logits(stock(), plans[0])).abs().max() < TOLERANCE
+    documents = sum(len(unit.tokens) for unit in (A, B, C))
+    expected = 2 * link.first + round(link.share * documents)
+    assert expected - 2 * link.first <= completion.usage.recomputed <= expected
+    assert not completion.exact
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom", "gpt2"])
+def test_everything_computed_again_is_full_attention(family: str) -> None:
+    model = build(family)
+    recorder = Recorder(model)
+    plan = placed(family, SYSTEM, A, B, QUESTION)
+    with running(model) as engine:
+        exact = engine.submit(Request(plan=plan, link=EXACT, sampling=Sampling(max_tokens=1))).completion
+        resident = {r.header.name for r in engine.store.residents.values()}
+        full = engine.submit(Request(plan=plan, reuse="off", sampling=Sampling(max_tokens=1))).completion
+    assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
+    assert exact.exact
+    assert full.exact
+    assert resident == {"system", "a"}, "what will be computed anyway is not encoded first"
+    assert exact.usage.recomputed == len(B.tokens)
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom"])
+def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) -> None:
+    model = build(family)
+    plan = placed(family, SYSTEM, A, B, C, QUESTION)
+    seen: dict[int, torch.Tensor] = {}
+    with running(model) as engine:
+        answer(engine, plan)
+        linker = engine._linker
+        original = linker._choose
+
+        def choose(plan: Plan, rows: object, fresh: list[int], budget: int, link: Link, look) -> object:  # type: ignore[no-untyped-def]
+            seen.update(zip(fresh, look(plan, fresh), strict=True))
+            return original(plan, rows, fresh, budget, link, look)  # type: ignore[arg-type]
+
+        linker._choose = choose  # type: ignore[method-assign, assignment]
+        engine.submit(Request(plan=plan, link=Link(share=0.2), sampling=Sampling(max_tokens=1))).completion
+    rows = oracle_rows(plan)
+    hf = stock(family)
+    hf.set_attn_implementation("eager")
+    positions = torch.tensor([rows.positions])
+    mask = torch.zeros(rows.allowed.shape).masked_fill(~rows.allowed, -1e30)[None, None]
+    if family == "bloom":
+        mask = written_out_alibi(hf, positions - positions.min(), rows.allowed[None, None])
+    given = {} if family == "bloom" else {"position_ids": positions}
+    with torch.no_grad():
+        out = hf(input_ids=torch.tensor([rows.tokens]), attention_mask=mask, output_attentions=True, **given)
+    length = len(QUESTION.encode())
+    weights = out.attentions[1][0].mean(0)[-length:]  # of three layers, only the second is watched
+    at = 0
+    for unit in plan.units():
+        first = at + sum(len(part.tokens) for part in list(unit.with_ancestors())[:-1])
+        at = first + len(unit.tokens)
+        index = next(i for i, span in enumerate(plan.spans) if span.unit == unit)
+        if index in seen:
+            assert torch.allclose(seen[index], weights[:, first:at].norm(dim=0), atol=1e-4)
+    assert set(seen) == {2, 3}
+
+
+def test_the_next_turn_finds_the_rows_of_this_one() -> None:
+    """A conversation goes on from its own repaired past: only what is new is computed."""
+    first = placed("llama", SYSTEM, A, B, QUESTION)
+    model = build()
+    with running(model) as engine:
+        engine.encode([C]).result()
+        request = Request(plan=first, link=Link(share=0.3), session="s", sampling=Sampling(max_tokens=4))
+        said = engine.submit(request).completion
+        assert said.tokens
+        past = (*QUESTION.encode(), *said.tokens)
+        at = first.spans[-1].start
+        new = Span(start=at + len(past), tokens=C.tokens, unit=C)
+        asked = Span(start=new.end, tokens=tuple(b"And the price?"))
+        spans = (*first.spans[:-1], Span(start=at, tokens=past), new, asked)
+        for session, is_same in (("s", True), (None, False)):
+            turn = engine.submit(
+                Request(plan=Plan(spans=spans), link=Link(share=0.3), session=session, sampling=Sampling(max_tokens=1))
+            ).completion
+            fresh = len(asked.tokens) + round(0.3 * len(C.tokens)) + 1  # the last token of an answer has no row yet
+            assert (turn.usage.computed <= fresh) == is_same
+            if is_same:
+                assert turn.usage.session > 0
+                assert turn.usage.recomputed == round(0.3 * (len(A.tokens) + len(B.tokens))) + round(
+                    0.3 * len(C.tokens)
+                )
+
+
+def test_the_newest_modules_are_those_before_the_question() -> None:
+    plan = plan_of(SYSTEM, A, "First?", B, C, "Second?")
+    assert newest(plan) == [3, 4]
+    assert newest(plan_of(SYSTEM, "First?")) == []
+    assert newest(plan_of("First?")) == []
+
+
+def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
+    plan = plan_of(SYSTEM, A, B, C, QUESTION)
+
+    def nobody(plan: Plan, indices: object) -> list[torch.Tensor]:
+        raise AssertionError("chance needs no look")
+
+    link = Link(share=0.25, by="random")
+    one, other = (Linker().link(plan, link, None, nobody) for _ in range(2))
+    assert one == other
+    supplied = sum(len(span.tokens) for span in one.spans if span.unit is not None)
+    documents = sum(len(unit.tokens) for unit in (A, B, C))
+    assert plan.num_tokens - supplied - len(plan.spans[-1].tokens) == round(0.25 * documents)
+
+
+@pytest.mark.parametrize("given", [{"first": -1}, {"share": 1.5}, {"share": -0.1}])
+def test_links_out_of_range_are_refused(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="is"):
+        Link(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reuse", ["on", "off"])
+def test_an_answer_that_is_given_is_read_with_its_logits(reuse: str) -> None:
+    plan = plan_of(SYSTEM, A, QUESTION)
+    follow = tuple(b"Yes, within 30 days.")
+    model = build()
+    with running(model) as engine:
+        request = Request(plan=plan, follow=follow, reuse=reuse)  # type: ignore[arg-type]
+        completion = engine.submit(request).completion
+        again = engine.submit(request).completion
+    tokens = [token for span in plan.spans for token in span.tokens]
+    with torch.no_grad():
+        logits = stock()(input_ids=torch.tensor([[*tokens, *follow[:-1]]])).logits[0, len(tokens) - 1 :]
+    for one in (completion, again):
+        assert one.logits is not None
+        assert (one.logits - logits).abs().max() < TOLERANCE
+        assert one.finish_reason == "read"
+        assert one.text == ""
+        assert one.usage.prompt_tokens == plan.num_tokens
