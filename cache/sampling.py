@@ -9,13 +9,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cache.constraints import Choices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How an answer is generated. temperature 0 is greedy; top_k 0 and top_p 1 mean no cut; a seed makes a sampled
     answer repeatable. repetition_penalty makes tokens of the answer so far less likely (1 changes nothing; Keskar et
-    al., 2019); tokens of the prompt are not penalised, because answers are to quote it. Raises ValueError for values
-    out of range.
+    al., 2019); tokens of the prompt are not penalised, because answers are to quote it. choices: what the answer must
+    consist of; nothing is penalised then, because the choices' words are not the model's. opening: a token, and what is
+    added to its logit where an answer begins with it; how readily a model opens with words it was taught for every
+    question it cannot answer. Raises ValueError for values out of range.
     """
 
     max_tokens: int = 256
@@ -25,6 +29,8 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    choices: Choices | None = None
+    opening: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -66,13 +72,39 @@ class Sampler:
         else:
             self._random.seed()
 
+    def forced(self, answer: Sequence[int]) -> int | None:
+        """The token that must follow, whatever a model says; None if there is something to decide."""
+        choices = self.sampling.choices
+        allowed = {} if choices is None else choices.allowed(answer)
+        return next(iter(allowed)) if len(allowed) == 1 else None
+
     def choose(self, logits: Tensor, answer: Sequence[int] = ()) -> int:
         """One token id from logits `[vocabulary]`; answer: the tokens generated so far."""
-        if answer and self.sampling.repetition_penalty != 1:
-            said = torch.tensor(sorted(set(answer)), device=logits.device)
-            penalty = self.sampling.repetition_penalty
-            scores = logits[said]
-            logits = logits.index_copy(0, said, torch.where(scores > 0, scores / penalty, scores * penalty))
+        if self.sampling.choices is None:
+            return self._pick(self._opening(logits) if not answer else self._penalised(logits, answer))
+        allowed = self.sampling.choices.allowed(answer)
+        tokens = list(allowed)
+        if len(tokens) == 1:
+            return tokens[0]  # whatever the logits say, and without a random number
+        weights = torch.tensor(list(allowed.values()), dtype=logits.dtype, device=logits.device)
+        return tokens[self._pick(logits[tokens] + weights)]
+
+    def _opening(self, logits: Tensor) -> Tensor:
+        if self.sampling.opening is None:
+            return logits
+        token, bias = self.sampling.opening
+        return logits.index_add(0, torch.tensor([token], device=logits.device), logits.new_tensor([bias]))
+
+    def _penalised(self, logits: Tensor, answer: Sequence[int]) -> Tensor:
+        penalty = self.sampling.repetition_penalty
+        if penalty == 1:
+            return logits
+        said = torch.tensor(sorted(set(answer)), device=logits.device)
+        scores = logits[said]
+        return logits.index_copy(0, said, torch.where(scores > 0, scores / penalty, scores * penalty))
+
+    def _pick(self, logits: Tensor) -> int:
+        """A place in logits of any length."""
         if self.sampling.temperature == 0:
             return int(logits.argmax())
         scaled = logits.cpu() / self.sampling.temperature
