@@ -22,6 +22,9 @@ Model = Annotated[
     str | None,
     typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False),
 ]
+Adapter = Annotated[
+    str | None, typer.Option("--adapter", help="Folder of a LoRA adapter for the model.", show_default=False)
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
 Memory = Annotated[
     str | None,

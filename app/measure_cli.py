@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.command import DataDir, Device, Json, Model, emit, open_service, progress_line, settings_of, whole_numbers
+from app.command import (
+    Adapter,
+    DataDir,
+    Device,
+    Json,
+    Model,
+    emit,
+    open_service,
+    progress_line,
+    settings_of,
+    whole_numbers,
+)
 
 bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
@@ -86,40 +98,91 @@ def prompt_cache(
 
 @evaluate.command()
 def quality(
-    data: Annotated[Path, typer.Option("--data", help="JSON lines {src, title, context, qas}.")],
-    policies: Annotated[str, typer.Option("--policies", help="Comma-separated.")] = "full,fast,prompt_cache,none,gold",
+    data: Annotated[
+        Path, typer.Option("--data", help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
+    ],
+    policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see docs/evidence.md.")] = (
+        "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
+    ),
     passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
     limit: Annotated[int, typer.Option("--limit", help="Requests.", min=1)] = 100,
+    conversations: Annotated[
+        bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file, and a plot beside it.")
+    ] = None,
+    section: Annotated[str, typer.Option("--section", help="Section of that file.")] = "quality",
     data_dir: DataDir = None,
     model: Model = None,
+    adapter: Adapter = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer."""
-    from evals.quality import measure_quality
+    """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
+    stopped.
+    """
+    from evals.evidence import read_section, write_section
+    from evals.quality_evidence import draw, markdown
+    from evals.quality_run import measure_quality
 
-    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    if write is not None:
+        read_section(write, section)  # a mistake shows before the work, not behind it
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     result = measure_quality(
-        settings, data, policies=policies.split(","), passages=passages, limit=limit, report=progress_line
+        settings,
+        data,
+        policies=policies.split(","),
+        passages=passages,
+        limit=limit,
+        conversations=conversations,
+        report=progress_line,
     )
+    if write is not None:
+        draw(result, write.with_name(f"{section}.svg"))
+        command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
+        write_section(write, section, markdown(result, command, f"{section}.svg"))
     print(json.dumps(result, indent=None if as_json else 2))
 
 
+def calibrate(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Your own questions, as for eval quality.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Questions of each file.", min=1)] = 40,
+    data_dir: DataDir = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Find out which profile keeps the answers of your model, and whether it may word them itself."""
+    from evals.calibrate import calibrate as measure
+
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
+    found = measure(settings, data, limit=limit, report=progress_line)
+    if as_json:
+        emit(asdict(found))
+    else:
+        print(found.line())
+
+
 @evaluate.command()
-def citations(
+def answers(
     data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
         "data/questions.jsonl"
     ),
     limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
     data_dir: DataDir = None,
     model: Model = None,
+    adapter: Adapter = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """How often answers cite the right article, over the sample questions."""
-    from evals.citations import measure_citations
+    """How often the desk's answers are right, and cite the right article, over the sample questions."""
+    from evals.answers import measure_answers
 
-    settings = settings_of(data_dir=data_dir, model=model, device=device)
-    with open_service(settings, "warmdesk eval citations") as service:
-        result = measure_citations(service, data, limit=limit, report=progress_line)
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
+    with open_service(settings, "warmdesk eval answers") as service:
+        result = measure_answers(service, data, limit=limit, report=progress_line)
     print(json.dumps(result, indent=None if as_json else 2))

@@ -1,7 +1,9 @@
-"""Do answers cite the right article? Asks every sample question end to end, follow-ups after their earlier turn.
+"""Are the desk's answers right? Asks every sample question end to end, follow-ups after their earlier turn.
 
-Counts, over questions that have an article: it is among the citations; it is the first of them; the desk refused. Over
-questions that have none: the desk refused. Not covered: whether the answer itself is right.
+Over questions that have an article: the answer holds all the facts it must; something in it contradicts that article
+and what it cites (a number, date, name or negation that `app.grounding` finds to be another one there); the article is
+among the citations, or the first of them; the desk refused. Over questions that have none: the desk refused. All
+answers are in the result, to be read.
 """
 
 from __future__ import annotations
@@ -11,52 +13,101 @@ import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from app.answers import Answer
 from app.errors import DeskError
+from app.grounding import NOT_THERE, check
+from app.ingestion import passage_of
 from app.service import Service
+from evals.cases import holds
+from retrieval.documents import with_headings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CitationRow:
-    """Shares are of the questions with (cited, cited_first, refused_wrong) or without (refused_right) an article."""
+class AnswerRow:
+    """Shares are of the questions with an article (facts_right, contradicted, cited, cited_first, refused_wrong) or
+    without (refused_right). quoted: of the answers that are no refusals.
+    """
 
+    policy: str
+    wording: str
     answerable: int
     unanswerable: int
+    facts_right: float
+    contradicted: float
     cited: float
     cited_first: float
     refused_wrong: float
     refused_right: float
+    quoted: float
     ttft_ms_median: float
     reused_share: float
 
 
-def measure_citations(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question with its answer. problems: what contradicts the article, if it has one."""
+
+    question: dict[str, Any]
+    answer: Answer
+    problems: tuple[str, ...]
+
+    @property
+    def facts_right(self) -> bool:
+        """Whether the answer holds all it must."""
+        return not self.answer.refused and holds(self.answer.answer, self.question["facts"])
+
+
+def measure_answers(
     service: Service, data: Path, *, limit: int | None, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Ask all questions of a JSONL file (`question`, `article`, `history`). Conversations are deleted again."""
+    """Ask all questions of a JSONL file (`question`, `article`, `facts`, `history`). Conversations are deleted again.
+    Raises DeskError if there is no such file.
+    """
     if not data.is_file():
         raise DeskError(f"there is no file {str(data)!r}", code="no-such-file")
     questions = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
-    found: list[tuple[str | None, Answer]] = []
+    found: list[Asked] = []
     for number, question in enumerate(questions, start=1):
         answer = ask(service, question)
-        found.append((question["article"], answer))
-        report(f"{number}/{len(questions)} {verdict(question['article'], answer)}: {question['question']}")
-    with_article = [(article, answer) for article, answer in found if article is not None]
-    without = [answer for article, answer in found if article is None]
-    prompts = sum(answer.usage.prompt_tokens for _, answer in found)
-    row = CitationRow(
+        found.append(Asked(question=question, answer=answer, problems=problems(service, question["article"], answer)))
+        report(f"{number}/{len(questions)} {verdict(found[-1])}: {question['question']}")
+    answers = [
+        {
+            "question": one.question["question"],
+            "facts": one.question["facts"],
+            "answer": one.answer.answer,
+            "verdict": verdict(one),
+            "problems": one.problems,
+            "grounding": one.answer.grounding,
+            "quoted": one.answer.quoted,
+        }
+        for one in found
+    ]
+    return {"model": service.engine.model.info.name, "rows": [asdict(summarise(service, found))], "answers": answers}
+
+
+def summarise(service: Service, found: list[Asked]) -> AnswerRow:
+    """Shares over all questions."""
+    with_article = [one for one in found if one.question["article"] is not None]
+    without = [one for one in found if one.question["article"] is None]
+    prompts = sum(one.answer.usage.prompt_tokens for one in found)
+    return AnswerRow(
+        policy=service.profile,
+        wording=service.wording,
         answerable=len(with_article),
         unanswerable=len(without),
-        cited=share([is_cited(answer, article) for article, answer in with_article]),
-        cited_first=share([is_cited(answer, article, first=True) for article, answer in with_article]),
-        refused_wrong=share([answer.refused for _, answer in with_article]),
-        refused_right=share([answer.refused for answer in without]),
-        ttft_ms_median=round(statistics.median(answer.timings.ttft for _, answer in found), 1),
-        reused_share=round(sum(answer.usage.cached_tokens for _, answer in found) / max(1, prompts), 4),
+        facts_right=share([one.facts_right for one in with_article]),
+        contradicted=share([bool(one.problems) for one in with_article]),
+        cited=share([is_cited(one.answer, one.question["article"]) for one in with_article]),
+        cited_first=share([is_cited(one.answer, one.question["article"], first=True) for one in with_article]),
+        refused_wrong=share([one.answer.refused for one in with_article]),
+        refused_right=share([one.answer.refused for one in without]),
+        quoted=share([one.answer.quoted for one in found if not one.answer.refused]),
+        ttft_ms_median=round(statistics.median(one.answer.timings.ttft for one in found), 1),
+        reused_share=round(sum(one.answer.usage.cached_tokens for one in found) / max(1, prompts), 4),
     )
-    return {"model": service.engine.model.info.name, "rows": [asdict(row)]}
 
 
 def ask(service: Service, question: dict[str, list[list[str]] | str]) -> Answer:
@@ -78,13 +129,27 @@ def is_cited(answer: Answer, article: str, *, first: bool = False) -> bool:
     return any(citation.document.endswith("/" + article) for citation in cited)
 
 
-def verdict(article: str | None, answer: Answer) -> str:
+def problems(service: Service, article: str | None, answer: Answer) -> tuple[str, ...]:
+    """What in an answer contradicts its article or what it cites. Sentences about something else do not."""
+    if article is None or answer.refused:
+        return ()
+    paths = [document.path for document in service.documents() if document.path.endswith("/" + article)]
+    stored = [passage_of(passage) for path in paths for passage in service.library.passages_of(path)]
+    known = [with_headings(passage.heading_path, passage.text) for passage in stored]
+    known += [f"{citation.title}\n{citation.quote}" for citation in answer.citations]
+    grounding = check(answer.answer, known)
+    return tuple(s.problem for s in grounding.sentences if s.problem is not None and s.problem != NOT_THERE)
+
+
+def verdict(one: Asked) -> str:
     """How a question went, in a word."""
-    if answer.refused:
-        return "refused" if article is None else "REFUSED"
-    if article is None:
-        return "ANSWERED"
-    return "cited" if is_cited(answer, article) else "NOT CITED"
+    if one.question["article"] is None:
+        return "refused" if one.answer.refused else "ANSWERED"
+    if one.answer.refused:
+        return "REFUSED"
+    if one.problems:
+        return "CONTRADICTED"
+    return "right" if one.facts_right else "FACTS MISSING"
 
 
 def share(values: list[bool]) -> float:

@@ -1,289 +1,243 @@
 """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer.
 
-Every request is a question, its document and others of the same topic. Policies:
-  full          full attention over everything
-  fast          the desk's default: passages encoded behind the system text, one after another
-  prompt_cache  as published: passages encoded alone, in slots of SLOT ids
-  none          no passages at all
-  gold          full attention over the one right passage
-Fidelity is teacher-forced along the greedy answer of full attention: KL in nats per token and the share of tokens
-that would be chosen alike; `gold_logp_delta` is the log-probability of the gold answer per token, less that of full
-attention. Task figures come from real decoding on the engine. Intervals are bootstraps over requests, paired with
-full attention.
+Every case runs under every policy (see `policies`), all of it on the engine that serves customers.
+Fidelity: one pass per policy along full attention's own greedy answer: KL in nats per token (and of the first token
+alone), the share of tokens that would be chosen alike; and along the gold answer its log-probability per token, less
+that of full attention. Task: real decoding: answers that hold the gold answer, token F1, answers like full attention's
+(equal, or F1 of .8), right and false refusals. Intervals are bootstraps over cases, paired with full attention.
+`noise` is full attention against itself in a pass of another shape: what rounding alone does.
 
-Not yet: link policies that recompute, neighbours, multi-turn and multi-hop sets, resuming.
+Times to the first token are taken one request at a time, with the passages encoded before.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import statistics
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.errors import DeskError
-from app.prompting import PassageText, PromptBuilder, passage_text, question_text
-from app.schooling import read_rows
+from app.calibration import find_calibration
 from app.settings import Settings
 from cache.engine import Engine
-from cache.lesson_model import LessonModel
-from cache.lessons import Branch, Lesson
-from cache.model import load_model
-from cache.plan import Plan, Span, Unit
 from cache.pml import Text
 from cache.request import Completion, Request
 from cache.sampling import Sampling
 from cache.text_runs import run_tokens
+from evals.cases import Case, Tokens, holds, normal
+from evals.policies import POLICIES, Policy, plans
 
-SLOT = 256
-POLICIES = ("full", "fast", "prompt_cache", "none", "gold")
-SOURCES = ("squad", "policyqa")
-ANSWER_TOKENS = 40
+FULL = "full"
+NOISE = "noise"
+ANSWER_TOKENS = 64
+ALIKE = 0.8
 RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A question with its passages as tokens. answers: gold answers, none if no passage has one. right: index of the
-    document's own passage.
+class Outcome:
+    """One case under one policy. Fidelity is None where there is no answer to follow. refusal_margin: logit with which
+    the refusal begins, less the highest other one.
     """
 
-    modules: tuple[tuple[int, ...], ...]
-    right: int
-    question: tuple[int, ...]
-    answers: tuple[str, ...]
-    gold: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One case under one policy. Fidelity is None where the case has no answer."""
-
     kl: float | None
+    kl_first: float | None
     top1: float | None
     gold_logp: float | None
     text: str
     refused: bool
+    refusal_margin: float | None
     ttft_ms: float
     recomputed_tokens: int
+    prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
-    """A policy over all cases; pairs are 95 % intervals."""
+    """A policy over all cases; pairs are 95 % intervals, deltas are against full attention. recomputed_tokens: tokens
+    of passages computed in the request, on average; recomputed_share: of all passage tokens.
+    """
 
     policy: str
     n: int
     kl: float | None
     kl_interval: tuple[float, float] | None
+    kl_p95: float | None
+    kl_first: float | None
     top1: float | None
+    agree: float | None
     gold_logp_delta: float | None
     gold_logp_delta_interval: tuple[float, float] | None
     contains_gold: float | None
+    contains_gold_delta_interval: tuple[float, float] | None
+    f1: float | None
     refused_right: float | None
     refused_wrong: float | None
     recomputed_tokens: float
+    recomputed_share: float
     ttft_ms: float
 
 
 class Bench:
-    """One model, read by lessons (teacher forcing) and by the engine (decoding)."""
+    """One engine, asked every case under every policy. system, stub: tokens that stand before passages."""
 
-    def __init__(self, settings: Settings, engine: Engine, reader: LessonModel) -> None:
-        self.settings, self.engine, self.reader = settings, engine, reader
-        self.tokenizer = engine.model.tokenizer
-        self.prompts = PromptBuilder(self.tokenizer.template, settings.system_text)
-        system = self.prompts.prompt([])[0]
-        assert not isinstance(system, Text)
-        self.prefix = run_tokens([child for child in system.children if isinstance(child, Text)], self.tokenizer)
+    def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
+        self.settings, self.engine, self.system = settings, engine, system
+        self.stub = engine.model.tokenizer.stub
+        self.refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
+        found = find_calibration(settings)
+        self._opening = (self.refusal[0], found.refusal_bias) if found is not None else None
 
-    def tokens(self, text: str) -> tuple[int, ...]:
-        """Literal text as tokens."""
-        return run_tokens([Text(text=text)], self.tokenizer)
-
-    def cases(self, file: Path, passages: int, limit: int) -> list[Case]:
-        """Questions of the single-passage sources, in an order that depends on nothing else. Raises DeskError."""
-        by_title: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in read_rows([file]):
-            if row.get("src") in SOURCES:
-                by_title[row["title"]].append(row)
-        rng = random.Random(0)
-        found: list[Case] = []
-        topics = [rows for rows in by_title.values() if len(rows) >= passages]
-        if not topics:
-            raise DeskError(f"{file} has no title with {passages} documents of {', '.join(SOURCES)}", code="no-cases")
-        for _ in range(limit):
-            rows = rng.sample(rng.choice(topics), passages)
-            right = rng.randrange(passages)
-            qa = rng.choice(rows[right]["qas"])
-            question = [
-                Text(text=question_text(qa["question"])),
-                Text(text=self.prompts.template.to_answer, structural=True),
-            ]
-            found.append(
-                Case(
-                    modules=tuple(self.module(row) for row in rows),
-                    right=right,
-                    question=run_tokens(question, self.tokenizer),
-                    answers=tuple(qa["answers"]),
-                    gold=self.tokens(qa["answers"][0]) if qa["answers"] else (),
-                )
-            )
-        return found
-
-    def module(self, row: dict[str, Any]) -> tuple[int, ...]:
-        """A document as the desk's prompt says it."""
-        text = PassageText(name="", title=row["title"], heading_path=(), text=row["context"])
-        return self.tokens(passage_text(text))
-
-    def run(self, case: Case, policies: Sequence[str]) -> dict[str, Outcome]:
-        """A case under all policies; full attention goes first, the others follow its answer."""
-        full = self.decode(case, "full")
-        answer = full.tokens or self.tokens(full.text)
-        wanted = self.log_probabilities(case, "full", answer) if answer else None
-        outcomes: dict[str, Outcome] = {}
-        for policy in policies:
-            completion = full if policy == "full" else self.decode(case, policy)
-            kl = top1 = None
-            if wanted is not None:
-                got = self.log_probabilities(case, policy, answer)
-                kl = F.kl_div(got, wanted, log_target=True, reduction="batchmean").item()
-                top1 = (got.argmax(-1) == wanted.argmax(-1)).float().mean().item()
-            gold = None
-            if case.gold:
-                logs = self.log_probabilities(case, policy, case.gold)
-                gold = logs.gather(1, torch.tensor(case.gold)[:, None]).mean().item()
-            outcomes[policy] = Outcome(
-                kl=kl,
-                top1=top1,
-                gold_logp=gold,
-                text=completion.text,
-                refused=self.settings.refusal_text[:30].lower() in completion.text.lower(),
-                ttft_ms=completion.timings.ttft,
-                recomputed_tokens=document_tokens(case, policy),
-            )
+    def run(self, case: Case, names: Sequence[str]) -> dict[str, Outcome]:
+        """A case under full attention and the policies named, and the noise of full attention."""
+        asked = {name: self.ready(case, POLICIES[name], name) for name in dict.fromkeys([FULL, *names])}
+        ttft = {name: self.timed(request) for name, request in asked.items()}
+        greedy = self.engine.submit(self.answering(asked[FULL], penalty=1.0))
+        spoken = {name: self.engine.submit(self.answering(request)) for name, request in asked.items()}
+        said = {name: generation.completion for name, generation in spoken.items()}
+        answer = greedy.completion.tokens or ()
+        along = {name: self.along(request, answer) for name, request in asked.items()}
+        golden = {name: self.along(request, case.gold) for name, request in asked.items()}
+        outcomes = {
+            name: self.outcome(case, said[name], ttft[name], along[FULL], along[name], golden[name]) for name in asked
+        }
+        again = self.along(Request(plan=asked[FULL].plan, reuse="off"), answer)
+        outcomes[NOISE] = self.outcome(case, said[FULL], ttft[FULL], along[FULL], again, golden[FULL])
         return outcomes
 
-    def log_probabilities(self, case: Case, policy: str, answer: tuple[int, ...]) -> Tensor:
-        """Float32 `[answer, vocabulary]`: what the model would say along an answer."""
-        lesson = lesson_of(case, policy, self.prefix)
-        branch = Branch(question=case.question, answer=answer)
-        modular = policy in ("fast", "prompt_cache")
-        return self.reader.logits(replace(lesson, branches=(branch,)), modular=modular).log_softmax(-1)
+    def ready(self, case: Case, policy: Policy, name: str) -> Request:
+        """The request of a case's last turn; the turns before it have been read by then, and its modules encoded."""
+        session = f"{name}/{case.id}"
+        *earlier, (last, _) = plans(case, policy, self.system, self.stub)
+        for plan, answer in earlier:
+            self.along(Request(plan=plan, reuse=policy.reuse, link=policy.link, session=session), answer)
+        if policy.reuse == "on":
+            self.engine.encode(last.units()).result()
+        return Request(plan=last, reuse=policy.reuse, link=policy.link, session=session)
 
-    def decode(self, case: Case, policy: str) -> Completion:
-        """The greedy answer on the engine. Modules are encoded before, so that times are those of reuse."""
-        plan = plan_of(case, policy, self.prefix)
-        modular = policy in ("fast", "prompt_cache")
-        if modular:
-            self.engine.encode(plan.units()).result()
-        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=self.settings.repetition_penalty)
-        request = Request(plan=plan, sampling=sampling, reuse="on" if modular else "off")
-        return self.engine.submit(request).completion
+    def timed(self, request: Request) -> Completion:
+        """Alone on the engine, up to the first token."""
+        return self.engine.submit(with_sampling(request, Sampling(max_tokens=1))).completion
+
+    def answering(self, request: Request, penalty: float | None = None) -> Request:
+        """The request with the desk's way of decoding."""
+        penalty = self.settings.repetition_penalty if penalty is None else penalty
+        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=self._opening)
+        return with_sampling(request, sampling)
+
+    def along(self, request: Request, answer: Tokens) -> Tensor | None:
+        """Log-probabilities float32 `[answer, vocabulary]` along an answer, None without one."""
+        if not answer:
+            return None
+        followed = Request(
+            plan=request.plan, reuse=request.reuse, link=request.link, session=request.session, follow=answer
+        )
+        logits = self.engine.submit(followed).completion.logits
+        assert logits is not None
+        return logits.log_softmax(-1)
+
+    def outcome(
+        self,
+        case: Case,
+        said: Completion,
+        first: Completion,
+        wanted: Tensor | None,
+        got: Tensor | None,
+        golden: Tensor | None,
+    ) -> Outcome:
+        """What a policy did with a case. first: its request up to the first token."""
+        kl = kl_first = top1 = gold = margin = None
+        if got is not None:
+            begins = self.refusal[0]
+            margin = (got[0, begins] - torch.cat((got[0, :begins], got[0, begins + 1 :])).max()).item()
+        if wanted is not None and got is not None:
+            divergence = F.kl_div(got, wanted, log_target=True, reduction="none").sum(-1)
+            kl, kl_first = divergence.mean().item(), divergence[0].item()
+            top1 = (got.argmax(-1) == wanted.argmax(-1)).float().mean().item()
+        if golden is not None:
+            gold = golden[range(len(case.gold)), list(case.gold)].mean().item()
+        return Outcome(
+            kl=kl,
+            kl_first=kl_first,
+            top1=top1,
+            gold_logp=gold,
+            text=said.text,
+            refusal_margin=margin,
+            refused=normal(self.settings.refusal_text)[:30] in normal(said.text),
+            ttft_ms=first.timings.ttft,
+            recomputed_tokens=first.usage.recomputed,
+            prompt_tokens=first.usage.prompt_tokens,
+        )
 
 
-def chosen(case: Case, policy: str) -> tuple[tuple[int, ...], ...]:
-    """The passages a policy reads."""
-    return {"none": (), "gold": (case.modules[case.right],)}.get(policy, case.modules)
-
-
-def lesson_of(case: Case, policy: str, prefix: tuple[int, ...]) -> Lesson:
-    """The case as a lesson without branches yet."""
-    modules = chosen(case, policy)
-    in_slots = policy == "prompt_cache"
-    gaps = [0, *(-len(module) % SLOT for module in modules[:-1])] if in_slots else [0] * len(modules)
-    return Lesson(
-        prefix=prefix, modules=modules, gaps=tuple(gaps[: len(modules)]), branches=(), is_conditioned=not in_slots
+def with_sampling(request: Request, sampling: Sampling) -> Request:
+    """The request, decoded so."""
+    return Request(
+        plan=request.plan, reuse=request.reuse, link=request.link, session=request.session, sampling=sampling
     )
-
-
-def plan_of(case: Case, policy: str, prefix: tuple[int, ...]) -> Plan:
-    """The same for the engine."""
-    system = Unit(name="system", tokens=prefix)
-    spans, at = [Span(start=0, tokens=prefix, unit=system)], len(prefix)
-    lesson = lesson_of(case, policy, prefix)
-    for module, gap in zip(lesson.modules, lesson.gaps, strict=True):
-        unit = Unit(name="module", tokens=module)
-        if lesson.is_conditioned:
-            unit = replace(unit, start=len(prefix), prefix=system)
-        spans.append(Span(start=at + gap, tokens=module, unit=unit))
-        at = spans[-1].end
-    return Plan(spans=(*spans, Span(start=at, tokens=case.question)))
-
-
-def document_tokens(case: Case, policy: str) -> int:
-    """Tokens of passages that are computed for the request."""
-    return 0 if policy in ("fast", "prompt_cache") else sum(map(len, chosen(case, policy)))
-
-
-def measure_quality(
-    settings: Settings, file: Path, *, policies: Sequence[str], passages: int, limit: int, report: Callable[[str], None]
-) -> dict[str, Any]:
-    """Run all cases under all policies. Raises DeskError, CacheError."""
-    unknown = sorted(set(policies) - set(POLICIES))
-    if unknown:
-        raise DeskError(f"unknown policies {', '.join(unknown)}: choose from {', '.join(POLICIES)}", code="usage")
-    name, device, converted = settings.model, settings.device, settings.models_folder
-    model = load_model(name, device=device, converted=converted, adapter=settings.adapter_folder)
-    reader = LessonModel.load(name, device=device, converted=converted, adapter=settings.adapter_folder)
-    bench = Bench(settings, Engine(model, memory=settings.memory).start(), reader)
-    try:
-        cases = bench.cases(file, passages, limit)
-        outcomes: list[dict[str, Outcome]] = []
-        for number, case in enumerate(cases, start=1):
-            outcomes.append(bench.run(case, ["full", *(p for p in policies if p != "full")]))
-            report(f"{number}/{len(cases)}")
-    finally:
-        bench.engine.close()
-    rows = [asdict(summarise(policy, cases, outcomes)) for policy in policies]
-    return {"model": bench.engine.model.info.name, "adapter": settings.adapter, "rows": rows}
 
 
 def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, Outcome]]) -> QualityRow:
     """Means and intervals of a policy."""
     mine = [outcome[policy] for outcome in outcomes]
+    full = [outcome[FULL] for outcome in outcomes]
+    pairs = list(zip(cases, mine, full, strict=True))
     kls = [one.kl for one in mine if one.kl is not None]
-    top1 = [one.top1 for one in mine if one.top1 is not None]
     deltas = [
-        one.gold_logp - full.gold_logp
-        for one, full in zip(mine, (outcome["full"] for outcome in outcomes), strict=True)
-        if one.gold_logp is not None and full.gold_logp is not None
+        one.gold_logp - base.gold_logp
+        for _, one, base in pairs
+        if one.gold_logp is not None and base.gold_logp is not None
     ]
-    answerable = [(case, one) for case, one in zip(cases, mine, strict=True) if case.answers]
-    others = [one for case, one in zip(cases, mine, strict=True) if not case.answers]
+    held = [(is_right(case, one.text), is_right(case, base.text)) for case, one, base in pairs if case.answers]
+    documents = [sum(map(len, case.modules)) for case in cases]
+    whole = POLICIES[FULL if policy == NOISE else policy]
+    recomputed = [
+        sum(map(len, case.modules)) if whole.reads == "all" and whole.reuse == "prefix" else one.recomputed_tokens
+        for case, one, _ in pairs
+    ]
     return QualityRow(
         policy=policy,
         n=len(mine),
         kl=mean(kls),
         kl_interval=interval(kls),
-        top1=mean(top1),
+        kl_p95=round(sorted(kls)[int(0.95 * (len(kls) - 1))], 4) if kls else None,
+        kl_first=mean([one.kl_first for one in mine if one.kl_first is not None]),
+        top1=mean([one.top1 for one in mine if one.top1 is not None]),
+        agree=mean([alike(one.text, base.text) for _, one, base in pairs]),
         gold_logp_delta=mean(deltas),
         gold_logp_delta_interval=interval(deltas),
-        contains_gold=mean([contains(one.text, case.answers) for case, one in answerable]),
-        refused_right=mean([one.refused for one in others]),
-        refused_wrong=mean([one.refused for _, one in answerable]),
-        recomputed_tokens=statistics.mean(one.recomputed_tokens for one in mine),
+        contains_gold=mean([got for got, _ in held]),
+        contains_gold_delta_interval=interval([got - base for got, base in held]),
+        f1=mean([max(f1(one.text, answer) for answer in case.answers) for case, one, _ in pairs if case.answers]),
+        refused_right=mean([one.refused for case, one, _ in pairs if not case.answers]),
+        refused_wrong=mean([one.refused for case, one, _ in pairs if case.answers]),
+        recomputed_tokens=round(statistics.mean(recomputed), 1),
+        recomputed_share=round(sum(recomputed) / max(1, sum(documents)), 4),
         ttft_ms=round(statistics.median(one.ttft_ms for one in mine), 1),
     )
 
 
-def contains(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text holds one of the answers, letters and digits alone compared."""
-    words = f" {normal(text)} "
-    return any(f" {normal(answer)} " in words for answer in answers)
+def is_right(case: Case, text: str) -> bool:
+    """Whether an answer holds what it must."""
+    return holds(text, case.facts) if case.facts else any(holds(text, [answer]) for answer in case.answers)
 
 
-def normal(text: str) -> str:
-    """Lower case, words separated by one space."""
-    return " ".join(re.findall(r"\w+", text.lower()))
+def alike(text: str, other: str) -> bool:
+    """Whether two answers say the same, or nearly."""
+    return normal(text) == normal(other) or f1(text, other) >= ALIKE
+
+
+def f1(text: str, other: str) -> float:
+    """Harmonic mean of the shares of words that two texts have in common."""
+    ours, theirs = Counter(normal(text).split()), Counter(normal(other).split())
+    common = (ours & theirs).total()
+    return 2 * common / (ours.total() + theirs.total()) if common else 0.0
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -298,3 +252,13 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     rng = random.Random(0)
     means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return round(means[int(0.025 * RESAMPLES)], 4), round(means[int(0.975 * RESAMPLES)], 4)
+
+
+def rows_of(
+    names: Sequence[str], cases: Sequence[Case], outcomes: Sequence[dict[str, Outcome]]
+) -> list[dict[str, Any]]:
+    """A row for every policy."""
+    return [asdict(summarise(name, cases, outcomes)) for name in names]
+
+
+Report = Callable[[str], None]

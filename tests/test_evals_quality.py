@@ -1,20 +1,28 @@
-"""The quality harness on a tiny model: its two ways of reading agree, and its figures are what they say."""
+"""The quality harness on a tiny model: its arms are what they say, and so are its figures."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recording import Recorder
-from tiny import build, stock
+from tiny import build
 
+from app.calibration import Calibration, Measured, decide, read_calibration, write_calibration
 from app.errors import DeskError
+from app.prompting import PromptBuilder
 from app.settings import Settings
 from cache.engine import Engine
-from cache.lesson_model import LessonModel
-from evals.quality import POLICIES, SLOT, Bench, contains, interval, plan_of, summarise
+from evals.cases import Case, CaseReader, Turn, cut, holds, read_list
+from evals.policies import POLICIES, SLOT, plans
+from evals.quality import FULL, NOISE, Bench, alike, f1, interval, is_right, summarise
+from evals.quality_run import read_outcomes, run_missing
+from retrieval.embedding import HashEmbedder
+
+ARMS = [name for name in POLICIES if name != FULL]
 
 
 @pytest.fixture
@@ -28,7 +36,8 @@ def data(tmp_path: Path) -> Path:
         }
         for n in range(6)
     ]
-    rows.append({"src": "other", "title": "Shop", "context": "x", "qas": []})
+    long = "word " * 400
+    rows.append({"src": "long", "title": "Shop", "context": long, "qas": [{"question": "Who?", "answers": ["word"]}]})
     file = tmp_path / "qa.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows))
     return file
@@ -36,61 +45,240 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    settings = Settings(data_dir=tmp_path, system_text="Answer.", repetition_penalty=1.0)
+    settings = Settings(data_dir=tmp_path, repetition_penalty=1.0)
     engine = Engine(build(), memory=8 << 20).start()
-    yield Bench(settings, engine, LessonModel(stock()))
+    made = Bench(settings, engine, tuple(b"Answer. "))
+    made.stub = tuple(b"<")  # the byte tokenizer has none
+    yield made
     engine.close()
 
 
-def test_cases_are_the_same_every_time_and_hold_their_document(bench: Bench, data: Path) -> None:
-    cases = bench.cases(data, 3, 8)
-    assert cases == bench.cases(data, 3, 8)
+@pytest.fixture
+def reader(bench: Bench) -> CaseReader:
+    tokenizer = bench.engine.model.tokenizer
+    return CaseReader(PromptBuilder(tokenizer.template, "Answer."), tokenizer, HashEmbedder())
+
+
+def text_of(tokens: tuple[int, ...]) -> str:
+    return bytes(tokens).decode()
+
+
+def test_cases_are_the_same_every_time_and_hold_their_document(reader: CaseReader, data: Path) -> None:
+    cases = reader.read(data, 3, 8)
+    assert cases == reader.read(data, 3, 8)
     assert all(len(case.modules) == 3 for case in cases)
     assert {bool(case.answers) for case in cases} == {True, False}
     for case in cases:
-        for answer in case.answers:
-            assert answer in bytes(case.modules[case.right]).decode()
-    with pytest.raises(DeskError, match="no title with 9 documents"):
-        bench.cases(data, 9, 1)
+        assert case.right is not None
+        shelf = text_of(case.question).split("shelf ")[1][0]
+        assert f"Shelf {shelf} " in text_of(case.modules[case.right])
+        assert all("word" not in text_of(module) for module in case.modules), "long documents are no passage"
+    with pytest.raises(DeskError, match="no title has 9 documents"):
+        reader.read(data, 9, 1)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_teacher_forcing_and_the_engine_read_the_same(bench: Bench, data: Path, policy: str) -> None:
-    """The first token's distribution of the engine is that of the lesson, under every policy."""
-    recorder = Recorder(bench.engine.model)  # type: ignore[arg-type]
-    for case in bench.cases(data, 3, 3):
-        bench.decode(case, policy)
-        lesson = bench.log_probabilities(case, policy, (7,))[0]
-        assert (recorder.logits[0].log_softmax(-1) - lesson).abs().max() < 1e-4
-        recorder.logits.clear()
+def test_the_most_relevant_passage_stands_last(reader: CaseReader, data: Path) -> None:
+    for case in reader.read(data, 3, 8):
+        words = [len(set(text_of(m).split()) & set(text_of(case.question).split())) for m in case.modules]
+        assert words[-1] == max(words)
 
 
-def test_published_slots_start_at_fixed_distances(bench: Bench, data: Path) -> None:
-    case = bench.cases(data, 3, 1)[0]
-    _, *modules, question = plan_of(case, "prompt_cache", bench.prefix).spans
-    assert [span.start for span in modules] == [len(bench.prefix) + SLOT * n for n in range(3)]
-    assert question.start == modules[-1].end
-    assert all(span.unit is not None and span.unit.prefix is None for span in modules)
+def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> None:
+    file = tmp_path / "hops.json"
+    rows = [
+        {"question": "Who?", "answers": ["Ann"], "ctxs": [{"title": "", "text": t} for t in ("Ann.", "Bo.", "Cy.")]}
+    ]
+    file.write_text(json.dumps(rows))
+    (case,) = reader.read(file, 5, 10)
+    assert sorted(map(text_of, case.modules)) == [f"Help page: \n{name}.\n\n" for name in ("Ann", "Bo", "Cy")]
+    assert (case.right, case.answers) == (None, ("Ann",))
+    file.write_text("{}")
+    with pytest.raises(DeskError, match="is no list of"):
+        read_list(file)
 
 
-def test_full_attention_has_no_distance_from_itself(bench: Bench, data: Path) -> None:
-    cases = bench.cases(data, 3, 4)
-    outcomes = [bench.run(case, POLICIES) for case in cases]
-    rows = {policy: summarise(policy, cases, outcomes) for policy in POLICIES}
-    assert rows["full"].kl == pytest.approx(0, abs=1e-6)
-    assert (rows["full"].top1, rows["full"].gold_logp_delta) == (1.0, 0.0)
-    assert rows["full"].recomputed_tokens > rows["gold"].recomputed_tokens > rows["fast"].recomputed_tokens == 0
-    for policy in ("fast", "prompt_cache", "none", "gold"):
-        kl = rows[policy].kl
+def test_conversations_bring_their_earlier_turns(reader: CaseReader, tmp_path: Path) -> None:
+    row = {
+        "src": "talk",
+        "title": "",
+        "context": "\n".join(f"Line {n} says {'x ' * 100}." for n in range(6)),
+        "qas": [
+            {"question": "And 4?", "answers": ["x"], "history": [["user", "What is 3?"], ["agent", "x"]]},
+            {"question": "Alone?", "answers": ["x"]},
+        ],
+    }
+    file = tmp_path / "talk.jsonl"
+    file.write_text(json.dumps(row))
+    (case,) = reader.conversations(file, 3, 10)
+    (turn,) = case.earlier
+    assert "What is 3?" in text_of(turn.question)
+    assert len(turn.modules) == 2
+    assert not set(turn.modules) & set(case.modules), "a passage is brought in once"
+
+
+def test_sample_questions_are_asked_among_the_nearest_others(reader: CaseReader) -> None:
+    root = Path(__file__).parent.parent / "data"
+    cases = reader.knowledge(root / "questions.jsonl", root / "knowledge", 5, 6)
+    assert len(cases) == 6
+    for case in cases:
+        assert case.right is not None
+        assert len(case.modules) == 5
+        assert holds(text_of(case.modules[case.right]), case.facts)
+        assert is_right(case, " and ".join(case.facts))
+        assert not is_right(case, case.facts[0][:-1])
+
+
+def test_a_long_text_is_cut_at_lines() -> None:
+    pieces = cut("One two three\nFour five\nSix seven eight nine ten", 5)
+    assert pieces == ["One two three\nFour five", "Six seven eight nine ten"]
+    assert [len(piece.split()) for piece in cut("w " * 23, 10)] == [10, 10, 3]
+
+
+def a_case(**more: object) -> Case:
+    modules = (tuple(b"Cups cost 4. "), tuple(b"Lamps cost 30 and glow. "), tuple(b"Chairs cost 99. "))
+    values = {
+        "id": "x",
+        "source": "s",
+        "modules": modules,
+        "neighbours": (modules[1], modules[2], modules[0]),
+        "right": 2,
+        "question": tuple(b"What do chairs cost?"),
+        "answers": ("99",),
+        "gold": tuple(b"99"),
+    }
+    return Case(**{**values, **more})  # type: ignore[arg-type]
+
+
+def test_placements_of_the_arms() -> None:
+    case = a_case()
+    starts = {}
+    for name in ("fast", "prompt_cache", "shared"):
+        ((plan, _),) = plans(case, POLICIES[name], tuple(b"Answer. "), (1,))
+        starts[name] = [span.start for span in plan.spans]
+        assert plan.spans[-1].start == max(span.end for span in plan.spans[:-1])
+    a, b, _ = map(len, case.modules)
+    assert starts["fast"][:4] == [0, 8, 8 + a, 8 + a + b]
+    assert starts["prompt_cache"][:4] == [0, 8, 8 + SLOT, 8 + 2 * SLOT]
+    assert starts["shared"] == [0, 8, 8, 8, 8 + b]
+
+
+def test_what_the_arms_read() -> None:
+    def names(policy: str) -> list[str]:
+        ((plan, _),) = plans(a_case(), POLICIES[policy], (1,), (2,))
+        return [text_of(span.tokens).split()[0] for span in plan.spans[1:]]
+
+    assert names("full") == names("fast") == ["Cups", "Lamps", "Chairs", "What"]
+    assert names("gold") == names("fewer") == ["Chairs", "What"]
+    assert names("none") == ["What"]
+
+
+def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench) -> None:
+    cases = [a_case(), a_case(id="y", question=tuple(b"What do cups cost?"), answers=(), gold=())]
+    outcomes = [bench.run(case, ARMS) for case in cases]
+    rows = {name: summarise(name, cases, outcomes) for name in [*POLICIES, NOISE]}
+    for exact in ("full", "exact", NOISE):
+        kl = rows[exact].kl
         assert kl is not None
-        assert kl > 1e-4
-        low, high = rows[policy].kl_interval or (0, 0)
-        assert low <= kl <= high
+        assert kl < 1e-3, exact
+        assert rows[exact].top1 == 1.0
+    assert rows["full"].gold_logp_delta == 0
+    for name in set(ARMS) - {"exact"}:
+        row = rows[name]
+        assert row.kl is not None
+        assert row.kl > 1e-4, name
+        low, high = row.kl_interval or (0, 0)
+        assert low <= row.kl <= high
+    assert rows["fast"].recomputed_tokens == rows["prompt_cache"].recomputed_tokens == 0
+    assert 0 < rows["balanced"].recomputed_share <= 0.16
+    assert rows["balanced"].recomputed_tokens == rows["random"].recomputed_tokens
+    assert rows["full"].recomputed_share == 1.0
 
 
-def test_answers_are_found_as_words() -> None:
-    assert contains("It costs EUR 3.90.", ["eur 3 90"])
-    assert contains("The Normans, of course", ["normans"])
-    assert not contains("Abnormans", ["normans"])
+def test_arms_differ_from_each_other(bench: Bench) -> None:
+    outcome = bench.run(a_case(), ARMS)
+    distances = {name: round(outcome[name].kl or 0, 6) for name in set(ARMS) - {"exact", "fewer"}}
+    assert len(set(distances.values())) == len(distances), distances
+
+
+def test_a_later_turn_goes_on_from_its_own_past(bench: Bench) -> None:
+    turn = Turn(modules=a_case().modules[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
+    case = a_case(modules=a_case().modules[1:], neighbours=a_case().neighbours[1:], right=1, earlier=(turn,))
+    for name in ("full", "fast", "balanced"):
+        request = bench.ready(case, POLICIES[name], name)
+        usage = bench.timed(request).usage
+        assert usage.session + usage.prefix >= len(turn.question) + len(turn.answer) - 1, name
+        documents = sum(map(len, case.modules))
+        assert usage.computed <= len(case.question) + 1 + (documents if name == "full" else 0.16 * documents)
+
+
+def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
+    cases = [a_case(), a_case(id="y")]
+    kept = io.StringIO()
+    kept.fileno = lambda: 1  # type: ignore[method-assign]
+    import os
+
+    sync, os.fsync = os.fsync, lambda fd: None
+    try:
+        first = run_missing(bench, cases[:1], ["fast"], kept, lambda line: None)
+        kept.write('{"case": "y", "outc')  # cut by an interruption
+        kept.write("\n")
+        asked: list[str] = []
+        run = bench.run
+        bench.run = lambda case, names: asked.append(case.id) or run(case, names)  # type: ignore[method-assign, func-returns-value]
+        again = run_missing(bench, cases, ["fast"], kept, lambda line: None)
+    finally:
+        os.fsync = sync
+    assert asked == ["y"]
+    assert again[0] == first[0]
+    assert set(read_outcomes(kept)) == {"x", "y"}
+
+
+def test_answers_are_compared_by_words() -> None:
+    assert holds("It costs EUR 3.90.", ["eur 3 90"])
+    assert not holds("Abnormans", ["normans"])
+    assert f1("a b c", "a b d") == pytest.approx(2 / 3)
+    assert alike("Yes, 30 days.", "yes 30 days")
+    assert not alike("30 days", "45 days")
     assert interval([]) is None
     assert interval([2.0, 2.0]) == (2.0, 2.0)
+
+
+def row(policy: str, kl: float, gold: float, right: float) -> dict[str, object]:
+    return {"policy": policy, "kl": kl, "gold_logp_delta": gold, "contains_gold": right}
+
+
+@pytest.mark.parametrize(
+    ("fast", "balanced", "expected"),
+    [
+        ((0.02, -0.01, 0.7), (0.01, 0.0, 0.7), ("fast", "checked")),
+        ((0.2, -0.01, 0.7), (0.01, 0.0, 0.7), ("balanced", "checked")),
+        ((0.02, -0.5, 0.7), (0.01, -0.3, 0.7), ("exact", "checked")),
+        ((0.02, -0.01, 0.5), (0.01, 0.0, 0.7), ("balanced", "checked")),
+    ],
+)
+def test_the_fastest_profile_that_keeps_the_answers_is_chosen(
+    fast: tuple[float, float, float], balanced: tuple[float, float, float], expected: tuple[str, str]
+) -> None:
+    assert decide([row("full", 0, 0, 0.7), row("fast", *fast), row("balanced", *balanced)]) == expected
+
+
+def test_a_model_that_does_not_know_what_it_reads_may_only_quote() -> None:
+    assert decide([row("full", 0, 0, 0.2), row("fast", 0, 0, 0.2), row("balanced", 0, 0, 0.2)]) == ("fast", "quote")
+
+
+def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
+    measured = Measured(
+        policy="fast", kl=0.1, top1=0.9, gold_logp_delta=-0.1, contains_gold=0.5, recomputed_share=0.0, ttft_ms=9.0
+    )
+    found = Calibration(
+        setup="s", model="m", measured="2026-01-01", questions=3, rows=(measured,), profile="fast", wording="checked"
+    )
+    file = tmp_path / "deep" / "calibration.json"
+    assert read_calibration(file) is None
+    write_calibration(file, found)
+    assert read_calibration(file) == found
+    assert "KL 0.100" in found.line()
+    write_calibration(file, replace(found, profile="exact"))
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
+        read_calibration(file)

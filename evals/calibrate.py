@@ -1,0 +1,39 @@
+"""`warmdesk calibrate`: the profiles against full attention, on the sample shop's questions and on one's own."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import fields
+from pathlib import Path
+
+from app.calibration import FILE, Calibration, Measured, decide, setup_of, write_calibration
+from app.profiles import PROFILES
+from app.settings import Settings
+from evals.quality import FULL, Report, rows_of
+from evals.quality_run import open_bench, run_missing
+
+SAMPLES = Path(__file__).parent.parent / "data"
+POLICIES = (FULL, *(profile for profile in PROFILES if profile != "exact"))
+
+
+def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
+    """Measure, decide, and keep the finding in the data folder. Raises DeskError, CacheError."""
+    with open_bench(settings) as (bench, reader):
+        cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
+        if own is not None:
+            cases += reader.read(own, settings.passages, limit)
+        outcomes = run_missing(bench, cases, POLICIES, None, report)
+        rows = rows_of(POLICIES, cases, outcomes)
+        profile, wording = decide(rows)
+        names = [field.name for field in fields(Measured)]
+        found = Calibration(
+            setup=setup_of(settings),
+            model=bench.engine.model.info.name,
+            measured=datetime.date.today().isoformat(),
+            questions=len(cases),
+            rows=tuple(Measured(**{name: row[name] for name in names}) for row in rows),
+            profile=profile,
+            wording=wording,
+        )
+    write_calibration(settings.data_dir / FILE, found)
+    return found

@@ -1,0 +1,245 @@
+"""Questions with passages, read from data files, as tokens: what the quality harness asks.
+
+One kind of case: earlier turns, passages in the order in which they stand (the most relevant last, as the desk places
+them; relevance by the sentence embedder), a question, and what would be right to answer. Files:
+  JSON lines {src, title, context, qas}   the passage that answers among others of the same title
+  the same, with `history` in qas         the document cut into passages; its conversation comes first
+  JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop)
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.errors import DeskError
+from app.prompting import PassageText, PromptBuilder, passage_text, question_text
+from app.schooling import read_rows
+from cache.pml import Text
+from cache.text_runs import run_tokens
+from cache.tokenizer import ModelTokenizer
+from retrieval.embedding import Embedder
+from retrieval.loaders import load
+from retrieval.sentences import joined_lines
+from retrieval.splitting import split
+
+Tokens = tuple[int, ...]
+
+SHORT_WORDS = 300
+"""Documents up to here are one passage."""
+NEIGHBOURS = 4
+PASSAGE_TOKENS = 400
+PASSAGE_WORDS = 110
+"""Length of the passages that a long document is cut into."""
+TURNS = 2
+"""Earlier turns of a conversation that are kept, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """An earlier question with its answer, up to where the next turn begins, and the passages brought in for it."""
+
+    modules: tuple[Tokens, ...]
+    question: Tokens
+    answer: Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """answers: what would be right, none if no passage holds it; gold: the first of them. right: index of the passage
+    that holds it, None if that is not known. neighbours: for each passage, what is read before it by policies that
+    condition on neighbours.
+    """
+
+    id: str
+    source: str
+    modules: tuple[Tokens, ...]
+    neighbours: tuple[Tokens, ...]
+    right: int | None
+    question: Tokens
+    answers: tuple[str, ...]
+    gold: Tokens
+    facts: tuple[str, ...] = ()
+    earlier: tuple[Turn, ...] = ()
+
+
+class CaseReader:
+    """Makes cases from files, for one tokenizer and one way of writing prompts."""
+
+    def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, embedder: Embedder) -> None:
+        self._prompts, self._tokenizer, self._embedder = prompts, tokenizer, embedder
+        self._vectors: dict[str, np.ndarray[Any, Any]] = {}
+
+    def read(self, file: Path, passages: int, limit: int) -> list[Case]:
+        """At most `limit` cases, the same ones every time. Raises DeskError."""
+        if ".json" in file.suffixes and ".jsonl" not in file.suffixes:
+            return list(self._multi_hop(read_list(file)[:limit]))
+        rows = list(read_rows([file]))
+        return list(self._single(rows, passages, limit))
+
+    def conversations(self, file: Path, passages: int, limit: int) -> list[Case]:
+        """Only the questions of a file that go on from earlier ones."""
+        rows = [row for row in read_rows([file]) if row["context"].strip()]
+        return list(self._conversations(rows, passages))[:limit]
+
+    def knowledge(self, questions: Path, folder: Path, passages: int, limit: int) -> list[Case]:
+        """Questions {question, article, answer, facts} about documents of a folder: the passage of the article that
+        holds the facts, among the nearest of all others. Those about no article or the course of a conversation are
+        left out.
+        """
+        found = [passage for file in sorted(folder.rglob("*")) if file.is_file() for passage in self._cut(file, folder)]
+        texts = [text for _, text in found]
+        cases: list[Case] = []
+        for row in map(json.loads, questions.read_text(encoding="utf-8").splitlines()):
+            facts = tuple(row["facts"])
+            holding = [text for article, text in found if article == row["article"] and holds(text, facts)]
+            if holding and not row["history"] and len(cases) < limit:
+                right = self._nearest(row["question"], holding)[-1]
+                others = [text for text in self._nearest(row["question"], texts) if text not in holding]
+                shown = [*others[-passages + 1 :], right] if passages > 1 else [right]
+                case = self._case("shop", shown, len(shown) - 1, row["question"], [row["answer"]], others)
+                cases.append(replace(case, facts=facts))
+        return cases
+
+    def _cut(self, file: Path, folder: Path) -> Iterator[tuple[str, str]]:
+        for passage in split(load(file), lambda text: len(self.tokens(text)), PASSAGE_TOKENS):
+            text = PassageText(name="", title="", heading_path=passage.heading_path, text=passage.text)
+            yield str(file.relative_to(folder)), passage_text(text)
+
+    def tokens(self, text: str) -> Tokens:
+        """Literal text as tokens."""
+        return run_tokens([Text(text=text)], self._tokenizer)
+
+    def _single(self, rows: Iterable[dict[str, Any]], passages: int, limit: int) -> Iterator[Case]:
+        by_title: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            if row["title"] and len(row["context"].split()) <= SHORT_WORDS:
+                by_title[row["title"]].append(row)
+        topics = [found for found in by_title.values() if len(found) >= passages]
+        if not topics:
+            raise DeskError(f"no title has {passages} documents of one passage each", code="no-cases")
+        rng = random.Random(0)
+        for _ in range(limit):
+            topic = rng.choice(topics)
+            chosen = rng.sample(topic, passages)
+            right = rng.randrange(passages)
+            qa = rng.choice(chosen[right]["qas"])
+            others = [passage_of(row) for row in topic if row not in chosen]
+            texts = [passage_of(row) for row in chosen]
+            yield self._case(str(chosen[right].get("src", "")), texts, right, qa["question"], qa["answers"], others)
+
+    def _multi_hop(self, rows: Iterable[dict[str, Any]]) -> Iterator[Case]:
+        for row in rows:
+            texts = [passage_of({"title": ctx["title"], "context": ctx["text"]}) for ctx in row["ctxs"]]
+            yield self._case("musique", texts, None, row["question"], row["answers"], texts)
+
+    def _conversations(self, rows: Iterable[dict[str, Any]], passages: int) -> Iterator[Case]:
+        for row in rows:
+            pieces = [passage_of(row | {"context": text}) for text in cut(row["context"], PASSAGE_WORDS)]
+            for qa in row["qas"]:
+                history = qa.get("history") or []
+                told = [(q[1], a[1]) for q, a in zip(history[::2], history[1::2], strict=False)][-TURNS:]
+                if not told:
+                    continue
+                earlier, shown = [], set[str]()
+                for question, answer in told:
+                    near = [p for p in self._nearest(question, pieces)[-2:] if p not in shown]
+                    shown.update(near)
+                    said = [Text(text=answer), Text(text=self._prompts.template.to_next, structural=True)]
+                    earlier.append(
+                        Turn(
+                            modules=tuple(map(self.tokens, near)),
+                            question=self._question(question),
+                            answer=run_tokens(said, self._tokenizer),
+                        )
+                    )
+                new = [p for p in self._nearest(qa["question"], pieces) if p not in shown][-passages:]
+                if new:
+                    yield self._case(row["src"], new, None, qa["question"], qa["answers"], pieces, tuple(earlier))
+
+    def _case(
+        self,
+        source: str,
+        texts: Sequence[str],
+        right: int | None,
+        question: str,
+        answers: Sequence[str],
+        corpus: Sequence[str],
+        earlier: tuple[Turn, ...] = (),
+    ) -> Case:
+        ordered = self._nearest(question, texts)
+        identity = hashlib.blake2b("\0".join([question, *ordered]).encode(), digest_size=12).hexdigest()
+        beside = [self._nearest(text, [t for t in corpus if t != text])[-NEIGHBOURS:] for text in ordered]
+        return Case(
+            id=identity,
+            source=source,
+            modules=tuple(map(self.tokens, ordered)),
+            neighbours=tuple(tuple(token for text in near for token in self.tokens(text)) for near in beside),
+            right=None if right is None else ordered.index(texts[right]),
+            question=self._question(question),
+            answers=tuple(answers),
+            gold=self.tokens(answers[0]) if answers else (),
+            earlier=earlier,
+        )
+
+    def _question(self, question: str) -> Tokens:
+        pieces = [Text(text=question_text(question)), Text(text=self._prompts.template.to_answer, structural=True)]
+        return run_tokens(pieces, self._tokenizer)
+
+    def _nearest(self, text: str, others: Sequence[str]) -> list[str]:
+        """Other texts, the nearest last."""
+        unknown = [t for t in dict.fromkeys([text, *others]) if t not in self._vectors]
+        if unknown:
+            self._vectors.update(zip(unknown, self._embedder.embed_documents(unknown), strict=True))
+        asked = self._vectors[text]
+        return sorted(others, key=lambda other: float(self._vectors[other] @ asked))
+
+
+def passage_of(row: dict[str, Any]) -> str:
+    """A document as the desk's prompt says it."""
+    return passage_text(PassageText(name="", title=str(row["title"]), heading_path=(), text=str(row["context"])))
+
+
+def holds(text: str, facts: Iterable[str]) -> bool:
+    """Whether a text says all the facts, letters and digits alone compared."""
+    words = f" {normal(text)} "
+    return all(f" {normal(fact)} " in words for fact in facts)
+
+
+def normal(text: str) -> str:
+    """Lower case, words separated by one space."""
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def cut(text: str, words: int) -> list[str]:
+    """A long text in pieces of about so many words, at line breaks if there are any."""
+    pieces: list[list[str]] = [[]]
+    for line in joined_lines(text):
+        for start in range(0, len(line.split()), words):
+            part = line.split()[start : start + words]
+            if pieces[-1] and sum(len(p.split()) for p in pieces[-1]) + len(part) > words:
+                pieces.append([])
+            pieces[-1].append(" ".join(part))
+    return ["\n".join(piece) for piece in pieces if piece]
+
+
+def read_list(file: Path) -> list[dict[str, Any]]:
+    """A JSON list, also compressed. Raises DeskError."""
+    try:
+        data = file.read_bytes()
+        found = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+    except (OSError, ValueError) as error:
+        raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
+    if not isinstance(found, list) or not all({"question", "answers", "ctxs"} <= row.keys() for row in found):
+        raise DeskError(f"{file} is no list of {{question, answers, ctxs}}", code="bad-file")
+    return found

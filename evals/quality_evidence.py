@@ -1,0 +1,95 @@
+"""Tables and plots of `warmdesk eval quality` for docs/evidence.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from app.errors import DeskError
+from evals.evidence import table
+from evals.machine import describe_machine
+from evals.policies import POLICIES
+from evals.quality import NOISE
+
+COLUMNS = {
+    "arm": "arm",
+    "kl": "KL [95 %]",
+    "top1": "top-1",
+    "agree": "same answer",
+    "gold": "gold log-probability [95 %]",
+    "contains_gold": "holds gold",
+    "f1": "F1",
+    "refused_right": "refused rightly",
+    "refused_wrong": "wrongly",
+    "recomputed": "passage tokens computed",
+    "ttft_ms": "first token, ms",
+}
+
+
+def markdown(result: dict[str, Any], command: str, plot: str | None) -> str:
+    """The section of a run: what was measured, how to measure it again, a row for every arm."""
+    rows = [shown(row) for row in result["rows"]]
+    questions = result["rows"][0]["n"]
+    adapter = f", adapter {Path(result['adapter']).name}" if result["adapter"] else ", no adapter"
+    head = (
+        f"`{command}`\n\n{result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
+        f"{result['passages']} passages; {describe_machine()}.\n"
+    )
+    picture = f"\n![Distance to full attention and time to the first token]({plot})\n" if plot else ""
+    says = "\n".join(
+        f"- `{row['policy']}`: {POLICIES[row['policy']].says}" for row in result["rows"] if row["policy"] != NOISE
+    )
+    return f"{head}\n{table(rows, COLUMNS)}\n{picture}\n{says}\n- `{NOISE}`: full attention in passes of another shape"
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as it is printed."""
+    return {
+        "arm": f"`{row['policy']}`",
+        "kl": with_interval(row["kl"], row["kl_interval"], ".3f"),
+        "top1": number(row["top1"], ".2f"),
+        "agree": number(row["agree"], ".0%"),
+        "gold": with_interval(row["gold_logp_delta"], row["gold_logp_delta_interval"], "+.2f"),
+        "contains_gold": number(row["contains_gold"], ".0%"),
+        "f1": number(row["f1"], ".2f"),
+        "refused_right": number(row["refused_right"], ".0%"),
+        "refused_wrong": number(row["refused_wrong"], ".0%"),
+        "recomputed": f"{row['recomputed_tokens']:,.0f} ({row['recomputed_share']:.0%})",
+        "ttft_ms": f"{row['ttft_ms']:,.0f}",
+    }
+
+
+def number(value: float | None, form: str) -> str:
+    """A figure, or nothing."""
+    return "" if value is None else format(value, form)
+
+
+def with_interval(value: float | None, interval: tuple[float, float] | None, form: str) -> str:
+    """A figure with its 95 % interval."""
+    if value is None or interval is None:
+        return ""
+    return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
+
+
+def draw(result: dict[str, Any], file: Path) -> None:
+    """Distance to full attention against time to the first token, every arm a point. Raises DeskError without
+    matplotlib, which only this needs.
+    """
+    try:
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib") from error
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    for row in result["rows"]:
+        if row["kl"] is None or row["policy"] in ("none", NOISE):
+            continue
+        low, high = row["kl_interval"]
+        spread = [[row["kl"] - low], [high - row["kl"]]]
+        axes.errorbar(row["ttft_ms"], row["kl"], yerr=spread, fmt="o", capsize=3)
+        axes.annotate(row["policy"], (row["ttft_ms"], row["kl"]), xytext=(6, 4), textcoords="offset points", fontsize=8)
+    axes.set(xscale="log", xlabel="time to the first token, ms", ylabel="KL to full attention, nats per token")
+    axes.grid(alpha=0.3)
+    figure.savefig(file, format="svg", metadata={"Date": None})

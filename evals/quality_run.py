@@ -1,0 +1,128 @@
+"""`warmdesk eval quality`: cases from files, outcomes kept as they come, so that an interrupted run goes on.
+
+Outcomes stand in one file of JSON lines per model, adapter, prompt and question file; a run asks only what is missing
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from app.errors import DeskError
+from app.prompting import PromptBuilder
+from app.settings import Settings
+from cache.engine import Engine
+from cache.keys import digest, file_digest
+from cache.model import load_model
+from cache.pml import Text
+from cache.text_runs import run_tokens
+from evals.cases import Case, CaseReader
+from evals.policies import POLICIES
+from evals.quality import FULL, NOISE, Bench, Outcome, Report, rows_of
+from retrieval.sentence_embedder import SentenceEmbedder
+
+Found = dict[str, dict[str, Outcome]]
+"""Outcomes by case and policy."""
+
+
+def measure_quality(
+    settings: Settings,
+    file: Path,
+    *,
+    policies: Sequence[str],
+    passages: int,
+    limit: int,
+    conversations: bool,
+    report: Report,
+) -> dict[str, Any]:
+    """Run what is missing and summarise. Raises DeskError, CacheError."""
+    unknown = sorted(set(policies) - POLICIES.keys())
+    if unknown:
+        raise DeskError(f"unknown policies {', '.join(unknown)}: choose from {', '.join(POLICIES)}", code="usage")
+    if not file.is_file():
+        raise DeskError(f"{file}: no such file", code="no-such-file")
+    with open_bench(settings) as (bench, reader):
+        cases = (reader.conversations if conversations else reader.read)(file, passages, limit)
+        if not cases:
+            raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
+        info = bench.engine.model.info
+        setup = digest(info.fingerprint, settings.system_text, str(settings.repetition_penalty), file_digest(file))
+        kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with kept.open("a+", encoding="utf-8") as keeper:
+            outcomes = run_missing(bench, cases, policies, keeper, report)
+    names = [*policies, NOISE]
+    sources = sorted({case.source for case in cases})
+    return {
+        "model": info.name,
+        "adapter": settings.adapter,
+        "dtype": str(info.kv.dtype).removeprefix("torch."),
+        "file": file.name,
+        "passages": passages,
+        "rows": rows_of(names, cases, outcomes),
+        "sources": {
+            source: rows_of(
+                names,
+                [case for case in cases if case.source == source],
+                [found for case, found in zip(cases, outcomes, strict=True) if case.source == source],
+            )
+            for source in (sources if len(sources) > 1 else [])
+        },
+    }
+
+
+@contextmanager
+def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
+    """An engine to ask, and a reader of cases for its model. Raises CacheError, RetrievalError."""
+    model = load_model(
+        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
+    )
+    prompts = PromptBuilder(model.tokenizer.template, settings.system_text)
+    reader = CaseReader(prompts, model.tokenizer, SentenceEmbedder(settings.embedder))
+    system = prompts.prompt([])[0]
+    assert not isinstance(system, Text)
+    tokens = run_tokens([child for child in system.children if isinstance(child, Text)], model.tokenizer)
+    engine = Engine(model, memory=settings.memory).start()
+    try:
+        yield Bench(settings, engine, tokens), reader
+    finally:
+        engine.close()
+
+
+def run_missing(
+    bench: Bench, cases: Sequence[Case], policies: Sequence[str], keeper: TextIO | None, report: Report
+) -> list[dict[str, Outcome]]:
+    """The outcomes of all cases, in their order. keeper: where they are kept, and earlier ones found."""
+    found = {} if keeper is None else read_outcomes(keeper)
+    for number, case in enumerate(cases, start=1):
+        missing = [name for name in dict.fromkeys([FULL, *policies]) if name not in found.get(case.id, {})]
+        if missing:
+            outcomes = bench.run(case, missing)
+            found.setdefault(case.id, {}).update(outcomes)
+            if keeper is not None:
+                kept = {name: asdict(outcome) for name, outcome in outcomes.items()}
+                keeper.write(json.dumps({"case": case.id, "outcomes": kept}) + "\n")
+                keeper.flush()
+                os.fsync(keeper.fileno())
+        report(f"{number}/{len(cases)}")
+    return [found[case.id] for case in cases]
+
+
+def read_outcomes(keeper: TextIO) -> Found:
+    """What earlier runs found; a line cut by an interruption counts as not there."""
+    keeper.seek(0)
+    found: Found = {}
+    for line in keeper:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        outcomes = {name: Outcome(**values) for name, values in row["outcomes"].items()}
+        found.setdefault(row["case"], {}).update(outcomes)
+    return found
