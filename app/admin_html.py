@@ -63,6 +63,11 @@ def tiles_html(overview: Overview) -> str:
             count(overview.refusals),
             f"{percent(overview.refusals, overview.answers)} of all answers",
         )
+        + _tile(
+            "Supported by passages",
+            "–" if overview.grounding is None else f"{100 * overview.grounding:.0f}%",
+            f"of what the model said; {count(overview.quoted, 'answer')} with quotations",
+        )
         + "</dl>"
     )
 
@@ -158,6 +163,34 @@ def misses_html(overview: Overview, now: datetime) -> str:
         '<th scope="col">When</th><th scope="col">Passage</th><th scope="col" class="wd-num">Tokens</th>'
         f'<th scope="col">Why</th><th scope="col">Question</th></tr></thead><tbody>{rows}</tbody></table>'
         "</div></section>"
+    )
+
+
+def answers_html(overview: Overview, now: datetime) -> str:
+    """How answers are made, what is known of the model, and the answers that were corrected."""
+    made = f"Policy {overview.policy}, wording {overview.wording}." if overview.policy else ""
+    known = (
+        f'<p class="wd-quiet">Calibrated: {escape(overview.calibration)}</p>'
+        if overview.calibration
+        else '<p class="wd-warning">Nothing is known of this model with this adapter and system text: run '
+        "<code>warmdesk calibrate</code>.</p>"
+    )
+    rows = "".join(
+        f'<tr><td class="wd-when">{ago(row.created, now)}</td><td dir="auto">{escape(row.question)}</td>'
+        f'<td dir="auto">{escape(row.shown)}</td><td class="wd-num">{100 * row.grounding:.0f}%</td>'
+        f"<td>{'quoted' if row.quoted else 'left out'}</td></tr>"
+        for row in overview.weak
+    )
+    table = (
+        '<div class="wd-scroll-x" tabindex="0" role="region" aria-label="Corrected answers"><table class="wd-table">'
+        '<thead><tr><th scope="col">When</th><th scope="col">Question</th><th scope="col">Shown instead</th>'
+        '<th scope="col" class="wd-num">Support</th><th scope="col">How</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+        if rows
+        else '<p class="wd-quiet">No answer had to be corrected so far.</p>'
+    )
+    return (
+        f'<section class="wd-panel"><h2>Answers and what they rest on</h2><p>{escape(made)}</p>{known}{table}</section>'
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 import pandas as pd  # type: ignore[import-untyped]
 
-from app.admin_html import header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
+from app.admin_html import answers_html, header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
 from app.answers import AnswerPoint, Overview
 from app.desk import Desk
 from app.formatting import ago, short_path, utc
@@ -96,6 +96,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
             welcome_html(overview),
             tiles_html(overview) if overview.answers else "",
             memory_html(overview) if overview.tier_bytes else "",
+            answers_html(overview, now) if overview.answers else "",
             prefixes_html(overview) if overview.answers else "",
             misses_html(overview, now) if overview.answers else "",
         )
@@ -149,7 +150,8 @@ def build_admin(desk: Desk) -> gr.Blocks:
                         colors_in_legend=[],
                         **plot,
                     )
-            memory, prefixes, misses = part("wd-memory"), part("wd-prefixes"), part("wd-misses")
+            memory, answers = part("wd-memory"), part("wd-answers")
+            prefixes, misses = part("wd-prefixes"), part("wd-misses")
             with gr.Column(visible=False, elem_classes="wd-panel", elem_id="wd-modules") as table:
                 gr.HTML("<h2>Passages the model has read</h2>", apply_default_css=False)
                 modules = gr.Dataframe(
@@ -165,7 +167,8 @@ def build_admin(desk: Desk) -> gr.Blocks:
                     elem_id="wd-module-table",
                 )
         seen = gr.State("")
-        outputs = [header, welcome, tiles, memory, prefixes, misses, plots, tokens, latency, table, modules, seen]
+        texts = [header, welcome, tiles, memory, answers, prefixes, misses]
+        outputs = [*texts, plots, tokens, latency, table, modules, seen]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         blocks.load(refresh, [seen], outputs, **quiet)
         gr.Timer(REFRESH_S).tick(refresh, [seen], outputs, **quiet)

@@ -76,6 +76,8 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables
         finish_reason=details.finish_reason,
         policy=answer.policy,
         exact=answer.exact,
+        grounding=answer.grounding,
+        quoted=answer.quoted,
         notice=answer.notice,
         citations=citations,
         modules=modules,
@@ -122,6 +124,8 @@ def _answer(row: tables.Message) -> Answer:
         timings=_same_fields(AnswerTimings, row.timings),
         policy=row.policy,
         exact=row.exact,
+        grounding=row.grounding,
+        quoted=bool(row.quoted),
         notice=row.notice,
     )
 

@@ -7,28 +7,38 @@ nothing that was said is lost. Numbers beside an answer are what the engine coun
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from app.answer_rows import AnswerDetails, ModuleDetails
 from app.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
+from app.calibration import Wording
+from app.checking import Checked
 from app.citing import cite
 from app.errors import DeskError
 from app.history import History, PastMessage, new_id
 from app.ingestion import passage_of
 from app.library import Library
+from app.profiles import LINKS, Profile
 from app.prompting import PromptBuilder, PromptTurn
+from app.quoting import choices_of
 from app.search import Search
 from app.settings import Settings
 from app.stored import StoredPassage
+from cache.constraints import Choices
 from cache.engine import Engine
 from cache.errors import CacheError, PromptError
 from cache.plan import Plan
+from cache.pml import Text
 from cache.request import Completion, Generation, Request, Reuse
 from cache.sampling import Sampling
+from cache.text_runs import run_tokens
+from retrieval.documents import with_headings
 
 OLDER_TURNS_LEFT_OUT = "This conversation is longer than the model can read: its oldest questions are left out."
+QUOTED = "Quoted from the help pages."
 CUT = "The answer was cut at its length limit."
 STOPPED = "The answer was stopped before its end."
 
@@ -53,7 +63,9 @@ class Asked:
     started: float
     conversation_id: str
     question_id: str
+    question: str
     prepared: Prepared
+    profile: Profile
 
 
 class Answering:
@@ -67,24 +79,38 @@ class Answering:
         search: Search,
         engine: Engine,
         prompts: PromptBuilder,
+        profile: Profile,
+        wording: Wording,
+        refusal_bias: float,
     ) -> None:
+        """profile: of answers for which no other one is asked. wording, refusal_bias: see `calibration`."""
         self.settings, self.library, self.history = settings, library, history
         self.search, self.engine, self.prompts = search, engine, prompts
+        self.profile, self.wording, self.refusal_bias = profile, wording, refusal_bias
 
-    def ask(self, question: str, conversation_id: str | None, reuse: Reuse) -> Stream:
+    def ask(self, question: str, conversation_id: str | None, reuse: Reuse, profile: Profile | None = None) -> Stream:
         """Retrieve, plan and submit. Raises DeskError for a question that cannot be asked."""
         started = time.perf_counter()
-        question = self.checked(question)
+        question = self.valid(question)
         past = [] if conversation_id is None else self.history.past(conversation_id)
         if conversation_id is not None and not past:
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
         prepared = self.prepare(question, past)
-        asked = Asked(started=started, conversation_id=conversation_id, question_id=question_id, prepared=prepared)
+        profile = (profile or self.profile) if reuse == "on" else "exact"
+        asked = Asked(
+            started=started,
+            conversation_id=conversation_id,
+            question_id=question_id,
+            question=question,
+            prepared=prepared,
+            profile=profile,
+        )
         if prepared.plan is None:
             return Stream(self, asked, None)
-        return Stream(self, asked, self.engine.submit(self.request(prepared.plan, reuse, conversation_id)))
+        request = self.request(prepared, question, reuse, conversation_id, profile)
+        return Stream(self, asked, self.engine.submit(request))
 
     def prepare(self, question: str, past: Sequence[PastMessage]) -> Prepared:
         """Retrieve and plan; nothing is computed or recorded. Raises DeskError if the prompt does not fit."""
@@ -103,16 +129,48 @@ class Answering:
             notice=OLDER_TURNS_LEFT_OUT if dropped else None,
         )
 
-    def request(self, plan: Plan, reuse: Reuse, session: str | None) -> Request:
-        """A request with the desk's settings for answers."""
+    def request(
+        self, prepared: Prepared, question: str, reuse: Reuse, session: str | None, profile: Profile
+    ) -> Request:
+        """A request with the desk's settings for answers; prepared has a plan."""
+        plan = prepared.plan
+        assert plan is not None
+        choices = self._choices(question, prepared.found) if self.wording == "quote" else None
         sampling = Sampling(
-            max_tokens=self.settings.answer_tokens,
+            max_tokens=max(self.settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=self.settings.temperature,
             repetition_penalty=self.settings.repetition_penalty,
+            choices=choices,
+            opening=(self._refusal_token, self.refusal_bias) if self.refusal_bias else None,
         )
-        return Request(plan=plan, sampling=sampling, reuse=reuse, session=session)
+        return Request(plan=plan, sampling=sampling, reuse=reuse, link=LINKS[profile], session=session)
 
-    def checked(self, question: str) -> str:
+    @cached_property
+    def _refusal_token(self) -> int:
+        return run_tokens([Text(text=self.settings.refusal_text)], self.engine.model.tokenizer)[0]
+
+    def checked(self, pieces: Iterable[str], asked: Asked) -> Checked:
+        """An answer as it may be shown."""
+        passages = [with_headings(passage.heading_path, passage.text) for passage in asked.prepared.in_prompt.values()]
+        return Checked(
+            pieces,
+            question=asked.question,
+            passages=passages,
+            refusal=self.settings.refusal_text,
+            wording=self.wording,
+        )
+
+    def _choices(self, question: str, found: Sequence[tuple[StoredPassage, float]]) -> Choices:
+        model = self.engine.model
+        return choices_of(
+            question,
+            [(passage_of(passage), score) for passage, score in found],
+            self.settings.refusal_text,
+            model.tokenizer,
+            min(model.info.stop_tokens),
+        )
+
+    def valid(self, question: str) -> str:
         """The question without space around it. Raises DeskError for one that cannot be asked."""
         question = question.strip()
         limit = self.settings.max_question_chars
@@ -185,9 +243,10 @@ class Stream:
             self._record(refusal(self._desk.settings.refusal_text, self._asked))
             yield self._desk.settings.refusal_text
             return
+        checked = self._desk.checked(self._generation, self._asked)
         ended = False
         try:
-            yield from self._generation
+            yield from checked
             ended = True
         except CacheError as error:
             ended = True
@@ -195,7 +254,7 @@ class Stream:
         finally:
             if not ended:  # the reader has left: what there is so far is kept
                 self._generation.cancel()
-            self._finish()
+            self._finish(checked)
 
     def cancel(self) -> None:
         """Stop generating soon."""
@@ -209,22 +268,22 @@ class Stream:
             raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
         return self._answer
 
-    def _finish(self) -> None:
+    def _finish(self, checked: Checked) -> None:
         assert self._generation is not None
         try:
             completion = self._generation.completion
         except CacheError:
             return
-        if completion.text.strip() or completion.finish_reason != "cancelled":
-            self._record(finished(completion, self._asked), completion)
+        if checked.text or completion.finish_reason != "cancelled":
+            self._record(finished(completion, checked, self._asked), completion, is_changed=checked.is_changed)
 
-    def _record(self, answer: Answer, completion: Completion | None = None) -> None:
+    def _record(self, answer: Answer, completion: Completion | None = None, *, is_changed: bool = False) -> None:
         in_prompt = self._asked.prepared.in_prompt
         passages = {p.label + p.document: p.id for p, _ in self._asked.prepared.found}
         details = AnswerDetails(
             question_id=self._asked.question_id,
             finish_reason="refused" if completion is None else completion.finish_reason,
-            tokens=None if completion is None else completion.tokens,
+            tokens=None if completion is None or is_changed else completion.tokens,
             queue_ms=0.0 if completion is None else completion.timings.queue,
             passage_ids=tuple(passages.get(c.passage + c.document) for c in answer.citations),
             modules=tuple(
@@ -240,14 +299,19 @@ class Stream:
         self._answer = answer
 
 
-def finished(completion: Completion, asked: Asked) -> Answer:
-    """The answer of a completion."""
-    citations: tuple[Citation, ...] = tuple(citation for _, citation in cite(completion.text, asked.prepared.found))
+def finished(completion: Completion, checked: Checked, asked: Asked) -> Answer:
+    """The answer of a completion, as it was shown."""
+    found = () if checked.is_refusal else asked.prepared.found
+    citations: tuple[Citation, ...] = tuple(citation for _, citation in cite(checked.text, found))
     usage, timings = completion.usage, completion.timings
-    notices = [{"length": CUT, "cancelled": STOPPED}.get(completion.finish_reason), asked.prepared.notice]
+    notices = [
+        QUOTED if checked.is_quotation else None,
+        {"length": CUT, "cancelled": STOPPED}.get(completion.finish_reason),
+        asked.prepared.notice,
+    ]
     return Answer(
-        answer=completion.text.strip(),
-        refused=False,
+        answer=checked.text,
+        refused=checked.is_refusal,
         conversation_id=asked.conversation_id,
         message_id=new_id(),
         citations=citations,
@@ -277,8 +341,10 @@ def finished(completion: Completion, asked: Asked) -> Answer:
             ttft=round(asked.prepared.retrieve_ms + timings.ttft, 3),
             total=round((time.perf_counter() - asked.started) * 1e3, 3),
         ),
-        policy="exact" if completion.exact else "fast",
+        policy=asked.profile,
         exact=completion.exact,
+        grounding=checked.score,
+        quoted=checked.is_quotation,
         notice=" ".join(notice for notice in notices if notice) or None,
     )
 
@@ -296,6 +362,6 @@ def refusal(text: str, asked: Asked) -> Answer:
         usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
         modules=(),
         timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
-        policy="fast",
+        policy=asked.profile,
         exact=True,
     )

@@ -66,8 +66,10 @@ class AnswerTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A finished answer. exact: no module stood in for full attention. notice: something the reader should know
-    (older turns were dropped, the answer was cut), or None.
+    """A finished answer. policy: the profile it was made with; exact: no module stood in for full attention. grounding:
+    how well the passages support what the model said, 0 to 1, None for refusals; quoted: whether sentences of the
+    passages stand in place of the model's words. notice: something the reader should know (older turns were dropped,
+    the answer was cut), or None.
     """
 
     answer: str
@@ -80,6 +82,8 @@ class Answer:
     timings: AnswerTimings
     policy: str
     exact: bool
+    grounding: float | None = None
+    quoted: bool = False
     notice: str | None = None
 
 
@@ -162,6 +166,19 @@ class PrefixRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupportRow:
+    """An answer in which the passages did not support everything that the model said. shown: the text after the check;
+    quoted: whether it holds quotations.
+    """
+
+    created: datetime
+    question: str
+    shown: str
+    grounding: float
+    quoted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPoint:
     """One answer on the dashboard's time axis."""
 
@@ -174,7 +191,10 @@ class AnswerPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The dashboard's numbers. Token counts are sums over all stored answers, by source."""
+    """The dashboard's numbers. Token counts are sums over all stored answers, by source. grounding: mean over answers;
+    quoted: answers with quotations; weak: the latest ones that were not supported as the model said them. calibration:
+    what is known of the model's answers, in one line, empty if nothing is.
+    """
 
     documents: int
     passages: int
@@ -195,5 +215,11 @@ class Overview:
     reasons: tuple[ReasonRow, ...] = ()
     misses: tuple[MissRow, ...] = ()
     points: tuple[AnswerPoint, ...] = ()
+    grounding: float | None = None
+    quoted: int = 0
+    weak: tuple[SupportRow, ...] = ()
+    policy: str = ""
+    wording: str = ""
+    calibration: str = ""
     model: str = ""
     device: str = ""

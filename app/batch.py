@@ -171,7 +171,10 @@ def run_batch(
         else:
             plans[index] = plan
 
-    requests = {index: answering.request(plan, "on", None) for index, plan in plans.items()}
+    requests = {
+        index: answering.request(asked[index].prepared, asked[index].question, "on", None, answering.profile)
+        for index in plans
+    }
     planned = list(plans)
     groups = [[planned[i] for i in members] for members in group(list(plans.values()))]
     running: deque[tuple[int, Generation]] = deque()
@@ -179,7 +182,7 @@ def run_batch(
     def collect() -> None:
         index, generation = running.popleft()
         try:
-            outcome: Answer | BatchFailure = answer_of(generation, asked[index])
+            outcome: Answer | BatchFailure = answer_of(answering, generation, asked[index])
         except CacheError as error:
             outcome = failure(error)
         settle(index, outcome)
@@ -210,16 +213,26 @@ def run_batch(
 def ask(answering: Answering, line: BatchQuestion) -> Asked:
     """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
     started = time.perf_counter()
-    prepared = answering.prepare(answering.checked(line.question), line.past)
-    return Asked(started=started, conversation_id="", question_id="", prepared=prepared)
+    question = answering.valid(line.question)
+    return Asked(
+        started=started,
+        conversation_id="",
+        question_id="",
+        question=question,
+        prepared=answering.prepare(question, line.past),
+        profile=answering.profile,
+    )
 
 
-def answer_of(generation: Generation, asked: Asked) -> Answer:
+def answer_of(answering: Answering, generation: Generation, asked: Asked) -> Answer:
     """The finished answer. Its time is that of its retrieval and in the engine, without the wait for other questions'
     retrieval and for being collected. Raises CacheError.
     """
+    checked = answering.checked(generation, asked)
+    for _ in checked:
+        pass
     completion = generation.completion
-    answer = finished(completion, asked)
+    answer = finished(completion, checked, asked)
     total = round(asked.prepared.retrieve_ms + completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))
 

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from app.command import (
+    Adapter,
     DataDir,
     Device,
     Json,
@@ -27,7 +28,7 @@ from app.command import (
     settings_of,
 )
 from app.errors import DeskError
-from app.measure_cli import bench, evaluate
+from app.measure_cli import bench, calibrate, evaluate
 from app.pml_cli import pml
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(evaluate, name="eval")
 app.add_typer(pml, name="pml")
+app.command()(calibrate)
 
 INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
 
@@ -132,6 +134,10 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
     conversation: Annotated[str | None, typer.Option("--conversation", help="Go on with this conversation.")] = None,
     reuse: Annotated[str, typer.Option("--reuse", help="on, prefix (exact prefixes only) or off.")] = "on",
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="fast, balanced or exact; default: as set or calibrated.", show_default=False),
+    ] = None,
     data_dir: DataDir = None,
     model: Model = None,
     device: Device = None,
@@ -143,7 +149,7 @@ def ask(
 
     settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
     with open_service(settings, "warmdesk ask") as service:
-        stream = service.ask(question, conversation_id=conversation, reuse=reuse)
+        stream = service.ask(question, conversation_id=conversation, reuse=reuse, policy=policy)
         for piece in stream:
             if not as_json:
                 print(piece, end="", flush=True)
@@ -284,6 +290,7 @@ def adapt(
     seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
     data_dir: DataDir = None,
     model: Model = None,
+    adapter: Adapter = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -291,7 +298,7 @@ def adapt(
     from app.adapting import adapt as train
     from app.reports import training_bar
 
-    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     folder = output or settings.data_dir / "adapters" / ("answers" if data else "distil")
     with training_bar() as progress:
         result = train(settings, data or [], folder, steps=steps, seed=seed, report=progress)

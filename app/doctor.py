@@ -31,6 +31,7 @@ def examine(settings: Settings) -> list[Check]:
         ("torch", torch_build),
         ("language model", language_model),
         ("embedding model", embedding_model),
+        ("calibration", calibration),
         ("sqlite", sqlite),
         ("data folder", data_folder),
         ("free space", free_space),
@@ -88,6 +89,18 @@ def embedding_model(settings: Settings) -> str:
     from retrieval.sentence_embedder import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
+
+
+def calibration(settings: Settings) -> str:
+    """Which profile keeps the model's answers."""
+    from app.calibration import FILE, find_calibration
+
+    found = find_calibration(settings)
+    if found is not None:
+        return found.line()
+    if (settings.data_dir / FILE).is_file():
+        raise DeskError("made for another model, adapter or system text: run `warmdesk calibrate`", code="calibration")
+    return "none yet, profile fast: warmdesk calibrate"
 
 
 def sqlite(settings: Settings) -> str:

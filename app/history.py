@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from app import statistics, tables
 from app.answer_rows import AnswerDetails, message_row, turn
-from app.answers import Answer, AnswerPoint, ConversationSummary, MissRow, ReasonRow, Turn
+from app.answers import Answer, AnswerPoint, ConversationSummary, MissRow, ReasonRow, SupportRow, Turn
 from app.database import Database
 from app.errors import DeskError
 from app.statistics import ModuleHits, Sums
@@ -143,12 +143,16 @@ class History:
                 session.merge(tables.Feedback(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
-        """Take the words of a document out of all stored citations. Answers in the model's own words stay.
+        """Take the words of a document out of all stored citations and of answers that quote. Answers in the model's
+        own words stay.
         When a document is to be forgotten this comes before `Library.remove`, so that it can be repeated if
         it fails.
         """
         cited = tables.Citation.document == path
         with self._database.write() as session:
+            citing = select(tables.Citation.message_id).where(cited)
+            quoting = tables.Message.quoted.is_(True) & tables.Message.id.in_(citing)
+            session.execute(update(tables.Message).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
             session.execute(update(tables.Citation).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
 
@@ -168,6 +172,11 @@ class History:
         """The latest modules that had to be computed, latest first."""
         with self._database.read() as session:
             return statistics.misses(session, limit)
+
+    def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
+        """The latest answers that the passages did not support as the model said them."""
+        with self._database.read() as session:
+            return statistics.weakly_supported(session, at_most, limit)
 
     def miss_reasons(self) -> list[ReasonRow]:
         """Why modules had to be computed, the most expensive reason first."""

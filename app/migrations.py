@@ -173,7 +173,32 @@ def m001_first_tables(connection: Connection) -> None:
     meta.create_all(connection, checkfirst=False)  # another program's table of that name is an error
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_first_tables,)
+def m002_passage_neighbours(connection: Connection) -> None:
+    """Which passages each passage is encoded behind."""
+    meta = MetaData(naming_convention=NAMING)
+    Table("passages", meta, Column("id", Integer, primary_key=True))  # there already; named for the foreign keys
+
+    def passage_id() -> ForeignKey:
+        return ForeignKey("passages.id", ondelete="CASCADE")
+
+    neighbours = Table(
+        "passage_neighbours",
+        meta,
+        Column("passage_id", Integer, passage_id(), primary_key=True),
+        Column("rank", Integer, primary_key=True),
+        Column("neighbour_id", Integer, passage_id(), nullable=False, index=True),
+    )
+    neighbours.create(connection)
+
+
+def m003_grounding(connection: Connection) -> None:
+    """How well answers keep to their passages."""
+    number = Double().compile(dialect=connection.dialect)
+    connection.execute(text(f"ALTER TABLE messages ADD COLUMN grounding {number}"))
+    connection.execute(text("ALTER TABLE messages ADD COLUMN quoted BOOLEAN"))
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_first_tables, m002_passage_neighbours, m003_grounding)
 
 
 def migrate(connection: Connection, name: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

@@ -20,6 +20,8 @@ from cache.keys import PUBLIC_TENANT
 from cache.store import PrefixUse
 
 SHOWN_PREFIXES = 10
+SUPPORTED = 0.5
+"""Grounding up to which something in an answer was found to be unsupported (see `grounding.CheckedSentence`)."""
 PREFIX_TOKENS = 24
 
 
@@ -71,7 +73,17 @@ def prefix_row(engine: Engine, use: PrefixUse) -> PrefixRow:
     return PrefixRow(text=text, tokens=use.num_tokens, hits=use.hits, saved=use.saved)
 
 
-def summarise(library: Library, history: History, tiers: Tiers, *, model: str, device: str) -> Overview:
+def summarise(
+    library: Library,
+    history: History,
+    tiers: Tiers,
+    *,
+    model: str,
+    device: str,
+    policy: str,
+    wording: str,
+    calibration: str,
+) -> Overview:
     """One consistent picture for people. Raises DeskError."""
     counts, sums = library.counts(), history.sums()
     return Overview(
@@ -94,6 +106,12 @@ def summarise(library: Library, history: History, tiers: Tiers, *, model: str, d
         reasons=tuple(history.miss_reasons()),
         misses=tuple(history.misses()),
         points=tuple(history.points()),
+        grounding=sums.grounding,
+        quoted=sums.quoted,
+        weak=tuple(history.weakly_supported(SUPPORTED)),
+        policy=policy,
+        wording=wording,
+        calibration=calibration,
         model=model,
         device=device,
     )

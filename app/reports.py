@@ -106,6 +106,8 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "timings_ms": asdict(answer.timings),
         "policy": answer.policy,
         "exact": answer.exact,
+        "grounding": answer.grounding,
+        "quoted": answer.quoted,
         "notice": answer.notice,
     }
 

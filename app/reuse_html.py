@@ -120,6 +120,11 @@ def _accounts(answer: Answer) -> str:
     return f'<dl class="wd-accounts">{items}</dl>'
 
 
+def _support(answer: Answer) -> str:
+    """How well the passages support the answer."""
+    return "" if answer.grounding is None else f" · Supported by passages: {100 * answer.grounding:.0f}%"
+
+
 def reuse_html(answer: Answer) -> str:
     """The line as the summary of a collapsible block with accounts, modules and stage timings."""
     label, words = ("Exact", EXACT) if answer.exact else ("Approximate", APPROXIMATE)
@@ -131,5 +136,5 @@ def reuse_html(answer: Answer) -> str:
         f'<div class="wd-reuse-body"><p class="wd-quiet">{escape(words)}</p>'
         f"<h4>Prompt tokens</h4>{_accounts(answer)}<h4>Passages</h4>{_modules(answer.modules)}"
         f"<h4>Time</h4>{_stages(answer.timings)}"
-        f'<p class="wd-quiet">Policy: {escape(answer.policy)}</p></div></details>'
+        f'<p class="wd-quiet">Policy: {escape(answer.policy)}{_support(answer)}</p></div></details>'
     )

@@ -18,6 +18,7 @@ import torch
 from app.answering import Answering, Stream
 from app.answers import Answer, ConversationSummary, Overview, Turn
 from app.batch import BatchQuestion, BatchResult, run_batch
+from app.calibration import Calibration, Wording, find_calibration
 from app.database import open_database
 from app.desk import Feedback
 from app.errors import DeskError
@@ -26,12 +27,14 @@ from app.ingestion import Ingestion, IngestReport, Progress
 from app.library import Library
 from app.overview import Tiers, summarise, tiers_of
 from app.pml_run import PML_TENANT
+from app.profiles import Profile, profile_named
 from app.prompting import PromptBuilder
 from app.search import Search
 from app.settings import Settings
 from app.stored import StoredDocument
 from cache.disk import DiskTier
 from cache.engine import Engine
+from cache.keys import PUBLIC_TENANT
 from cache.model import LanguageModel, load_model
 from cache.request import Reuse
 from retrieval.embedding import Embedder
@@ -86,7 +89,9 @@ class Service:
         disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
         if disk is not None:
             disk.tidy()
-        return Engine(model, memory=settings.memory, disk=disk).start()
+        return Engine(
+            model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
+        ).start()
 
     @cached_property
     def search(self) -> Search:
@@ -100,7 +105,47 @@ class Service:
 
     @cached_property
     def _answering(self) -> Answering:
-        return Answering(self.settings, self.library, self.history, self.search, self.engine, self.prompts)
+        return Answering(
+            self.settings,
+            self.library,
+            self.history,
+            self.search,
+            self.engine,
+            self.prompts,
+            self.profile,
+            self.wording,
+            0.0 if self.calibration is None else self.calibration.refusal_bias,
+        )
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What was found out about the model, if it was. Raises DeskError."""
+        return find_calibration(self.settings)
+
+    @property
+    def profile(self) -> Profile:
+        """How passages are linked unless a question asks otherwise: as set, else as calibrated, else fast."""
+        if self.settings.policy != "auto":
+            return profile_named(self.settings.policy)
+        return "fast" if self.calibration is None else self.calibration.profile
+
+    @property
+    def wording(self) -> Wording:
+        """Whether the model words its answers itself: as set, else as calibrated, else it does, and is checked."""
+        if self.settings.wording != "auto":
+            return cast("Wording", self.settings.wording)
+        return "checked" if self.calibration is None else self.calibration.wording
+
+    @cached_property
+    def _ingestion(self) -> Ingestion:
+        return Ingestion(
+            self.library,
+            self.search,
+            self.engine,
+            self.prompts,
+            passage_tokens=self.settings.passage_tokens,
+            neighbours=self.settings.neighbours,
+        )
 
     def prepare(self) -> None:
         """Open everything a question needs."""
@@ -110,29 +155,36 @@ class Service:
 
     def ingest(self, paths: Iterable[Path], progress: Progress = lambda stage, done, total: None) -> IngestReport:
         """Bring files and folders in; see `app.ingestion`."""
-        ingestion = Ingestion(self.library, self.search, self.engine, self.prompts, self.settings.passage_tokens)
-        return ingestion.run(paths, progress)
+        return self._ingestion.run(paths, progress)
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
         return self.library.documents()
 
     def forget(self, name: str) -> str:
-        """Remove a document from database, index, citations and every module tier; returns the path it had. Modules of
-        prompts written in PML go, too, because any of them may hold its text.
+        """Remove a document from database, index, citations and every module tier; returns the path it had.
+
+        Every module goes that neither is the system text nor encodes a passage as it is now, because any may hold the
+        document's text: modules of passages that had one of its passages as neighbour, of PML prompts, and whatever was
+        left behind by changes. Passages that lost a neighbour get others and are encoded again before this returns.
 
         name: its path or an unambiguous end of it. Raises DeskError.
         """
         path = self._document_path(name)
-        keys = frozenset(p.module_key for p in self.library.passages_of(path) if p.module_key)
         self.history.forget_document(path)
         replaced = self.library.remove(path)
         if replaced is not None:
             self.search.apply(replaced)
             self.search.publish()
-            written = self.engine.call(lambda store: store.keys_of(PML_TENANT))
-            self.engine.forget(written | (keys & frozenset(replaced.removed_module_keys)))
+            self.engine.forget(self._stray_modules() | frozenset(replaced.removed_module_keys))
+            self._ingestion.restore_neighbours()
         return path
+
+    def _stray_modules(self) -> frozenset[str]:
+        """Modules that are neither the system text nor a passage as it is now."""
+        system = self.engine.store.key(self.engine.unit(self.prompts.system))
+        known = self.library.module_keys() | {system}
+        return self.engine.call(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
 
     def _document_path(self, name: str) -> str:
         paths = [document.path for document in self.library.documents()]
@@ -154,11 +206,14 @@ class Service:
 
     # --- conversations (see app.desk.Desk) -----------------------------------------------------------------
 
-    def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> Stream:
-        """Start an answer."""
+    def ask(
+        self, question: str, *, conversation_id: str | None = None, reuse: str = "on", policy: str | None = None
+    ) -> Stream:
+        """Start an answer. policy: a profile (`app.profiles`); unset: the desk's."""
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
-        return self._answering.ask(question, conversation_id, cast("Reuse", reuse))
+        profile = None if policy is None else profile_named(policy)
+        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), profile)
 
     def batch(
         self,
@@ -196,6 +251,9 @@ class Service:
             tiers,
             model=self.engine.model.info.name if "engine" in self.__dict__ else self.settings.model or "bundled",
             device=self.settings.device,
+            policy=self.profile,
+            wording=self.wording,
+            calibration="" if self.calibration is None else self.calibration.line(),
         )
 
     def is_ready(self) -> bool:

@@ -16,17 +16,20 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast, get_args
 from urllib.parse import quote
 
 import platformdirs
 
 from app.errors import DeskError
+from cache.arrangement import Placement
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PREFIX = "WARMDESK_"
+SHIPPED_ADAPTER = Path(__file__).parent.parent / "data" / "adapters" / "smollm2-135m-instruct"
+"""What comes with the bundled model."""
 SETTINGS_FILE = "warmdesk.toml"
 MIB = 1024**2
 GIB = 1024**3
@@ -56,6 +59,15 @@ def _text() -> Kind[str]:
         return raw
 
     return Kind("text, not empty", read)
+
+
+def _choice(*values: str) -> Kind[str]:
+    def read(raw: object) -> str:
+        if raw not in values:
+            raise ValueError
+        return str(raw)
+
+    return Kind(f"{', '.join(values[:-1])} or {values[-1]}", read)
 
 
 def _whole_number(least: int, most: int) -> Kind[int]:
@@ -136,7 +148,10 @@ class Settings:
         None, _text(), "Language model: a folder, a .gguf file or a hub name. Unset: the bundled model."
     )
     adapter: str | None = setting(
-        None, _text(), "Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model. Unset: none."
+        None,
+        _text(),
+        "Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model; none for the model as it is. "
+        "Unset: the shipped one with the bundled model, none with another.",
     )
     device: str = setting("cpu", _text(), "Where the language model runs: cpu, cuda or cuda:N.")
     embedder: str | None = setting(
@@ -153,7 +168,35 @@ class Settings:
     passage_tokens: int = setting(
         400, _whole_number(32, 100_000), "Length of a passage in the model's tokens, at most."
     )
+    neighbours: int = setting(
+        0,
+        _whole_number(0, 10),
+        "Passages read before each passage while it is encoded: answers come closer to full attention at no run-time "
+        "cost, ingestion takes (neighbours + 1) times as long. 0: off.",
+    )
+    placement: Placement = setting(  # noqa: RUF009  # a field like the others
+        "contiguous",
+        cast("Kind[Placement]", _choice(*get_args(Placement))),
+        "How passages stand in a prompt: contiguous (measured: closest to full attention), slotted (each at a multiple "
+        "of slot_tokens) or shared (all from the same position on).",
+    )
+    slot_tokens: int = setting(
+        256, _whole_number(1, 100_000), "Length of a slot, in positions; for placement = slotted."
+    )
     answer_tokens: int = setting(160, _whole_number(1, 100_000), "Length of an answer in tokens, at most.")
+    policy: str = setting(
+        "auto",
+        _choice("auto", "fast", "balanced", "exact"),
+        "How passages are linked: fast, balanced or exact (docs/evidence.md). auto: what `warmdesk calibrate` found "
+        "for the model, fast if there is nothing yet.",
+    )
+    wording: str = setting(
+        "auto",
+        _choice("auto", "free", "checked", "quote"),
+        "free: the model's own words, as they come. checked: sentences that the passages do not support are replaced by "
+        "quotations. quote: only sentences of the passages. auto: what `warmdesk calibrate` found, checked if there is "
+        "nothing yet.",
+    )
     temperature: float = setting(
         0.0, _real_number(0, 5), "0 always takes the likeliest token; more makes answers vary."
     )
@@ -190,8 +233,10 @@ class Settings:
 
     @property
     def adapter_folder(self) -> Path | None:
-        """The adapter's folder, if one is set."""
-        return None if self.adapter is None else Path(self.adapter).expanduser()
+        """The folder of the adapter in use, if there is one."""
+        if self.adapter is None:
+            return SHIPPED_ADAPTER if self.model is None and SHIPPED_ADAPTER.is_dir() else None
+        return None if self.adapter == "none" else Path(self.adapter).expanduser()
 
     @property
     def settings_file(self) -> Path:

@@ -14,7 +14,7 @@ from math import ceil
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.answers import AnswerPoint, MissRow, ReasonRow
+from app.answers import AnswerPoint, MissRow, ReasonRow, SupportRow
 from app.tables import Conversation, Message, ModuleUse, Timings, Usage
 
 
@@ -31,6 +31,8 @@ class Sums:
     module_tokens: int
     ttft_ms_median: float | None
     ttft_ms_p95: float | None
+    grounding: float | None
+    quoted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,9 @@ def sums(session: Session) -> Sums:
     answers = {row.refused: row.number for row in rows}
     columns = (Usage.computed, Usage.session, Usage.prefix, Usage.module)
     tokens = session.execute(select(*(func.coalesce(func.sum(column), 0) for column in columns))).one()
+    mean, quoted = session.execute(
+        select(func.avg(Message.grounding), func.count().filter(Message.quoted.is_(True)))
+    ).one()
     num_timed = session.scalar(select(func.count()).select_from(Timings)) or 0
     return Sums(
         conversations=conversations or 0,
@@ -61,6 +66,8 @@ def sums(session: Session) -> Sums:
         module_tokens=tokens[3],
         ttft_ms_median=_ttft(session, (num_timed - 1) // 2, num_timed // 2),
         ttft_ms_p95=_ttft(session, ceil(0.95 * num_timed) - 1),
+        grounding=mean,
+        quoted=quoted,
     )
 
 
@@ -114,6 +121,22 @@ def misses(session: Session, limit: int) -> list[MissRow]:
         .limit(limit)
     )
     return [MissRow(**row._mapping) for row in session.execute(query)]
+
+
+def weakly_supported(session: Session, at_most: float, limit: int) -> list[SupportRow]:
+    """The latest answers whose grounding is at most a bound, latest first."""
+    question = aliased(Message)
+    query = (
+        select(Message.created, func.coalesce(question.text, ""), Message.text, Message.grounding, Message.quoted)
+        .outerjoin(question, question.id == Message.question_id)
+        .where(Message.grounding <= at_most)
+        .order_by(Message.created.desc())
+        .limit(limit)
+    )
+    return [
+        SupportRow(created=created, question=asked, shown=shown, grounding=grounding or 0.0, quoted=bool(quoted))
+        for created, asked, shown, grounding, quoted in session.execute(query)
+    ]
 
 
 def miss_reasons(session: Session) -> list[ReasonRow]:

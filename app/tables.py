@@ -106,6 +106,16 @@ class Passage(Base):
     module_key: Mapped[str | None] = mapped_column(index=True)
 
 
+class PassageNeighbour(Base):
+    """A passage that another one is encoded behind. rank: 0 for the closest. By neighbour_id: who depends on it."""
+
+    __tablename__ = "passage_neighbours"
+
+    passage_id: Mapped[int] = mapped_column(ForeignKey(Passage.id, ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    neighbour_id: Mapped[int] = mapped_column(ForeignKey(Passage.id, ondelete="CASCADE"), index=True)
+
+
 class Conversation(Base):
     """A customer's questions and their answers."""
 
@@ -120,8 +130,8 @@ class Conversation(Base):
 class Message(Base):
     """A question or an answer. position: its place in the conversation, from 0.
 
-    tokens: the exact ids that were generated, so that the next turn's prompt repeats them. question_id,
-    refused, finish_reason, policy, exact and notice belong to answers.
+    tokens: the exact ids that were generated, so that the next turn's prompt repeats them; none if the text was
+    changed. question_id, refused, finish_reason, policy, exact, grounding, quoted and notice belong to answers.
     """
 
     __tablename__ = "messages"
@@ -143,6 +153,8 @@ class Message(Base):
     policy: Mapped[str | None]
     exact: Mapped[bool | None]
     notice: Mapped[str | None]
+    grounding: Mapped[float | None]
+    quoted: Mapped[bool | None]
 
     citations: Mapped[list[Citation]] = relationship(order_by="Citation.rank", lazy="raise")
     modules: Mapped[list[ModuleUse]] = relationship(order_by="ModuleUse.rank", lazy="raise")

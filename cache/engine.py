@@ -23,7 +23,7 @@ from torch import Tensor
 
 from cache.admission import Running, Waiting, admit, milliseconds
 from cache.arena import Arena
-from cache.arrangement import arrange, module_unit
+from cache.arrangement import Placement, arrange, module_unit
 from cache.binding import Bound, bind, module_units
 from cache.disk import DiskTier
 from cache.encoder import Encoder
@@ -39,6 +39,7 @@ from cache.request import FinishReason, Generation, Request
 from cache.sampling import loop_length
 from cache.scheduler import Share, schedule
 from cache.store import Store
+from cache.text_runs import RememberingTokenizer
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ MAX_RUNNING = 16
 MAX_WAITING = 64
 PREFILL_ROWS = 64
 """Passes of fewer rows say little about what computing a module costs."""
+REMEMBERED_RUNS = 1024
+"""Texts whose tokens are remembered: some 20 KiB each for passages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,12 +65,23 @@ class EncodeJob:
 class Engine:
     """Answers prompts from one model and one store.
 
-    memory: bytes of the device arena. disk: the tier behind it, or None. Call `start` before use, `close` after.
+    memory: bytes of the device arena. disk: the tier behind it, or None. placement, slot: how prompts are arranged
+    unless `arrange` is told otherwise. Call `start` before use, `close` after.
     """
 
-    def __init__(self, model: Model, *, memory: int, disk: DiskTier | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        memory: int,
+        disk: DiskTier | None = None,
+        placement: Placement = "contiguous",
+        slot: int = 256,
+    ) -> None:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
+        self.placement, self.slot = placement, slot
+        self._tokenizer = RememberingTokenizer(model.tokenizer, REMEMBERED_RUNS)
         self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
         self.schemas = Registry(self.lay_out)
         self._encoder = Encoder(self.store)
@@ -96,14 +110,27 @@ class Engine:
             self._thread.join()
         self.store.close()
 
-    def arrange(self, parts: Sequence[Module | Text]) -> Plan:
-        """Tokenise modules and texts and place them one after another. Raises PromptError."""
+    def arrange(
+        self, parts: Sequence[Module | Text], placement: Placement | None = None, slot: int | None = None
+    ) -> Plan:
+        """Tokenise modules and texts and place them in this order; see `arrangement`. None: as the engine was told.
+
+        Models that cannot place modules compute everything, one after another. Raises PromptError.
+        """
         info = self.model.info
-        return arrange(parts, self.model.tokenizer, relocatable=info.is_relocatable, max_positions=info.max_positions)
+        return arrange(
+            parts,
+            self._tokenizer,
+            relocatable=info.is_relocatable,
+            max_positions=info.max_positions,
+            placement=(placement or self.placement) if info.places_modules else "contiguous",
+            slot=slot or self.slot,
+        )
 
     def unit(self, module: Module) -> Unit:
         """The encoding unit of a module that is arranged (relocatable models: independent of where)."""
-        return module_unit(module, self.model.tokenizer)
+        info = self.model.info
+        return module_unit(module, self._tokenizer, room=info.max_positions if info.is_relocatable else 0)
 
     def lay_out(self, schema: Schema) -> Layout:
         """Give a schema its position ids for this model. Raises PMLError."""
@@ -134,7 +161,8 @@ class Engine:
         check_tenant(tenant)
         info = self.model.info
         for unit in units:
-            needed = unit.end - unit.start if info.is_relocatable else unit.end  # a stub needs no place in a prompt
+            # a prefix needs no place in a prompt, but a lead may be long
+            needed = unit.end - unit.lead_positions.start if info.is_relocatable else unit.end
             if needed > info.max_positions:
                 raise PromptError(f"module {unit.name!r} ends beyond the model's {info.max_positions} positions")
         useful = [unit for unit in units if unit.tokens and info.places_modules]
@@ -161,6 +189,7 @@ class Engine:
         generated have ended; new ones begin afterwards. Returns how many modules were there.
         """
         done: Future[int] = Future()
+        self._tokenizer.clear()
         self._post(lambda: self._forgetting.append((keys, done)))
         return done.result()
 
@@ -316,8 +345,11 @@ class Engine:
         """Choose the next token, hand out what is certain of the text."""
         if not running.answer:
             running.timings.first_token(milliseconds(running.submitted))
-        token = running.sampler.choose(logits, running.answer)
-        reason = self._take(running, token)
+        token: int | None = running.sampler.choose(logits, running.answer)
+        reason = None
+        while token is not None and reason is None:
+            reason = self._take(running, token)
+            token = running.sampler.forced(running.answer)  # what must follow needs no pass of its own
         piece = running.stream.update(running.answer, final=reason is not None)
         if piece:
             running.generation.deliver(piece)
@@ -331,7 +363,7 @@ class Engine:
         if token in self.model.info.stop_tokens:
             return "stop"
         running.answer.append(token)
-        if loop_length(running.answer):
+        if running.request.sampling.choices is None and loop_length(running.answer):
             return "repeated"
         if running.sequence.is_full:
             return "length"

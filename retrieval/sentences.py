@@ -34,6 +34,12 @@ def sentences(text: str) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def complete(text: str) -> tuple[list[str], str]:
+    """The sentences of a growing text that have ended, and what comes behind them."""
+    ends = [0, *(end.end() for end in ENDS.finditer(text)), text.rfind("\n") + 1]
+    return sentences(text[: max(ends)]), text[max(ends) :]
+
+
 def joined_lines(text: str) -> list[str]:
     """Lines, those that only were wrapped joined to the line before."""
     lines: list[str] = []

@@ -32,7 +32,7 @@ def schema(path: Path) -> dict[str, str]:
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     connection.close()
-    return {name: sql for name, sql in rows if name not in ("migrations", "sqlite_sequence")}
+    return {name: " ".join(sql.split()) for name, sql in rows if name not in ("migrations", "sqlite_sequence")}
 
 
 def store(database: Database, key: str, value: str) -> None:

@@ -1,0 +1,108 @@
+"""An answer on its way to the reader: of a checked one, only what the passages support is passed on.
+
+A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
+left out; an answer of which nothing is left is the refusal. What counts as support: `grounding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from app.calibration import Wording
+from app.grounding import CheckedSentence, Grounding, check, repaired
+from retrieval.sentences import complete
+
+ENOUGH_OF_REFUSAL = 40
+"""Characters by which the refusal is recognised, whatever a model says behind it."""
+
+
+class Checked:
+    """Iterate for the text to show; read the rest afterwards.
+
+    wording: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' sentences already.
+    """
+
+    def __init__(
+        self, pieces: Iterable[str], *, question: str, passages: Sequence[str], refusal: str, wording: Wording
+    ) -> None:
+        self._pieces, self._question, self._passages, self._refusal = pieces, question, passages, refusal
+        self._wording = wording
+        self._said = ""
+        self._shown: list[str] = []
+        self._courtesies: list[str] = []
+        self._checked: list[CheckedSentence] = []
+        self._has_quotation = wording == "quote"
+        self.is_changed = False
+
+    def __iter__(self) -> Iterator[str]:
+        if self._wording != "checked":
+            for piece in self._pieces:
+                self._said += piece
+                yield piece
+            return
+        rest = ""
+        for piece in self._pieces:
+            self._said += piece
+            ended, rest = complete(rest + piece)
+            for sentence in ended:
+                yield from self._pass(sentence)
+        yield from self._pass(rest)
+        if not self._shown:
+            self.is_changed, self._has_quotation = True, False
+            self._courtesies.clear()
+            yield from self._show(self._refusal)
+
+    def _pass(self, sentence: str) -> Iterator[str]:
+        if not sentence.strip():
+            return
+        if self._says_refusal or self._refusal.startswith(self._said.strip()):
+            yield from self._show(sentence)
+            return
+        grounding = check(sentence, self._passages)
+        self._checked += grounding.sentences
+        if grounding.is_supported:
+            says_something = any(one.support for one in grounding.sentences)
+            if says_something or self._shown:
+                yield from self._show(sentence)
+            else:
+                self._courtesies.append(sentence)  # not before there is something to be polite about
+            return
+        self.is_changed = True
+        text, is_quotation = repaired(grounding, self._question, self._passages, "")
+        if text and text not in self._shown:
+            self._has_quotation = self._has_quotation or is_quotation
+            yield from self._show(text)
+
+    def _show(self, sentence: str) -> Iterator[str]:
+        courtesies, self._courtesies = self._courtesies, []
+        for text in (*courtesies, sentence):
+            self._shown.append(text.strip())
+            yield ("" if len(self._shown) == 1 else " ") + text.strip()
+
+    @property
+    def _says_refusal(self) -> bool:
+        return self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the model said that it does not know, or nothing it said could be shown."""
+        return self._says_refusal or self._shown == [self._refusal]
+
+    @property
+    def text(self) -> str:
+        """What was shown."""
+        if self.is_refusal:
+            return self._refusal
+        return " ".join(self._shown) if self._wording == "checked" else self._said.strip()
+
+    @property
+    def is_quotation(self) -> bool:
+        """Whether sentences of the passages stand in place of the model's words."""
+        return self._has_quotation and not self.is_refusal
+
+    @property
+    def score(self) -> float | None:
+        """How well the passages support what the model said (`Grounding.score`); None where nothing was checked."""
+        if self._wording == "quote" and not self.is_refusal:
+            return 1.0
+        return round(Grounding(sentences=tuple(self._checked)).score, 4) if self._checked else None

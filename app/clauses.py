@@ -1,0 +1,158 @@
+"""Sentences cut into clauses, each with the words it is about and whether it denies, restricts or says "free".
+
+So that an answer's negations can be held against those of a passage: "can't be returned" and "Returnable?: No" both
+deny "return". Rules over function words, no grammar; in Chinese and Japanese the usual signs of denial.
+Not covered: irony, double negation beyond "not impossible", denial by an ordinary verb ("we refuse to").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.statements import Fact, without
+from app.words import content_words
+
+DENIAL = re.compile(
+    r"\b(?:not|no|never|cannot|none|nor|neither|nobody|nothing|nowhere|without|unless|except|excluding|excluded|"
+    r"excludes?|closed|unable|impossible|unavailable|invalid|ineligible|unsuitable|incompatible|forbidden|prohibited|non)\b|n['’]t\b"
+    r"|[不没未無无]|ません|ない",
+    re.IGNORECASE,
+)
+TWICE = re.compile(
+    r"(?:\bnot|n['’]t|\bnever)\s(?:\w+\s){0,2}?(?:impossible|excluded|unavailable|invalid|ineligible|forbidden|prohibited|"
+    r"without|unable|closed)\b",
+    re.IGNORECASE,
+)
+HARMLESS = re.compile(
+    r"\b(?:not only|not just|no (?:more|later|less|fewer|sooner|longer) than|not (?:more|later|less) than|no matter|no doubt|"
+    r"no problem|no worries|or not|(?:do not|don['’]t) (?:worry|hesitate)|why not)\b",
+    re.IGNORECASE,
+)
+"""What looks like a denial and is none."""
+COSTS = r"(?:(?:extra|additional|further|delivery|any)\s)?(?:costs?|charges?|fees?)\b"
+FREE = re.compile(
+    rf"\bfree(?:ly)?\b(?!\sfrom\s[a-z])|\b(?:no|without)\s{COSTS}|\b(?:costs?|pay|charge[sd]?)\s(?:you\s)?nothing\b"
+    rf"|(?:\bnot|n['’]t)\s(?:be\s)?(?:cost|charged?|pay)\b",
+    re.IGNORECASE,
+)
+NOT_FREE = re.compile(r"(?:\bnot|n['’]t|\bnever|\bno longer)\s(?:\w+\s)?free\b", re.IGNORECASE)
+OTHERWISE_FREE = re.compile(r"\bfeel free\b|\w-free\b", re.IGNORECASE)
+PAID = re.compile(r"\b(?:costs?|charge[sd]?|fees?|pay)\b", re.IGNORECASE)
+ONLY = re.compile(r"\b(?:only|solely|exclusively)\b|[只仅]", re.IGNORECASE)
+LIMITED = re.compile(
+    r"\b(?:only|solely|exclusively|just|alone|limited|unless|except|once|up to|at most|must)\b", re.IGNORECASE
+)
+
+BORDER = re.compile(
+    r"(?P<hard>[;!?()–—。！？；，、]|[.:](?=\s|$)|\s-\s)"
+    r"|(?P<strong>\b(?:but|because|if|unless|although|though|while|when|until|which|where|whereas|except|without|instead)\b)"
+    r"|(?P<weak>(?P<joint>,\s(?:and|so)\b)|,\s|\b(?:and|or|nor|so)\b)",
+    re.IGNORECASE,
+)
+LONG_TAIL = re.compile(r"(?:\s+\S+){5}")
+"""What behind ", and" is a clause even without a verb that is known as one."""
+SUBORDINATE = re.compile(r"\s*(?:but|because|if|unless|although|though|while|when|until|where)\b", re.IGNORECASE)
+HAS_VERB = re.compile(
+    r"\b(?:i|you|we|they|he|she|it|us|them|there|please|is|are|was|were|be|been|can|cannot|could|will|would|may|might|must|"
+    r"should|shall|do|does|did|has|have|had|ca|wo|let|closed)(?:n['’]t)?\b",
+    re.IGNORECASE,
+)
+CONDITION = re.compile(r"\s*(?:if|when)\b", re.IGNORECASE)
+QUESTION = re.compile(r"\?\s*$")
+UNTIL = re.compile(r"\s*until\b", re.IGNORECASE)
+EXCEPTION = re.compile(r"\s*(?:except|without|unless|excluding)\b", re.IGNORECASE)
+VERDICT = re.compile(r"\s*(?:yes|no)\b[^;]{0,40};?\s*", re.IGNORECASE)
+CELL = re.compile(r";\s(?=[^;:]{1,80}:\s)")
+ROW = re.compile(r"[^;:]{1,80}(?::\s[^;]*)?;\s[^;:]{1,80}:\s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """A part of a sentence. words: what it is about, its facts included. denies: None where that cannot be told;
+    inherits: words of its list's
+    introduction if that denies; is_verdict: whether it is a
+    table's yes or no.
+    """
+
+    words: frozenset[str]
+    denies: bool | None
+    says_only: bool
+    limits: bool
+    says_free: bool
+    says_not_free: bool
+    says_paid: bool
+    has_verb: bool
+    is_exception: bool
+    is_until: bool
+    inherits: frozenset[str] = frozenset()
+    is_verdict: bool = False
+
+
+def clauses(text: str, facts: Sequence[Fact]) -> list[Clause]:
+    """The clauses of a sentence or of a table row. facts: those of the text."""
+    if ROW.match(text):
+        return cells(text, facts)
+    blank = without(text, [fact for fact in facts if fact.kind != "name"])
+    return [clause(blank[start:end], keys(facts, start, end)) for start, end in spans(blank)]
+
+
+def keys(facts: Sequence[Fact], start: int, end: int) -> frozenset[str]:
+    """The facts between two places, as words; names are words already."""
+    return frozenset(fact.key for fact in facts if start <= fact.place < end and fact.kind != "name")
+
+
+def cells(text: str, facts: Sequence[Fact]) -> list[Clause]:
+    """The cells of a table row, each with the words of its header and of the row's first cell."""
+    borders = [0, *(match.end() for match in CELL.finditer(text)), len(text)]
+    blank = without(text, [fact for fact in facts if fact.kind != "name"])
+    label: frozenset[str] = frozenset()
+    found: list[Clause] = []
+    for start, end in zip(borders, borders[1:], strict=False):
+        header = text.find(": ", start, end) + 1 or start
+        common = content_words(blank[start:header]) | keys(facts, start, header)
+        if not start:
+            label = content_words(blank[start:end]) | keys(facts, start, end)
+        inside = spans(blank[header:end]) or [(0, end - header)]
+        for first, last in inside:
+            words = label | common | keys(facts, header + first, header + last)
+            part = clause(blank[header + first : header + last], words)
+            found.append(replace(part, is_verdict=VERDICT.fullmatch(text, header, end) is not None))
+    return found
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    """Where the clauses of a text begin and end. "And", "or" and commas end one only if a verb follows."""
+    borders = list(BORDER.finditer(text))
+    starts = [0]
+    for i, border in enumerate(borders):
+        # the words of a conjunction belong to the clause they begin
+        start = border.start() if border["strong"] else border.end()
+        end = borders[i + 1].start() if i + 1 < len(borders) else len(text)
+        is_weak = border["weak"] is not None
+        after_subordinate = border[0].startswith(",") and SUBORDINATE.match(text, starts[-1])
+        is_long = border["joint"] and LONG_TAIL.match(text, border.end(), end)
+        if not is_weak or after_subordinate or is_long or HAS_VERB.search(text, start, end):
+            starts.append(start)
+    ends = [*starts[1:], len(text)]
+    return [(start, end) for start, end in zip(starts, ends, strict=True) if text[start:end].strip(" .,:;")]
+
+
+def clause(text: str, more_words: frozenset[str]) -> Clause:
+    """One clause from its text. more_words: words that it is about as well."""
+    plain = TWICE.sub(" ", HARMLESS.sub(" ", text))
+    not_free = NOT_FREE.search(plain) is not None
+    costless = OTHERWISE_FREE.sub(" ", NOT_FREE.sub(" ", plain))
+    return Clause(
+        words=content_words(text) | more_words,
+        denies=None if QUESTION.search(text) else DENIAL.search(FREE.sub(" ", costless)) is not None,
+        says_only=ONLY.search(text) is not None and not CONDITION.match(text),
+        limits=LIMITED.search(text) is not None,
+        says_free=FREE.search(costless) is not None,
+        says_not_free=not_free,
+        says_paid=PAID.search(FREE.sub(" ", costless)) is not None,
+        has_verb=HAS_VERB.search(text) is not None,
+        is_until=UNTIL.match(text) is not None,
+        is_exception=EXCEPTION.match(text) is not None,
+    )

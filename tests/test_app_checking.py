@@ -1,0 +1,156 @@
+"""Answers on their way to the reader: what is passed on, when, and what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desks import small_desk, write_pages
+
+from app.answering import QUOTED
+from app.calibration import Wording
+from app.checking import Checked
+from app.errors import DeskError
+
+PASSAGES = [
+    "Gift cards\nGift cards cannot be returned. They last 5 years.",
+    "Returns\nYou can return an item within 30 days of delivery. The label costs EUR 3.50.",
+]
+REFUSAL = "I could not find an answer to this in our help pages. Please contact our customer service team."
+
+
+def pieces(text: str, size: int = 5) -> Iterator[str]:
+    """A text as a model gives it out."""
+    return (text[i : i + size] for i in range(0, len(text), size))
+
+
+def checked(text: str, wording: Wording = "checked", question: str = "Can I return a gift card?") -> Checked:
+    return Checked(pieces(text), question=question, passages=PASSAGES, refusal=REFUSAL, wording=wording)
+
+
+def test_what_the_passages_support_passes_unchanged() -> None:
+    answer = checked("You can return an item within 30 days of delivery. The label costs EUR 3.50.")
+    assert (
+        "".join(answer) == answer.text == "You can return an item within 30 days of delivery. The label costs EUR 3.50."
+    )
+    assert (answer.is_changed, answer.is_quotation, answer.is_refusal) == (False, False, False)
+    assert answer.score == 1.0
+
+
+def test_a_sentence_is_held_back_until_it_is_complete() -> None:
+    given: list[str] = []
+
+    def slowly() -> Iterator[str]:
+        for piece in ("You can return an item ", "within 30 days of delivery. ", "The label ", "costs EUR 3.50."):
+            yield piece
+            given.append(piece)
+
+    answer = Checked(slowly(), question="?", passages=PASSAGES, refusal=REFUSAL, wording="checked")
+    shown = iter(answer)
+    assert next(shown) == "You can return an item within 30 days of delivery."
+    assert len(given) == 2, "shown as soon as the next sentence begins"
+    assert next(shown) == " The label costs EUR 3.50."
+
+
+def test_a_contradiction_is_replaced_by_a_quotation() -> None:
+    answer = checked("Yes, gift cards can be returned.")
+    assert "".join(answer) == answer.text == "Gift cards cannot be returned."
+    assert answer.is_changed
+    assert answer.is_quotation
+    assert answer.score is not None
+    assert answer.score <= 0.5
+
+
+def test_politeness_alone_is_no_answer() -> None:
+    assert "".join(checked("I am happy to help you!")) == REFUSAL
+    answer = checked("I am happy to help you! The label costs EUR 3.50. Thank you.")
+    assert "".join(answer) == "I am happy to help you! The label costs EUR 3.50. Thank you."
+
+
+def test_the_same_quotation_is_given_once() -> None:
+    answer = checked("Gift cards can be returned. Yes, you can return gift cards.")
+    assert "".join(answer) == "Gift cards cannot be returned."
+
+
+def test_an_answer_of_which_nothing_is_left_is_the_refusal() -> None:
+    answer = checked("The moon is made of green cheese.", question="What is the moon made of?")
+    assert "".join(answer) == answer.text == REFUSAL
+    assert answer.is_refusal
+    assert answer.is_changed
+    assert not answer.is_quotation
+
+
+@pytest.mark.parametrize("said", [REFUSAL, REFUSAL[:-20], REFUSAL + " Bye."])
+def test_a_model_may_say_that_it_does_not_know(said: str) -> None:
+    answer = checked(said)
+    assert list(answer)
+    assert answer.is_refusal
+    assert answer.text == REFUSAL
+    assert answer.score is None
+
+
+@pytest.mark.parametrize("wording", ["free", "quote"])
+def test_other_wordings_pass_as_they_come(wording: Wording) -> None:
+    answer = checked("Yes, gift cards can be returned.\n- A line", wording)
+    assert list(answer) == list(pieces("Yes, gift cards can be returned.\n- A line"))
+    assert answer.text == "Yes, gift cards can be returned.\n- A line"
+    assert answer.is_quotation == (wording == "quote")
+    assert answer.score == (1.0 if wording == "quote" else None)
+
+
+def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> None:
+    """The tiny model knows nothing; what it may choose from are whole sentences, or the refusal."""
+    with small_desk(tmp_path / "data", wording="quote", answer_tokens=200) as desk:
+        desk.ingest([write_pages(tmp_path)])
+        stream = desk.ask("Can gift cards be returned?")
+        said = "".join(stream)
+        answer = stream.answer
+        assert said.strip() == answer.answer
+        pages = " ".join(citation.quote for citation in answer.citations)
+        assert "Gift cards cannot be returned." in answer.answer
+        for sentence in answer.answer.removesuffix(".").split(". "):
+            assert sentence in pages
+        assert answer.quoted
+        assert answer.notice == QUOTED
+        assert desk.turns(answer.conversation_id)[-1].answer == answer
+
+
+def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
+    """The tiny model's noise is supported by nothing: the reader sees the pages' words or the refusal."""
+    with small_desk(tmp_path / "data", wording="checked") as desk:
+        desk.ingest([write_pages(tmp_path)])
+        stream = desk.ask("Can gift cards be returned?")
+        said = "".join(stream)
+        answer = stream.answer
+        assert said == answer.answer
+        assert answer.refused or answer.quoted
+        assert answer.refused == (not answer.citations)
+        assert desk.turns(answer.conversation_id)[-1].answer == answer
+        past = desk.history.past(answer.conversation_id)[-1]
+        assert past.tokens is None, "the next turn must read what was shown, not what was said"
+
+
+def test_forgetting_a_document_takes_it_out_of_quotations(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "data", wording="quote", answer_tokens=200) as desk:
+        desk.ingest([write_pages(tmp_path)])
+        stream = desk.ask("Can gift cards be returned?")
+        assert "Gift cards" in "".join(stream)
+        desk.forget("gift-cards.md")
+        turn = desk.turns(stream.answer.conversation_id)[-1]
+        assert "Gift cards" not in turn.text
+
+
+def test_a_question_may_choose_its_policy(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "data", policy="balanced") as desk:
+        desk.ingest([write_pages(tmp_path)])
+        answers = {}
+        for policy in (None, "fast", "exact"):
+            stream = desk.ask("How long do returns take?", policy=policy)
+            list(stream)
+            answers[policy] = stream.answer
+        assert [answer.policy for answer in answers.values()] == ["balanced", "fast", "exact"]
+        assert [answer.exact for answer in answers.values()] == [False, False, True]
+        assert answers["exact"].usage.computed > answers[None].usage.computed > answers["fast"].usage.computed
+        with pytest.raises(DeskError, match="it must be fast, balanced or exact"):
+            desk.ask("How?", policy="slow")
