@@ -15,6 +15,7 @@ from app.prompting import PromptBuilder
 from app.schooling import Material, School, read_rows
 from app.settings import Settings
 from cache.adapter_training import AdapterTraining, Progress, Schedule
+from cache.adapters import keep_base, merge_adapter
 from cache.model import find_device, load_stock
 from cache.tokenizer import ModelTokenizer
 
@@ -31,7 +32,8 @@ def adapt(
     seed: int,
     report: Callable[[Progress], None],
 ) -> dict[str, Any]:
-    """Train an adapter into `folder`, from files of questions or, without any, from the desk's own passages.
+    """Train an adapter into `folder`, from files of questions or, without any, from the desk's own passages, on top of
+    the adapter in use.
 
     Raises DeskError if there is nothing to train on, ModelError if the model cannot be adapted.
     """
@@ -41,16 +43,22 @@ def adapt(
         settings.model, device=find_device(settings.device), converted=settings.models_folder
     )
     tokenizer = ModelTokenizer(hf_tokenizer)
+    below = settings.adapter_folder
+    if below is not None:
+        hf, _ = merge_adapter(hf, below)
     prompts = PromptBuilder(tokenizer.template, settings.system_text)
     school = School(prompts, tokenizer, settings.refusal_text, seed)
     material = gather(school, files, settings)
     lessons = school.lessons(material, refusals=bool(files))
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
     training = AdapterTraining(hf, lessons.lesson_at, lessons.held_out(HELD_OUT_LESSONS), schedule, folder)
+    if below is not None:
+        keep_base(folder, below)
     end = training.run(report)
     result = {
-        "adapter": str(folder),
+        "adapter": folder.name,
         "model": fingerprint,
+        "on_top_of": None if below is None else below.name,
         "documents": len(material),
         "files": [file.name for file in files],
         "steps": end.step,

@@ -1,4 +1,4 @@
-"""Documents in: load -> split -> index -> record -> warm modules.
+"""Documents in: load -> split -> index -> record -> choose neighbours -> warm modules.
 
 Each document is one transaction, so an interrupted run has whole documents only and the next run goes on where it
 stopped: unchanged files are recognised by their bytes, passages by their content, modules by their key. A file that
@@ -8,12 +8,13 @@ cannot be read is reported and the rest goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.library import Library
+from app.neighbours import choose_neighbours, chosen_for
 from app.prompting import PassageText, PromptBuilder
 from app.search import Search
 from app.stored import NewDocument, NewPassage, Replaced, StoredPassage, Vectors
@@ -30,7 +31,10 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage ("reading" or "encoding"), how much of it is done, and how much there is."""
 
 JOBS_IN_FLIGHT = 4
-"""Documents whose passages are queued for encoding at once: enough to fill the engine's passes."""
+"""Batches of passages queued for encoding at once: enough to fill the engine's passes."""
+
+OTHERS_AT_ONCE = 32
+"""Passages in a batch of those from elsewhere; otherwise a batch is a document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,8 @@ class FailedFile:
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
     """What a run did. documents, passages: in the desk now, of those that were asked for. unchanged, replaced:
-    documents. removed: passages that no longer exist. encoded, kept: modules.
+    documents. removed: passages that no longer exist. encoded, kept: modules, of these documents and of passages
+    elsewhere that had none (they got other neighbours, or a run was interrupted).
     """
 
     documents: int = 0
@@ -62,10 +67,19 @@ class Ingestion:
     """Brings files into the library, the index and the module store."""
 
     def __init__(
-        self, library: Library, search: Search, engine: Engine, prompts: PromptBuilder, passage_tokens: int
+        self,
+        library: Library,
+        search: Search,
+        engine: Engine,
+        prompts: PromptBuilder,
+        *,
+        passage_tokens: int,
+        neighbours: int,
     ) -> None:
+        """neighbours: how many each passage is encoded behind; none if the model cannot make use of them."""
         self.library, self.search, self.engine, self.prompts = library, search, engine, prompts
         self.passage_tokens = passage_tokens
+        self.neighbours = neighbours if engine.model.info.is_relocatable else 0
 
     def run(self, paths: Iterable[Path], progress: Progress = lambda stage, done, total: None) -> IngestReport:
         """Ingest files and folders. Raises DeskError or OSError when the data folder cannot be written; what was
@@ -87,9 +101,22 @@ class Ingestion:
             progress("reading", len(files), len(files))
         finally:
             self.search.publish()
+        self._choose_neighbours(self.neighbours)
         self._warm(known, report, progress)
         report.seconds = round(time.perf_counter() - started, 3)
         return report
+
+    def restore_neighbours(self) -> None:
+        """After a document was removed: other neighbours for the passages that had one of it, which are encoded again,
+        before this returns. Another number of neighbours in the settings waits for the next run. Raises as `run`.
+        """
+        if count := chosen_for(self.library):
+            self._choose_neighbours(count)
+            self._warm((), IngestReport(), lambda stage, done, total: None)
+
+    def _choose_neighbours(self, count: int) -> None:
+        if gone := choose_neighbours(self.library, self.search, count):
+            self.engine.forget(gone)
 
     def _take_in(self, path: Path, report: IngestReport) -> str:
         document = load(path)
@@ -140,9 +167,11 @@ class Ingestion:
         return len(self.engine.model.tokenizer.encode([Text(text=text)]))
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
-        """Encode what is not encoded yet, a few documents ahead of the engine."""
+        """Encode what is not encoded yet, of these documents and elsewhere, a few batches ahead of the engine."""
         running: dict[Future[int], int] = {}
-        total, done = report.passages, 0
+        inside = self.library.ids_of(documents)
+        others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
+        total, done = report.passages + len(others), 0
 
         def collect(*, everything: bool) -> None:
             nonlocal done
@@ -155,8 +184,7 @@ class Ingestion:
                     done += count
                     progress("encoding", done, total)
 
-        for name in documents:
-            passages = self.library.passages_of(name)
+        for passages in self._batches(documents, others):
             units = [self.engine.unit(self.prompts.module(passage_of(p))) for p in passages]
             keys = [self.engine.store.key(unit) for unit in units]
             changed = {p.id: key for p, key in zip(passages, keys, strict=True) if p.module_key != key}
@@ -167,6 +195,12 @@ class Ingestion:
         collect(everything=True)
         self.engine.store.flush()
 
+    def _batches(self, documents: Sequence[str], others: Sequence[int]) -> Iterator[list[StoredPassage]]:
+        for name in documents:
+            yield self.library.passages_of(name)
+        for first in range(0, len(others), OTHERS_AT_ONCE):
+            yield self.library.passages(others[first : first + OTHERS_AT_ONCE])
+
 
 def passage_of(passage: StoredPassage) -> PassageText:
     """A stored passage as the prompt needs it."""
@@ -175,4 +209,5 @@ def passage_of(passage: StoredPassage) -> PassageText:
         title=passage.title,
         heading_path=passage.heading_path,
         text=passage.text,
+        neighbours=tuple(passage_of(neighbour) for neighbour in passage.neighbours),
     )

@@ -10,6 +10,7 @@ Not covered: reading files, embedding, searching (`retrieval`); what was said ab
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -24,9 +25,11 @@ from app.passage_rows import (
     AnyRow,
     AnySelect,
     generation,
+    neighbours_of,
     next_generation,
     packed,
     replace_passages,
+    set_neighbours,
     where_in,
 )
 from app.stored import (
@@ -82,14 +85,36 @@ class Library:
         """These passages, in this order; numbers that are not there any more are left out."""
         with self._database.read() as session:
             rows = where_in(session, _passage_query(), tables.Passage.id, ids)
-            by_id = {row.id: _stored_passage(row) for row in rows}
+            by_id = {passage.id: passage for passage in _stored_passages(session, rows)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str) -> list[StoredPassage]:
         """The passages of one document, in its order."""
         query = _passage_query().where(tables.Document.path == path).order_by(tables.Passage.ordinal)
         with self._database.read() as session:
-            return [_stored_passage(row) for row in session.execute(query)]
+            return _stored_passages(session, session.execute(query))
+
+    def ids_of(self, paths: Collection[str]) -> frozenset[int]:
+        """The passages of these documents."""
+        query = select(tables.Passage.id).join(tables.Document)
+        with self._database.read() as session:
+            return frozenset(row.id for row in where_in(session, query, tables.Document.path, paths))
+
+    def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
+        """All passages, rising. only_alone: those without neighbours. only_unencoded: those without a module."""
+        query = select(tables.Passage.id).order_by(tables.Passage.id)
+        if only_alone:
+            query = query.where(tables.Passage.id.not_in(select(tables.PassageNeighbour.passage_id)))
+        if only_unencoded:
+            query = query.where(tables.Passage.module_key.is_(None))
+        with self._database.read() as session:
+            return list(session.scalars(query))
+
+    def module_keys(self) -> frozenset[str]:
+        """The modules that encode a passage as it is now."""
+        query = select(tables.Passage.module_key).where(tables.Passage.module_key.is_not(None))
+        with self._database.read() as session:
+            return frozenset(key for key in session.scalars(query) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
         """Passage numbers, each as often as it has vectors, and the vectors, one a row: what the vector index holds.
@@ -171,10 +196,11 @@ class Library:
             if row is None:
                 row = tables.Document(path=document.path)
                 session.add(row)
+            is_renamed = row.title not in (None, document.title)
             row.title, row.content_hash = document.title, document.content_hash
             row.loaded_at, row.num_passages = now, len(passages)
             session.flush()
-            return replace_passages(session, row.id, passages)
+            return replace_passages(session, row.id, passages, is_renamed=is_renamed)
 
     def remove(self, path: str) -> Replaced | None:
         """Delete a document and its passages; None if there is none of that path. Quotes in stored answers
@@ -192,6 +218,14 @@ class Library:
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
         """Note which module encodes a passage, by passage number. Numbers that are gone are ignored."""
         self._update_passages({"id": id_, "module_key": key} for id_, key in keys.items())
+
+    def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
+        """Record what passages are encoded behind, by passage number, the closest first, in place of what there was. A
+        passage whose neighbours are others then has no module; gives the modules that no passage has any more. Numbers
+        that are gone are ignored.
+        """
+        with self._database.write() as session:
+            return set_neighbours(session, chosen)
 
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
         """Put new embeddings in place of old ones, by passage number: another embedder. Numbers that are gone are
@@ -228,6 +262,15 @@ def _passage_query() -> AnySelect:
         passage.num_tokens,
         passage.module_key,
     ).join(tables.Document)
+
+
+def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
+    """With their neighbours: two queries more, however many passages these are."""
+    passages = [_stored_passage(row) for row in rows]
+    neighbours = neighbours_of(session, [passage.id for passage in passages])
+    wanted = {id_ for ids in neighbours.values() for id_ in ids}
+    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), tables.Passage.id, wanted)}
+    return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours.get(p.id, ()))) for p in passages]
 
 
 def _stored_passage(row: AnyRow) -> StoredPassage:

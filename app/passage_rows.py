@@ -1,4 +1,8 @@
-"""The rows of one document's passages, within a transaction of `library`: which stay, come and go.
+"""The rows of passages, within a transaction of `library`: which of a document stay, come and go, and which are
+neighbours of which.
+
+A passage's module key is that of a module encoded behind the neighbours recorded for it, or nothing: whatever changes
+the one takes the other away in the same transaction.
 
 Not covered: documents' own rows and everything that only reads (`library`).
 """
@@ -25,8 +29,14 @@ _GENERATION = "library_generation"
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
-def replace_passages(session: Session, document_id: int, passages: Sequence[NewPassage]) -> Replaced:
-    """Make these the passages of a document; rows of unchanged content are kept."""
+def replace_passages(
+    session: Session, document_id: int, passages: Sequence[NewPassage], *, is_renamed: bool = False
+) -> Replaced:
+    """Make these the passages of a document; rows of unchanged content are kept. Passages elsewhere that have one that
+    goes as neighbour lose all their neighbours, to be chosen anew.
+
+    is_renamed: the document has another title, which passages without headings are read under.
+    """
     query = select(tables.Passage.id, tables.Passage.content_hash, tables.Passage.module_key)
     query = query.where(tables.Passage.document_id == document_id).order_by(tables.Passage.ordinal.desc())
     old = session.execute(query).all()
@@ -41,6 +51,9 @@ def replace_passages(session: Session, document_id: int, passages: Sequence[NewP
             fresh[ordinal] = passage
     new = _insert(session, document_id, fresh)
     gone = {id_ for ids in unclaimed.values() for id_ in ids}
+    changed = gone | set(kept.values()) if is_renamed else gone
+    loose = {row.module_key for row in old if row.id in gone and row.module_key is not None}
+    loose |= drop_neighbours(session, dependants(session, changed) - gone)
     for some in _chunks(sorted(gone)):
         session.execute(delete(tables.Passage).where(tables.Passage.id.in_(some)))
     if kept:
@@ -48,16 +61,13 @@ def replace_passages(session: Session, document_id: int, passages: Sequence[NewP
             {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens} for ordinal, id_ in kept.items()
         ]
         session.execute(update(tables.Passage), moved)
-    loose = {row.module_key for row in old if row.id in gone and row.module_key is not None}
-    used = where_in(session, select(tables.Passage.module_key), tables.Passage.module_key, loose)
-    loose -= {row.module_key for row in used}
     by_ordinal = kept | new
     return Replaced(
         ids=tuple(by_ordinal[ordinal] for ordinal in range(len(passages))),
         kept=tuple(kept.values()),
         new=tuple(new.values()),
         removed=tuple(sorted(gone)),
-        removed_module_keys=tuple(sorted(loose)),
+        removed_module_keys=unused(session, loose),
         generation=next_generation(session) if new or gone else generation(session),
     )
 
@@ -88,6 +98,58 @@ def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassag
         return {}
     returning = insert(tables.Passage).returning(tables.Passage.id, sort_by_parameter_order=True)
     return dict(zip(passages, session.scalars(returning, rows), strict=True))
+
+
+def dependants(session: Session, ids: Collection[int]) -> set[int]:
+    """The passages that have one of these as neighbour."""
+    neighbour = tables.PassageNeighbour
+    return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
+
+
+def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """The neighbours recorded for these passages, the closest first. Those that have none are left out."""
+    neighbour = tables.PassageNeighbour
+    query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
+    found: dict[int, tuple[int, ...]] = {}
+    for row in where_in(session, query, neighbour.passage_id, ids):
+        found[row.passage_id] = (*found.get(row.passage_id, ()), row.neighbour_id)
+    return found
+
+
+def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
+    """Take neighbours and module from passages; gives the modules' keys."""
+    query = select(tables.Passage.module_key).where(tables.Passage.module_key.is_not(None))
+    keys = {row.module_key for row in where_in(session, query, tables.Passage.id, ids)}
+    for some in _chunks(sorted(ids)):
+        session.execute(delete(tables.PassageNeighbour).where(tables.PassageNeighbour.passage_id.in_(some)))
+        session.execute(update(tables.Passage).where(tables.Passage.id.in_(some)).values(module_key=None))
+    return keys
+
+
+def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
+    """Record neighbours, the closest first, in place of those there were; gives the modules that no passage has any
+    more. A passage whose neighbours stay keeps its module. Numbers that are gone are ignored.
+    """
+    named = {*chosen, *(id_ for ids in chosen.values() for id_ in ids)}
+    there = {row.id for row in where_in(session, select(tables.Passage.id), tables.Passage.id, named)}
+    wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
+    before = neighbours_of(session, wanted)
+    new = {id_: ids for id_, ids in wanted.items() if ids != before.get(id_, ())}
+    loose = drop_neighbours(session, new)
+    rows = [
+        {"passage_id": id_, "rank": rank, "neighbour_id": neighbour}
+        for id_, ids in new.items()
+        for rank, neighbour in enumerate(ids)
+    ]
+    if rows:
+        session.execute(insert(tables.PassageNeighbour), rows)
+    return unused(session, loose)
+
+
+def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
+    """Those of these module keys that no passage has."""
+    used = where_in(session, select(tables.Passage.module_key), tables.Passage.module_key, keys)
+    return tuple(sorted(set(keys) - {row.module_key for row in used}))
 
 
 def generation(session: Session) -> int:

@@ -3,8 +3,10 @@
 A conversation reads
     [system module][passage]...[question 1][answer 1][new passages]...[question 2] ...
 and only ever grows at its end, so that every earlier turn is an exact prefix of the next one. Each passage is a module
-of its own, encoded behind the system module. Within a turn the most relevant passage stands last, next to the question
-(measured: closest to full attention there). A passage that is in the conversation already is not inserted again.
+of its own, encoded behind the system module and, if it has neighbours, behind their texts (FusionRAG, SIGMOD 2026), the
+closest last, which are not part of the prompt. Within a turn the most relevant passage stands last, next to the
+question (measured: closest to full attention there). A passage that is in the conversation already is not inserted
+again.
 
 Texts of documents, customers and settings are literal: only the chat template's own strings are structure.
 """
@@ -22,12 +24,15 @@ SYSTEM = "system"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageText:
-    """A passage as the prompt needs it. name: stable while its document changes, unique in the knowledge base."""
+    """A passage as the prompt needs it. name: stable while its document changes, unique in the knowledge base.
+    neighbours: passages read before it while it is encoded, the closest first; their own neighbours play no part.
+    """
 
     name: str
     title: str
     heading_path: tuple[str, ...]
     text: str
+    neighbours: tuple[PassageText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ class PromptBuilder:
 
     def __init__(self, template: ChatTemplate, system_text: str) -> None:
         self.template = template
-        self._system = Module(
+        self.system = Module(
             name=SYSTEM,
             children=(
                 Text(text=template.open, structural=True),
@@ -58,12 +63,16 @@ class PromptBuilder:
         )
 
     def module(self, passage: PassageText) -> Module:
-        """A passage as a module behind the system module."""
-        return Module(name=passage.name, children=(Text(text=passage_text(passage)),), after=self._system)
+        """A passage as a module behind the system module and its neighbours."""
+        beside = tuple(
+            Module(name=other.name, children=(Text(text=passage_text(other)),))
+            for other in reversed(passage.neighbours)
+        )
+        return Module(name=passage.name, children=(Text(text=passage_text(passage)),), after=self.system, beside=beside)
 
     def prompt(self, turns: Sequence[PromptTurn]) -> list[Module | Text]:
         """The conversation up to its last question, which is to be answered."""
-        parts: list[Module | Text] = [self._system]
+        parts: list[Module | Text] = [self.system]
         inserted: set[str] = set()
         for turn in turns:
             new = [passage for passage in turn.passages if passage.name not in inserted]

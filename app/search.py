@@ -54,6 +54,20 @@ class Search:
         rows = np.array(ids)
         return [vectors[rows == number] for number in numbered]
 
+    def nearest(self, ids: Sequence[int], count: int) -> dict[int, list[int]]:
+        """For each of these passages the `count` others that are closest to the whole of it (cosine), closest first.
+        What was applied is there, published or not.
+        """
+        numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
+        with self._lock:
+            index = self._index
+        found: dict[int, list[int]] = {}
+        for id_, vector in zip(numbers.tolist(), vectors, strict=True):
+            if id_ not in found:  # the first of a passage's vectors is that of the whole
+                hits = index.search(vector, count + 1)
+                found[id_] = [hit.id for hit in hits if hit.id != id_][:count]
+        return found
+
     def apply(self, replaced: Replaced) -> None:
         """Follow a change of the library. Questions see it, and the file has it, with `publish`."""
         ids, vectors = self._library.vectors(self.embedder.dimension, replaced.new)

@@ -57,7 +57,9 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPassage:
-    """A passage as stored, with its document's path and title. id: its number in the vector index."""
+    """A passage as stored, with its document's path and title. id: its number in the vector index. neighbours: passages
+    read before it while it is encoded, the closest first, without their own.
+    """
 
     id: int
     document: str
@@ -68,6 +70,7 @@ class StoredPassage:
     content_hash: str
     num_tokens: int
     module_key: str | None
+    neighbours: tuple[StoredPassage, ...] = ()
 
     @property
     def label(self) -> str:
@@ -90,7 +93,8 @@ class ModuleLabel:
 class Replaced:
     """What a change did, by passage number. ids: all passages of the document now, in its order.
 
-    removed_module_keys: modules that no passage has any more. generation: of the library, after the change.
+    removed_module_keys: modules that no passage has any more, those of passages that lost a neighbour included.
+    generation: of the library, after the change.
     """
 
     ids: tuple[int, ...]

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -210,7 +210,8 @@ class AdapterTraining:
             return
         with safe_open(self._checkpoint_file, framework="pt") as file:
             metadata = file.metadata()
-        if json.loads(metadata["schedule"]) != asdict(self.schedule):
+        before = Schedule(**json.loads(metadata["schedule"]))
+        if replace(before, steps=self.schedule.steps) != self.schedule:  # longer or shorter is the same training
             raise ModelError(f"{self.folder} holds a training with another schedule: finish it, or use another folder")
         tensors = load_file(self._checkpoint_file)
         self.state = State(**json.loads(metadata["state"]))

@@ -1,11 +1,12 @@
 """LoRA adapters (through peft): keeping one, and merging it into a model when it is loaded.
 
-An adapter is an ordinary peft folder: `adapter_config.json` and `adapter_model.safetensors`. Merged at load it costs
-nothing at run time.
+An adapter is an ordinary peft folder: `adapter_config.json` and `adapter_model.safetensors`. One that was trained on
+top of another has a copy of that in its folder `base`. Merged at load, adapters cost nothing at run time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from cache.errors import ModelError
 from cache.keys import file_digest
 
-WEIGHTS = "adapter_model.safetensors"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BASE = "base"
 
 
 def save_adapter(model: Any, folder: Path) -> None:
@@ -27,20 +29,39 @@ def save_adapter(model: Any, folder: Path) -> None:
     model.save_pretrained(temporary)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(temporary / WEIGHTS).items()}
     save_file(weights, temporary / WEIGHTS, {"format": "pt"})
-    for name in ("adapter_config.json", WEIGHTS):
+    config = json.loads((temporary / CONFIG).read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = None  # a path of the machine that trained it
+    (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name in (CONFIG, WEIGHTS):
         os.replace(temporary / name, folder / name)
     shutil.rmtree(temporary, ignore_errors=True)
 
 
+def keep_base(folder: Path, base: Path) -> None:
+    """Note that the adapter in a folder is for a model into which another one is merged."""
+    shutil.rmtree(folder / BASE, ignore_errors=True)
+    (folder / BASE).mkdir(parents=True)
+    for name in (CONFIG, WEIGHTS):
+        shutil.copyfile(base / name, folder / BASE / name)
+    if (base / BASE).is_dir():
+        keep_base(folder / BASE, base / BASE)
+
+
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """A model with an adapter merged into its weights, and the adapter's fingerprint. Raises ModelError."""
+    """A model with an adapter merged into its weights, behind the one it was trained on top of, and the fingerprint of
+    both. Raises ModelError.
+    """
     from peft import PeftModel  # takes a second to import, and most desks have no adapter
 
     if not (folder / WEIGHTS).is_file():
-        raise ModelError(f"there is no adapter in {str(folder)!r}: it needs adapter_config.json and {WEIGHTS}")
+        raise ModelError(f"there is no adapter in {str(folder)!r}: it needs {CONFIG} and {WEIGHTS}")
+    below = ""
+    if (folder / BASE).is_dir():
+        hf, below = merge_adapter(hf, folder / BASE)
     try:
         merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"adapter {str(folder)!r} does not fit the model ({reason})") from error
-    return merged, file_digest(folder / WEIGHTS)
+    own = file_digest(folder / WEIGHTS)
+    return merged, f"{below} {own}" if below else own

@@ -41,6 +41,7 @@ class Header:
     start: int
     num_tokens: int
     gaps: str = ""
+    lead: str = ""
 
 
 @dataclass(slots=True)

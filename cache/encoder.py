@@ -1,4 +1,5 @@
-"""Encoding of missing modules: each alone behind its conditioning prefix, as a sequence of the common passes.
+"""Encoding of missing modules: each alone behind its conditioning prefix, as a sequence of the common passes. A lead is
+computed in front of its unit, in rows that are given back when the unit's own are admitted.
 
 A module asked for by several requests at once is encoded once. The encoder decides what must be computed and admits
 the result to the store; it does not run passes itself.
@@ -53,9 +54,10 @@ class Encoder:
                 if found.resident is None:  # the ancestor first
                     return
                 prefixes.append(found.resident)
-            own = self.store.reserve(len(unit.tokens))
+            own = self.store.reserve(len(unit.lead) + len(unit.tokens))
             views = [View(resident.extent) for resident in prefixes]
-            sequence = Sequence(list(unit.tokens), unit.positions, own, views)
+            positions = [*unit.lead_positions, *unit.positions]
+            sequence = Sequence([*unit.lead, *unit.tokens], positions, own, views)
             self.running[key] = Encoding(unit, tenant, sequence, prefixes, reason)
             prefixes = []  # the encoding holds them now
         finally:
@@ -70,6 +72,8 @@ class Encoder:
         finished = [key for key, encoding in self.running.items() if not encoding.sequence.pending]
         for key in finished:
             encoding = self.running.pop(key)
-            self.store.release(self.store.put(encoding.unit, encoding.tenant, encoding.sequence.own))
+            unit, own = encoding.unit, encoding.sequence.own
+            self.store.allocator.free(own.part(0, len(unit.lead)))
+            self.store.release(self.store.put(unit, encoding.tenant, own.part(len(unit.lead), own.length)))
             self._release(encoding.prefixes)
         return len(finished)

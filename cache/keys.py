@@ -1,8 +1,8 @@
 """Content addresses of encoded modules.
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
-share it (tenant), what stood before the unit while it was encoded, its positions and its token ids. Equal keys
-mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256 bits.
+share it (tenant), what stood before the unit while it was encoded (prefix and lead), its positions and its token ids.
+Equal keys mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256 bits.
 """
 
 from __future__ import annotations
@@ -55,4 +55,5 @@ def unit_key(unit: Unit, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> st
     check_tenant(tenant)
     prefix = "" if unit.prefix is None else unit_key(unit.prefix, fingerprint=fingerprint, tenant=tenant)
     places = str(unit.start) if not unit.gaps else f"{unit.start} {unit.gaps}"
-    return digest("module", fingerprint, tenant, prefix, places, token_bytes(unit.tokens))
+    lead = (token_bytes(unit.lead),) if unit.lead else ()
+    return digest("module", fingerprint, tenant, prefix, places, token_bytes(unit.tokens), *lead)

@@ -1,13 +1,13 @@
 """A plan: which tokens of a prompt stand at which position ids, and which of them an encoded unit supplies.
 
-No tokenizer, no tensors. A plan is a list of spans in ascending position order; a span's tokens stand at consecutive
-position ids. A computed token sees every token of the spans before it and of its own span up to itself.
+No tokenizer, no tensors. A plan is a list of spans in the order in which they are read; a span's tokens stand at
+consecutive position ids. A computed token sees every token of the spans before it and of its own span up to itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 
@@ -18,6 +18,8 @@ class Unit:
     start: position id of the first token while the unit is encoded.
     gaps: (row, ids left out before it) wherever positions jump, in ascending rows.
     prefix: the unit that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
+    lead: tokens between prefix and unit while it is encoded, at the ids right before `start`, in the same causal pass;
+        their rows are not kept at all (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
     """
 
     name: str
@@ -25,10 +27,19 @@ class Unit:
     start: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     prefix: Unit | None = None
+    # Long, and next to always the same for the same tokens: a hash without it is as good and far cheaper.
+    lead: tuple[int, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if self.prefix is not None and not self.prefix.tokens:
             raise ValueError(f"unit {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
+        if len(self.lead) > self.start:
+            raise ValueError(f"unit {self.name!r}: {self.start} position ids before it, {len(self.lead)} in its lead")
+
+    @property
+    def lead_positions(self) -> range:
+        """Position ids of the lead while the unit is encoded."""
+        return range(self.start - len(self.lead), self.start)
 
     def position(self, row: int) -> int:
         """Position id of a row while the unit is encoded."""
@@ -89,7 +100,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Spans in ascending, non-overlapping position order. The last span is always computed."""
+    """Spans in the order in which they are read. Their ids ascend without overlapping, except that modules of a shared
+    group (see `arrangement`) have ids in common. The last span is always computed and has the highest ids.
+    """
 
     spans: tuple[Span, ...]
 
@@ -104,7 +117,7 @@ class Plan:
         return self.spans[-1].end
 
     def units(self) -> tuple[Unit, ...]:
-        """Different units of the plan in position order."""
+        """Different units of the plan in the order in which they are read."""
         return tuple(dict.fromkeys(span.unit for span in self.spans if span.unit is not None))
 
     @property
@@ -114,19 +127,23 @@ class Plan:
 
     @property
     def exact_spans(self) -> int:
-        """How many leading spans are exact: each unit's rows were encoded behind exactly the tokens, at exactly the
-        distances, that stand before them here.
+        """How many leading spans are exact: each unit's rows were encoded behind exactly the tokens (of prefix and
+        lead), at exactly the distances, that stand before them here.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
         for index, span in enumerate(self.spans):
             if span.unit is not None and not (previous is not None and span.continues(previous)):
-                units = list(span.unit.with_ancestors())
-                if sum(len(unit.tokens) for unit in units[:-1]) + span.row != len(before):
+                *ancestors, unit = span.unit.with_ancestors()
+                if any(ancestor.lead for ancestor in ancestors):  # seen by their rows, not by the unit's own
+                    return index
+                if sum(len(ancestor.tokens) for ancestor in ancestors) + len(unit.lead) + span.row != len(before):
                     return index
                 seen: list[tuple[int, int]] = []
-                for unit in units:
-                    seen += zip(unit.tokens, unit.positions, strict=True)
+                for ancestor in ancestors:
+                    seen += zip(ancestor.tokens, ancestor.positions, strict=True)
+                seen += zip(unit.lead, unit.lead_positions, strict=True)
+                seen += zip(unit.tokens, unit.positions, strict=True)
                 if [(token, position + span.offset) for token, position in seen[: len(before)]] != before:
                     return index
             before += zip(span.tokens, range(span.start, span.end), strict=True)

@@ -58,6 +58,8 @@ class Module:
     cached: False computes the own text in every request and never keeps it.
     after: the module that stands before this one while it is encoded (the conditioning prefix, whose rows are dropped
         afterwards). Not part of the written language: modules built by a program may have one.
+    beside: modules whose texts are read between `after` and this one while it is encoded, in this order, without being
+        part of the prompt. Not part of the written language either, and of arranged modules only.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Module:
     cached: bool = True
     file: File | None = None
     after: Module | None = None
+    beside: tuple[Module, ...] = ()
     line: int = field(default=0, compare=False)
 
 

@@ -259,6 +259,7 @@ class Store:
             start=unit.start,
             num_tokens=len(unit.tokens),
             gaps=gaps_of(unit),
+            lead=lead_of(unit),
         )
         resident = Resident(header, extent)
         assert header.key not in self.residents, header
@@ -315,7 +316,7 @@ class Store:
         prefix = "" if unit.prefix is None else self.key(unit.prefix, tenant)
         if (known.fingerprint, known.prefix) != (self.fingerprint, prefix):
             return "model or template changed"
-        if known.tokens != digest(token_bytes(unit.tokens)):
+        if (known.tokens, known.lead) != (digest(token_bytes(unit.tokens)), lead_of(unit)):
             return "document changed"
         return "placement" if (known.start, known.gaps) != (unit.start, gaps_of(unit)) else "never built"
 
@@ -330,6 +331,11 @@ class Store:
 def gaps_of(unit: Unit) -> str:
     """A unit's gaps as a header keeps them."""
     return " ".join(f"{row}+{jump}" for row, jump in unit.gaps)
+
+
+def lead_of(unit: Unit) -> str:
+    """A unit's lead as a header keeps it: a digest, empty for none."""
+    return digest(token_bytes(unit.lead)) if unit.lead else ""
 
 
 class Writer:

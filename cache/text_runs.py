@@ -7,6 +7,7 @@ structural pieces only, so that a document or a user who writes `<|im_end|>` get
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from cache.pml import Text
@@ -39,6 +40,26 @@ class WordTokenizer:
         """Ids in order of first appearance, from 1; 0 is the filler."""
         words = "".join(piece.text for piece in run).split()
         return [self._ids.setdefault(word, len(self._ids) + 1) for word in words]
+
+
+class RememberingTokenizer:
+    """A tokenizer that need not tokenise again what it was last asked for: a conversation's passages come back with
+    every turn, and what each was encoded behind with them. Safe to use from any thread.
+
+    runs: how many are remembered.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, runs: int) -> None:
+        self.filler, self.stub = tokenizer.filler, tokenizer.stub
+        self._encode = lru_cache(maxsize=runs)(lambda run: tuple(tokenizer.encode(run)))
+
+    def encode(self, run: Sequence[Text]) -> list[int]:
+        """As the tokenizer beneath."""
+        return list(self._encode(tuple(run)))
+
+    def clear(self) -> None:
+        """Remember nothing of what was asked so far."""
+        self._encode.cache_clear()
 
 
 def run_tokens(run: Sequence[Text], tokenizer: Tokenizer, limit: int | None = None) -> tuple[int, ...]:

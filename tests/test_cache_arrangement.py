@@ -1,4 +1,4 @@
-"""Contiguous placement: what stands where, and what a module may supply."""
+"""Placement of conversations: what stands where, and what a module may supply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ByteTokenizer
 
-from cache.arrangement import arrange, module_unit
+from cache.arrangement import Placement, arrange, module_unit
 from cache.errors import PromptError
 from cache.plan import Plan, Span
 from cache.pml import Module, Text
@@ -28,8 +28,26 @@ LETTER = Module(name="letter", children=(text("x"),))
 MODULES = {module.name: module for module in (SYSTEM, RETURNS, DETAIL, EMPTY, LETTER)}
 
 
-def plan_of(*parts: Module | Text, relocatable: bool = True, max_positions: int = 4096) -> Plan:
-    return arrange(parts, ByteTokenizer(), relocatable=relocatable, max_positions=max_positions)
+def plan_of(
+    *parts: Module | Text,
+    relocatable: bool = True,
+    max_positions: int = 4096,
+    placement: Placement = "contiguous",
+    slot: int = 20,
+) -> Plan:
+    return arrange(
+        parts,
+        ByteTokenizer(),
+        relocatable=relocatable,
+        max_positions=max_positions,
+        placement=placement,
+        slot=slot,
+    )
+
+
+def places(plan: Plan) -> list[tuple[int, int, str | None]]:
+    """Begin, end and name of every span."""
+    return [(span.start, span.end, span.unit and span.unit.name) for span in plan.spans]
 
 
 def test_parts_stand_one_after_another() -> None:
@@ -130,3 +148,123 @@ def test_an_empty_conditioning_prefix_is_no_prefix() -> None:
     """
     module = Module(name="a", children=(text("a"),), after=Module(name="system"))
     assert module_unit(module, ByteTokenizer()).prefix is None
+
+
+def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first() -> None:
+    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), RETURNS, text("And?"), placement="slotted")
+    assert places(plan) == [
+        (0, 8, "system"),
+        (8, 16, "returns"),
+        (28, 35, "detail"),
+        (35, 39, None),
+        (48, 56, "returns"),
+        (56, 60, None),
+    ]
+    assert plan.next_position == 60
+
+
+def test_a_module_longer_than_a_slot_takes_several_and_one_that_fills_its_slot_leaves_no_gap() -> None:
+    plan = plan_of(SYSTEM, RETURNS, DETAIL, RETURNS, text("?"), placement="slotted", slot=8)
+    assert places(plan)[1:4] == [(8, 16, "returns"), (16, 23, "detail"), (24, 32, "returns")]
+    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), placement="slotted", slot=7)
+    assert places(plan)[1:3] == [(8, 16, "returns"), (22, 29, "detail")]
+
+
+def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longest() -> None:
+    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), DETAIL, RETURNS, LETTER, text("And?"), placement="shared")
+    assert places(plan) == [
+        (0, 8, "system"),
+        (8, 16, "returns"),
+        (8, 15, "detail"),
+        (16, 20, None),
+        (20, 27, "detail"),
+        (20, 28, "returns"),
+        (20, 21, "letter"),
+        (28, 32, None),
+    ]
+    assert (plan.next_position, plan.num_tokens) == (32, 8 + 15 + 4 + 16 + 4)
+
+
+@pytest.mark.parametrize("placement", ["slotted", "shared"])
+def test_what_has_no_tokens_takes_no_place_and_ends_no_group(placement: Placement) -> None:
+    with_nothing = plan_of(EMPTY, SYSTEM, EMPTY, RETURNS, text(""), EMPTY, DETAIL, text("?"), placement=placement)
+    assert with_nothing == plan_of(SYSTEM, RETURNS, DETAIL, text("?"), placement=placement)
+
+
+def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:
+    plan = plan_of(SYSTEM, DETAIL, RETURNS, placement="shared")
+    assert (plan.spans[-1].start, plan.next_position) == (15, 16)
+    with pytest.raises(PromptError, match="must end in text"):
+        plan_of(SYSTEM, RETURNS, DETAIL, placement="shared")
+
+
+@pytest.mark.parametrize("placement", ["slotted", "shared"])
+def test_without_relocation_units_are_encoded_where_the_placement_puts_them(placement: Placement) -> None:
+    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), relocatable=False, placement=placement)
+    starts = {"slotted": [0, 8, 28], "shared": [0, 8, 8]}[placement]
+    assert [unit.start for unit in plan.units()] == starts
+    assert all(span.offset == 0 for span in plan.spans)
+
+
+@pytest.mark.parametrize(("placement", "needed"), [("slotted", 36), ("shared", 17)])
+def test_the_ids_a_placement_needs_must_be_there(placement: Placement, needed: int) -> None:
+    parts = (SYSTEM, RETURNS, DETAIL, text("?"))
+    assert plan_of(*parts, placement=placement, max_positions=needed).next_position == needed
+    with pytest.raises(PromptError, match=f"needs {needed} positions, the model has {needed - 1}"):
+        plan_of(*parts, placement=placement, max_positions=needed - 1)
+
+
+@given(
+    st.lists(st.sampled_from([*MODULES]) | st.text(max_size=5), min_size=1, max_size=8),
+    st.sampled_from(["slotted", "shared"]),
+    st.integers(1, 30),
+)
+def test_placements_change_where_and_nothing_else(parts: list[str], placement: Placement, slot: int) -> None:
+    """Any prompt that ends in text: same spans as contiguous, and only modules of a shared group have ids in common."""
+    nodes = [*(MODULES.get(part) or text(part) for part in parts), text("?")]
+    plan, contiguous = plan_of(*nodes, placement=placement, slot=slot), plan_of(*nodes)
+    tokens = [token for span in plan.spans for token in span.tokens]
+    assert tokens == [token for span in contiguous.spans for token in span.tokens]
+    supplied = [(span.unit, span.tokens) for span in plan.spans if span.unit is not None]
+    assert supplied == [(span.unit, span.tokens) for span in contiguous.spans if span.unit is not None]
+    assert plan.next_position == max(span.end for span in plan.spans)
+    modules = [span for span in plan.spans if span.unit is not None]
+    for before, after in pairwise(plan.spans):
+        if after.unit is None or before.unit is None:
+            assert after.start >= before.end
+            assert after.unit is not None or after.start == max(s.end for s in plan.spans[: plan.spans.index(after)])
+        elif placement == "shared":
+            assert after.start == (before.end if before is modules[0] else before.start)
+        else:
+            assert before.end <= after.start < before.end + slot
+    if placement == "slotted" and modules:
+        assert all((span.start - modules[0].end) % slot == 0 for span in modules[1:])
+
+
+NEAR = Module(name="near", children=(text("Nearby. "),))
+FAR = Module(name="far", children=(text("Far away. "),), after=SYSTEM)
+BESIDE = Module(name="beside", children=(text("30 days."),), after=SYSTEM, beside=(FAR, EMPTY, NEAR))
+
+
+def test_what_is_read_beside_a_module_stands_between_its_prefix_and_itself() -> None:
+    unit = module_unit(BESIDE, ByteTokenizer())
+    assert bytes(unit.lead) == b"Far away. Nearby. "
+    assert unit.prefix == module_unit(SYSTEM, ByteTokenizer())
+    assert (unit.start, unit.tokens) == (8 + 18, tuple(b"30 days."))
+    assert list(unit.lead_positions) == list(range(8, 26))
+    plan = plan_of(SYSTEM, BESIDE, text("?"))
+    assert places(plan)[1] == (8, 16, "beside")
+    assert plan.num_tokens == 17, "a lead is no part of the prompt"
+
+
+@pytest.mark.parametrize(("room", "lead"), [(34, "Far away. Nearby. "), (33, "Nearby. "), (24, "Nearby. "), (23, "")])
+def test_of_what_is_read_beside_the_last_stay_that_fit(room: int, lead: str) -> None:
+    unit = module_unit(BESIDE, ByteTokenizer(), room=room)
+    assert bytes(unit.lead).decode() == lead
+    assert unit.start == 8 + len(lead)
+    assert plan_of(SYSTEM, BESIDE, text("?"), max_positions=room).units()[1] == unit
+
+
+def test_without_relocation_nothing_is_read_beside() -> None:
+    plan = plan_of(SYSTEM, BESIDE, text("?"), relocatable=False)
+    assert [(unit.start, unit.lead) for unit in plan.units()] == [(0, ()), (8, ())]

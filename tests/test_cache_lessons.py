@@ -12,7 +12,7 @@ import torch
 from tiny import oracle_logits, stock
 
 from cache.adapter_training import AdapterTraining, Progress, Schedule
-from cache.adapters import merge_adapter
+from cache.adapters import keep_base, merge_adapter
 from cache.errors import ModelError
 from cache.lessons import Branch, Lesson, pack
 from cache.plan import Plan, Span, Unit
@@ -114,7 +114,14 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -
 def test_another_schedule_does_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     training(tmp_path).run(lambda progress: None)
     with pytest.raises(ModelError, match="another schedule"):
-        training(tmp_path, replace(SCHEDULE, steps=7))
+        training(tmp_path, replace(SCHEDULE, seed=7))
+
+
+def test_a_training_may_be_made_longer(tmp_path: Path) -> None:
+    training(tmp_path).run(lambda progress: None)
+    longer = training(tmp_path, replace(SCHEDULE, steps=9))
+    assert longer.state.step == 6
+    assert longer.run(lambda progress: None).step == 9
 
 
 def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
@@ -135,6 +142,19 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
     assert fingerprint.startswith("sha256:")
     assert (trained - plain).abs().max() > 0.1
     assert (trained - logits).abs().max() < 0.1, "half precision on disk"
+
+
+def test_an_adapter_on_top_of_another_brings_it_along(tmp_path: Path) -> None:
+    for name, seed in (("first", 0), ("second", 1)):
+        training(tmp_path / name, replace(SCHEDULE, seed=seed)).run(lambda progress: None)
+    plain, fingerprint = merge_adapter(stock("llama"), tmp_path / "second")
+    expected, _ = merge_adapter(merge_adapter(stock("llama"), tmp_path / "first")[0], tmp_path / "second")
+    keep_base(tmp_path / "second", tmp_path / "first")
+    both, other = merge_adapter(stock("llama"), tmp_path / "second")
+    for name, weights in both.state_dict().items():
+        assert torch.equal(weights, expected.state_dict()[name]), name
+    assert other != fingerprint
+    assert any(not torch.equal(w, plain.state_dict()[name]) for name, w in both.state_dict().items())
 
 
 def test_what_is_no_adapter_is_refused_in_one_line(tmp_path: Path) -> None:

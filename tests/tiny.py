@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -105,6 +106,7 @@ CONFIGS: dict[str, Any] = {
         bos_token_id=298,
     ),
 }
+FOREVER = 1 << 40
 WINDOW = 24
 SHORT = {**COMMON, "max_position_embeddings": 400}
 UNPLACEABLE: dict[str, Any] = {
@@ -191,33 +193,40 @@ class OracleRows:
 def oracle_rows(plan: Plan) -> OracleRows:
     """Lay a plan out for one forward pass with a block mask.
 
-    Every unit stands there whole, behind a copy of its conditioning prefix, at the distances at which it was encoded,
-    seen by itself. Computed tokens see every prompt token with a smaller id, and nothing else of the units.
+    Every unit stands there whole, behind copies of its conditioning prefix and its lead, at the distances at which it
+    was encoded, seen by itself. The lead of a prefix is seen by that prefix only. Computed tokens see every prompt
+    token of the spans before theirs and of their own up to themselves, and nothing else of the units.
     """
     tokens: list[int] = []
     positions: list[int] = []
     unit_of_row: list[int | None] = []
-    in_prompt: list[bool] = []
+    seen_until: list[int] = []
+    order: list[int] = []  # in the prompt; -1: not part of it
+    begins = list(accumulate((len(span.tokens) for span in plan.spans), initial=0))
     for number, unit in enumerate(plan.units()):
-        spans = [span for span in plan.spans if span.unit == unit]
-        shown = {row for span in spans for row in range(span.row, span.row + len(span.tokens))}
+        spans = [(begin, span) for begin, span in zip(begins, plan.spans, strict=False) if span.unit == unit]
+        shown = {span.row + i: begin + i for begin, span in spans for i in range(len(span.tokens))}
         for part in unit.with_ancestors():
-            tokens.extend(part.tokens)
-            positions.extend(position + spans[0].offset for position in part.positions)
-            unit_of_row.extend([number] * len(part.tokens))
-            in_prompt.extend(part is unit and row in shown for row in range(len(part.tokens)))
-    for span in plan.spans:
+            end = len(tokens) + len(part.lead) + len(part.tokens)
+            tokens.extend((*part.lead, *part.tokens))
+            positions.extend(p + spans[0][1].offset for p in (*part.lead_positions, *part.positions))
+            seen_until.extend([end] * len(part.lead) + [FOREVER] * len(part.tokens))
+            order.extend([-1] * len(part.lead))
+            order.extend(shown.get(row, -1) if part is unit else -1 for row in range(len(part.tokens)))
+            unit_of_row.extend([number] * (end - len(unit_of_row)))
+    for begin, span in zip(begins, plan.spans, strict=False):
         if span.unit is None:
             tokens.extend(span.tokens)
             positions.extend(range(span.start, span.end))
             unit_of_row.extend([None] * len(span.tokens))
-            in_prompt.extend([True] * len(span.tokens))
+            seen_until.extend([FOREVER] * len(span.tokens))
+            order.extend(range(begin, begin + len(span.tokens)))
     size = len(tokens)
-    at = torch.tensor(positions)
+    at = torch.tensor(order)
     row = torch.arange(size)
     unit = torch.tensor([-1 if number is None else number for number in unit_of_row])
-    inside = (unit[:, None] == unit) & (row[:, None] >= row)
-    before = torch.tensor(in_prompt) & (at[:, None] >= at)
+    inside = (unit[:, None] == unit) & (row[:, None] >= row) & (row[:, None] < torch.tensor(seen_until))
+    before = (at >= 0) & (at[:, None] >= at)
     allowed = torch.where((unit == -1)[:, None], before, inside)
     return OracleRows(
         tokens, positions, allowed, positions.index(plan.next_position - 1, size - len(plan.spans[-1].tokens))

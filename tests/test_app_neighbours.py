@@ -1,0 +1,455 @@
+"""Neighbours at ingest: chosen, recorded, read while a passage is encoded, and taken back with the text they carry."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from desks import finish, small_desk
+from sqlalchemy import event
+from test_app_library import document, passage
+
+from app.database import open_database
+from app.errors import DeskError
+from app.ingestion import passage_of
+from app.library import Library
+from app.prompting import passage_text
+from app.service import Service
+from app.settings import load_settings
+from app.stored import StoredPassage, Vectors
+from cache.keys import PUBLIC_TENANT
+from cache.plan import Unit
+from retrieval.embedding import HashEmbedder
+
+PAGES = {
+    "returns": "Returns take thirty days from delivery of the parcel.",
+    "refunds": "Refunds for returns take five days from delivery of the goods to us.",
+    "exchanges": "Returns may be exchanged within thirty days for goods of another size.",
+    "gift-cards": "Gift cards cannot be refunded and last five years.",
+    "stores": "The store in Galway has a repair bench and sells gift cards.",
+    "shipping": "Standard delivery of a parcel costs 4.95 and takes three days.",
+}
+
+
+def write(folder: Path, pages: dict[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(f"# {name.title()}\n\n{text}\n")
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    write(tmp_path / "pages", PAGES)
+    return tmp_path / "pages"
+
+
+def stored(desk: Service) -> dict[str, StoredPassage]:
+    """The passages by page; every page has one."""
+    found = desk.library.passages(desk.library.all_ids())
+    return {Path(passage.document).stem: passage for passage in found}
+
+
+def neighbours(desk: Service) -> dict[str, list[str]]:
+    return {name: [Path(n.document).stem for n in passage.neighbours] for name, passage in stored(desk).items()}
+
+
+def dependants(desk: Service, name: str) -> set[str]:
+    return {page for page, near in neighbours(desk).items() if name in near}
+
+
+def units(desk: Service) -> dict[str, Unit]:
+    return {name: desk.engine.unit(desk.prompts.module(passage_of(p))) for name, p in stored(desk).items()}
+
+
+def naive_lead(desk: Service, name: str) -> bytes:
+    """What stands between system text and passage: the neighbours' texts, the closest last."""
+    near = stored(desk)[name].neighbours
+    return "".join(passage_text(passage_of(n)) for n in near[::-1]).encode()
+
+
+def keys(desk: Service) -> dict[str, str]:
+    return {name: passage.module_key or "" for name, passage in stored(desk).items()}
+
+
+def check(desk: Service) -> None:
+    """In every tier: the system text, each passage behind the neighbours recorded for it, and nothing else."""
+    expected = units(desk)
+    for name, unit in expected.items():
+        assert bytes(unit.lead) == naive_lead(desk, name)
+    assert keys(desk) == {name: desk.engine.store.key(unit) for name, unit in expected.items()}
+    system = desk.engine.store.key(desk.engine.unit(desk.prompts.system))
+    assert desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) == {*keys(desk).values(), system}
+
+
+def scores(desk: Service, name: str) -> dict[str, float]:
+    """Cosine of a page with every other, computed anew."""
+    embedder = HashEmbedder()
+
+    def vector(passage: StoredPassage) -> Vectors:
+        return embedder.embed_query(" > ".join(passage.heading_path) + "\n" + passage.text)
+
+    there = stored(desk)
+    own = vector(there[name])
+    return {other: float(own @ vector(passage)) for other, passage in there.items() if other != name}
+
+
+def are_nearest(desk: Service, name: str, near: list[str], count: int) -> bool:
+    """Whether these are the closest, closest first, ties in any order."""
+    close = scores(desk, name)
+    best = sorted(close.values(), reverse=True)[:count]
+    return len(set(near)) == len(near) == len(best) and np.allclose([close[n] for n in near], best, atol=1e-5)
+
+
+def test_off_by_default(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        assert desk.settings.neighbours == 0
+        desk.ingest([pages])
+        assert set(map(tuple, neighbours(desk).values())) == {()}
+        assert all(not unit.lead for unit in units(desk).values())
+        check(desk)
+
+
+def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=3) as desk:
+        report = desk.ingest([pages])
+        for name, near in neighbours(desk).items():
+            assert name not in near
+            assert are_nearest(desk, name, near, 3), name
+        check(desk)
+        again = desk.ingest([pages])
+    assert (report.encoded, report.kept) == (6, 0)
+    assert (again.encoded, again.kept) == (0, 6)
+
+
+def test_there_may_be_fewer_passages_than_neighbours_asked_for(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=10) as desk:
+        alone = desk.ingest([pages / "returns.md"])
+        assert neighbours(desk) == {"returns": []}
+        check(desk)
+        report = desk.ingest([pages])
+        assert {len(near) for near in neighbours(desk).values()} == {5}
+        check(desk)
+    assert (alone.encoded, report.encoded, report.kept) == (1, 6, 0)
+
+
+def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=3) as desk:
+        desk.ingest([pages])
+        answer = finish(desk, "How long do returns take?")
+        tokens = {desk.engine.store.key(unit): len(unit.tokens) for unit in units(desk).values() if unit.lead}
+    assert {module.source for module in answer.modules} == {"device"}
+    used = [module for module in answer.modules if module.document]
+    assert len(used) == 2
+    assert all(tokens[module.id] == module.tokens for module in used)
+    assert answer.usage.module == sum(module.tokens for module in answer.modules)
+    assert answer.usage.computed == answer.usage.prompt_tokens - answer.usage.module
+    with small_desk(tmp_path / "desk", neighbours=3) as desk:
+        after = finish(desk, "How long do returns take?")
+        assert {module.source for module in after.modules} == {"disk"}
+        assert after.answer == answer.answer
+        exact = finish(desk, "How long do returns take?", reuse="off")
+        assert exact.usage.prompt_tokens == answer.usage.prompt_tokens, "neighbours are no part of the prompt"
+
+
+def test_neighbours_stay_as_they_are_while_passages_come(tmp_path: Path, pages: Path) -> None:
+    closer = {"parcels": "Returns take thirty days from delivery of the parcel, always."}
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([pages])
+        before, old = neighbours(desk), keys(desk)
+        write(pages, closer)
+        report = desk.ingest([pages])
+        after = neighbours(desk)
+        assert after.pop("parcels")[0] == "returns"
+        assert after == before
+        assert {name: key for name, key in keys(desk).items() if name != "parcels"} == old
+        check(desk)
+    assert (report.encoded, report.kept) == (1, 6)
+
+
+@pytest.mark.parametrize("only_the_file", [True, False])
+def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(
+    tmp_path: Path, pages: Path, only_the_file: bool
+) -> None:
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([pages])
+        old, touched = keys(desk), dependants(desk, "gift-cards")
+        assert 0 < len(touched) < 5
+        write(pages, {"gift-cards": "Vouchers cannot be turned into money."})
+        report = desk.ingest([pages / "gift-cards.md" if only_the_file else pages])
+        new = keys(desk)
+        assert {name for name in new if new[name] != old[name]} == touched | {"gift-cards"}
+        for name in touched | {"gift-cards"}:
+            assert are_nearest(desk, name, neighbours(desk)[name], 2)
+        check(desk)
+        answer = finish(desk, "Can gift cards be refunded?")
+        assert {module.source for module in answer.modules} == {"device"}
+    assert report.encoded == 1 + len(touched)
+    assert report.kept == (0 if only_the_file else 5 - len(touched))
+    assert (report.replaced, report.removed) == (1, 1)
+
+
+def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(tmp_path: Path, pages: Path) -> None:
+    secret = passage_text_of("gift-cards")
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([pages])
+        finish(desk, "Can gift cards be refunded?")
+        old, touched = keys(desk), dependants(desk, "gift-cards")
+        assert touched
+        carried = {name for name, unit in units(desk).items() if secret in bytes(unit.lead + unit.tokens)}
+        assert carried == touched | {"gift-cards"}
+        desk.forget("gift-cards.md")
+        new = keys(desk)
+        assert {name for name in new if new[name] != old[name]} == touched
+        assert not any(secret in bytes(unit.lead + unit.tokens) for unit in units(desk).values())
+        gone = {old[name] for name in carried}
+        headers = [resident.header for resident in desk.engine.store.residents.values()]
+        assert desk.engine.store.disk is not None
+        headers += desk.engine.store.disk.headers()
+        assert not gone & {header.key for header in headers}
+        assert all({len(near) for near in neighbours(desk).values()} == {2} for _ in touched)
+        check(desk)
+        assert "gift-cards" not in {name for near in neighbours(desk).values() for name in near}
+        assert {module.source for module in finish(desk, "Can gift cards be refunded?").modules} == {"device"}
+    names = {path.stem.replace("-", ":", 1) for path in (tmp_path / "desk" / "modules").glob("*.safetensors")}
+    assert not gone & names
+    assert set(new.values()) <= names
+
+
+def passage_text_of(name: str) -> bytes:
+    return PAGES[name].encode()
+
+
+def test_forgetting_takes_what_changes_left_behind(tmp_path: Path, pages: Path) -> None:
+    """Modules of another system text are nobody's key any more; they hold the documents' texts all the same."""
+    with small_desk(tmp_path / "desk", neighbours=1) as desk:
+        desk.ingest([pages])
+        left = set(keys(desk).values())
+    with small_desk(tmp_path / "desk", neighbours=1, system_text="Say it in a few words.") as desk:
+        desk.ingest([pages])
+        assert left <= desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
+        desk.forget("stores.md")
+        check(desk)
+
+
+def test_a_desk_without_neighbours_forgets_without_encoding(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        old = keys(desk)
+        desk.forget("stores.md")
+        assert keys(desk) == {name: key for name, key in old.items() if name != "stores"}
+        check(desk)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_same_text_elsewhere_keeps_its_module(tmp_path: Path, pages: Path, count: int) -> None:
+    write(tmp_path / "copies", PAGES)
+    with small_desk(tmp_path / "desk", neighbours=count) as desk:
+        desk.ingest([pages])
+        report = desk.ingest([tmp_path / "copies"])
+        assert report.passages == 6
+        desk.forget(str(tmp_path / "copies" / "stores.md"))
+        check_all = desk.library.passages(desk.library.all_ids())
+        assert len(check_all) == 11
+        for one in check_all:
+            assert one.module_key is not None
+            assert desk.engine.call(lambda store, key=one.module_key: store.has(key))
+            assert all(n.document != str(tmp_path / "copies" / "stores.md") for n in one.neighbours)
+
+
+def test_another_setting_takes_effect_at_the_next_ingest_for_all(tmp_path: Path, pages: Path) -> None:
+    """0 -> 3 -> 0, and the ingest need not name the documents."""
+    seen: list[dict[str, str]] = []
+    for count, paths in ((0, [pages]), (3, [pages / "stores.md"]), (0, [pages / "stores.md"])):
+        with small_desk(tmp_path / "desk", neighbours=count) as desk:
+            if seen:
+                assert {module.source for module in finish(desk, "How long do returns take?").modules} == {"disk"}
+                assert keys(desk) == seen[-1], "not before"
+            report = desk.ingest(paths)
+            assert report.encoded == 6
+            assert {len(near) for near in neighbours(desk).values()} == {count}
+            check(desk)
+            seen.append(keys(desk))
+    assert seen[0] == seen[2]
+    assert not set(seen[0].values()) & set(seen[1].values())
+
+
+def test_more_or_fewer_choose_anew_and_the_same_choice_keeps_its_module(tmp_path: Path, pages: Path) -> None:
+    some = [pages / f"{name}.md" for name in ("returns", "refunds", "exchanges")]
+    for count, encoded in ((1, 3), (2, 3), (5, 0), (1, 3)):
+        with small_desk(tmp_path / "desk", neighbours=count) as desk:
+            assert desk.ingest(some).encoded == encoded
+            assert {len(near) for near in neighbours(desk).values()} == {min(count, 2)}
+            check(desk)
+
+
+def test_forgetting_does_not_apply_a_setting_that_waits_for_ingest(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.forget("gift-cards.md")
+        assert {len(near) for near in neighbours(desk).values()} == {2}
+        check(desk)
+
+
+@pytest.mark.parametrize("stage", ["reading", "encoding"])
+def test_an_interrupted_ingest_goes_on_where_it_stopped(tmp_path: Path, pages: Path, stage: str) -> None:
+    def interrupt(now: str, done: int, total: int) -> None:
+        if (now, done) == (stage, 2):
+            raise KeyboardInterrupt
+
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([pages])
+        write(pages, {"gift-cards": "Vouchers cannot be turned into money.", "stores": "All stores sell vouchers."})
+        with pytest.raises(KeyboardInterrupt):
+            desk.ingest([pages], interrupt)
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([pages / "shipping.md"] if stage == "encoding" else [pages])
+        assert {len(near) for near in neighbours(desk).values()} == {2}
+        check(desk)
+
+
+def test_models_without_relocation_ingest_and_answer_all_the_same(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=3, family="gpt2") as desk:
+        desk.ingest([pages])
+        assert set(map(tuple, neighbours(desk).values())) == {()}
+        assert finish(desk, "How long do returns take?").usage.prompt_tokens > 0
+        desk.forget("stores.md")
+        check(desk)
+
+
+@pytest.mark.parametrize("placement", ["slotted", "shared"])
+def test_the_setting_says_how_a_conversation_is_placed(tmp_path: Path, pages: Path, placement: str) -> None:
+    with small_desk(tmp_path / "desk", placement=placement, slot_tokens=300) as desk:
+        desk.ingest([pages])
+        answer = finish(desk, "How long do returns take?")
+        again = finish(desk, "And refunds?", conversation_id=answer.conversation_id)
+    system, first, second = answer.modules
+    assert first.position == system.tokens
+    assert second.position == system.tokens + (300 if placement == "slotted" else 0)
+    assert again.usage.session > 0
+
+
+@pytest.mark.parametrize(("key", "value"), [("neighbours", "11"), ("neighbours", "-1"), ("placement", "anywhere")])
+def test_settings_out_of_range_are_refused(key: str, value: str) -> None:
+    with pytest.raises(
+        DeskError, match=f"^{key} is .*: it must be (a whole number from 0 to 10|contiguous, slotted or)"
+    ):
+        load_settings({}, {f"WARMDESK_{key.upper()}": value})
+
+
+def rules(desk: Service, before: dict[str, list[str]], changed: set[str], count: int, asked: int) -> None:
+    """The rule, told naively: who keeps their neighbours, and who has the closest there are now."""
+    for name, near in neighbours(desk).items():
+        old = before.get(name, [])
+        keeps = count == asked and old and name not in changed and not changed & set(old)
+        if keeps:
+            assert near == old, name
+        else:
+            assert are_nearest(desk, name, near, count), name
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_history_of_ingesting_and_forgetting(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    words = ["return", "refund", "parcel", "card", "gift", "store", "days", "money", "voucher", "size", "repair"]
+    folder = tmp_path / "pages"
+    asked = 0
+    for _ in range(4):
+        count = rng.choice([0, 1, 2, 3, asked])
+        with small_desk(tmp_path / "desk", neighbours=count) as desk:
+            for _ in range(3):
+                before, old = neighbours(desk), keys(desk)
+                if before and rng.random() < 0.4:
+                    name = rng.choice(sorted(before))
+                    (folder / f"{name}.md").unlink()
+                    desk.forget(f"{name}.md")
+                    rules(desk, before, {name}, asked, asked)
+                else:
+                    changed = {f"page{i}" for i in rng.sample(range(9), rng.randint(1, 3))}
+                    write(folder, {name: f"{name} {' '.join(rng.choices(words, k=6))}" for name in changed})
+                    everything = rng.random() < 0.5
+                    report = desk.ingest([folder] if everything else [folder / f"{name}.md" for name in changed])
+                    rules(desk, before, changed, count, asked)
+                    asked = count
+                    new = keys(desk)
+                    assert report.encoded == len({key for name, key in new.items() if key != old.get(name)})
+                check(desk)
+
+
+# --- library and search ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'library.sqlite3'}")) as database:
+        yield Library(database)
+
+
+def test_a_document_with_another_title_is_another_neighbour(library: Library) -> None:
+    """A passage without headings is read under its document's title, which its content hash does not cover."""
+    library.replace(document("/a"), [passage("a")])
+    library.replace(document("/b"), [passage("b")])
+    library.set_neighbours({1: [2], 2: [1]})
+    library.set_module_keys({1: "key-a", 2: "key-b"})
+    again = library.replace(document("/b", "b2:2"), [passage("b", embedded=False)])
+    assert (again.kept, again.removed_module_keys) == ((2,), ())
+    renamed = library.replace(
+        type(document())(path="/b", title="Other", content_hash="b2:3"), [passage("b", embedded=False)]
+    )
+    assert (renamed.kept, renamed.removed_module_keys) == ((2,), ("key-a",))
+    one, two = library.passages([1, 2])
+    assert (one.module_key, one.neighbours) == (None, ())
+    assert (two.module_key, [n.id for n in two.neighbours]) == ("key-b", [1])
+
+
+def test_numbers_that_are_gone_are_ignored(library: Library) -> None:
+    library.replace(document("/a"), [passage("a"), passage("b")])
+    library.set_module_keys({1: "key-a"})
+    assert library.set_neighbours({1: [77, 2], 78: [1]}) == ("key-a",)
+    (one,) = library.passages([1])
+    assert [n.id for n in one.neighbours] == [2]
+    assert one.neighbours[0].neighbours == ()
+    assert library.set_neighbours({1: [2]}) == ()
+
+
+def test_a_module_that_another_passage_has_is_not_given_up(library: Library) -> None:
+    library.replace(document("/a"), [passage("a"), passage("b"), passage("c")])
+    library.set_module_keys({1: "same", 2: "same", 3: "c"})
+    assert library.set_neighbours({1: [3]}) == ()
+    assert library.set_neighbours({2: [3]}) == ("same",)
+    removed = library.replace(document("/a", "b2:2"), [passage(name, embedded=False) for name in "ab"])
+    assert removed.removed_module_keys == ("c",)
+    assert [(p.module_key, p.neighbours) for p in library.passages([1, 2])] == [(None, ()), (None, ())]
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_neighbours_are_read_with_few_queries(library: Library, count: int) -> None:
+    library.replace(document("/a"), [passage(f"p{number}") for number in range(count)])
+    library.set_neighbours({i + 1: [j + 1 for j in range(count) if j != i] for i in range(count)})
+    statements: list[str] = []
+    event.listen(
+        library._database.engine, "before_cursor_execute", lambda *given: statements.append(given[2])
+    )  # connection, cursor, statement, ...
+    found = library.passages(range(1, count + 1))
+    assert all(len(one.neighbours) == count - 1 for one in found)
+    assert len([statement for statement in statements if statement.startswith("SELECT")]) == 3
+
+
+def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path: Path) -> None:
+    """Long passages have several vectors: none is found twice, and none finds itself."""
+    long = " ".join([*["Parcels and parcels of parcels."] * 30, *["Cards for cards."] * 10])
+    write(tmp_path / "pages", {"long": long, "parcels": "Parcels of parcels.", "cards": "Cards for cards."})
+    with small_desk(tmp_path / "desk", passage_tokens=4000, neighbours=2, memory=64 << 20) as desk:
+        desk.ingest([tmp_path / "pages"])
+        ids, _ = desk.library.vectors(256)
+        assert len(ids) > len(set(ids.tolist())) == 3
+        assert neighbours(desk) == {
+            "long": ["parcels", "cards"],
+            "parcels": ["long", "cards"],
+            "cards": ["long", "parcels"],
+        }
+        assert desk.search.nearest([99], 2) == {}

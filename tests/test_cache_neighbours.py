@@ -1,0 +1,324 @@
+"""Units with a lead, and the three placements, against the oracle: one full forward pass with the same block mask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from recording import MEMORY, Recorder, answer, running
+from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
+from tiny import CONFIGS, LEARNED_POSITIONS, ByteTokenizer, build, make_unit, oracle_logits, oracle_rows, stock
+
+from cache.arrangement import Placement
+from cache.disk import DiskTier
+from cache.engine import Engine
+from cache.errors import PromptError
+from cache.keys import unit_key
+from cache.linking import with_computed
+from cache.plan import Plan, Span, Unit
+from cache.pml import Module, Text
+from cache.store import Store
+from cache.text_runs import RememberingTokenizer
+
+TOLERANCE = 1e-4
+PRESENT_KEY = "b2:59f0c1981b67ca658d9d408f120a187f9385e9dc1eb87374d56dae3ccc3df52e"
+FAR = 10 * TOLERANCE
+NEAR_TEXT = "Gift vouchers are another matter. "
+
+
+def with_lead(unit: Unit, lead: str = NEAR_TEXT) -> Unit:
+    """The unit behind its prefix and a lead."""
+    tokens = tuple(lead.encode())
+    return replace(unit, start=unit.start + len(tokens), lead=tokens)
+
+
+LED = with_lead(A)
+ALONE = with_lead(make_unit("alone", "Returns take 30 days from delivery."))
+BEHIND_LED = Unit(name="behind", tokens=tuple(b"See above."), start=LED.end, prefix=LED)
+
+
+def where_it_stands(family: str, plan: Plan) -> Plan:
+    """Models with learned positions encode a unit where it stands."""
+    if family not in LEARNED_POSITIONS:
+        return plan
+    spans = [
+        span if span.unit is None else replace(span, unit=replace(span.unit, start=span.start)) for span in plan.spans
+    ]
+    return Plan(spans=tuple(spans))
+
+
+@pytest.mark.parametrize("family", list(CONFIGS))
+def test_a_unit_with_a_lead_equals_one_forward_with_the_block_mask(family: str) -> None:
+    """With a prefix and without one, computed, then placed out of the arena."""
+    model = build(family)
+    recorder = Recorder(model)
+    plan = where_it_stands(family, plan_of("Good afternoon to you, dear reader. ", SYSTEM, LED, B, ALONE, QUESTION))
+    with running(model) as engine:
+        first, second = answer(engine, plan), answer(engine, plan)
+        engine.call(Store.check_integrity)
+    expected = oracle_logits(stock(family), plan)
+    for logits in (recorder.logits[0], recorder.logits[-1]):
+        assert (logits - expected).abs().max() < TOLERANCE
+    assert first.usage.prompt_tokens == first.usage.computed == plan.num_tokens
+    assert second.usage.module == sum(len(unit.tokens) for unit in (SYSTEM, LED, B, ALONE))
+    assert not second.exact
+
+
+def test_a_lead_changes_what_is_computed_and_is_not_kept() -> None:
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        for unit in (A, LED):
+            answer(engine, plan_of(SYSTEM, unit, QUESTION), reuse="on")
+        kept = {r.header.name: (r.extent.length, r.header.start) for r in engine.store.residents.values()}
+        assert engine.call(lambda store: len(store.residents)) == 3
+        used = engine.call(lambda store: store.allocator.capacity - store.allocator.free_slots)
+    assert (recorder.logits[0] - recorder.logits[-1]).abs().max() > FAR
+    assert kept["a"] == (len(A.tokens), LED.start)
+    question_rows = 2 * len(QUESTION.encode())
+    assert used == len(SYSTEM.tokens) + 2 * len(A.tokens) + question_rows, "rows of the lead were given back"
+
+
+@pytest.mark.parametrize("shift", [0, 1000])
+def test_a_unit_with_a_lead_may_stand_anywhere(shift: int) -> None:
+    model = build()
+    recorder = Recorder(model)
+    spans = [Span(start=shift, tokens=LED.tokens, unit=LED), Span(start=shift + len(LED.tokens), tokens=(1, 2, 3))]
+    plan = Plan(spans=tuple(spans))
+    with running(model) as engine:
+        answer(engine, plan)
+    assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_behind_a_unit_with_a_lead_only_its_own_rows_are_seen() -> None:
+    """A prefix's lead was read by the prefix, not by what stands behind it."""
+    model = build()
+    recorder = Recorder(model)
+    plan = plan_of(SYSTEM, LED, BEHIND_LED, QUESTION)
+    with running(model) as engine:
+        answer(engine, plan)
+        answer(engine, plan)
+    for logits in recorder.logits:
+        assert (logits - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_a_unit_with_a_lead_comes_back_from_disk_bit_equal(tmp_path: Path) -> None:
+    plan = plan_of(SYSTEM, LED, B, QUESTION)
+    logits = []
+    for source in ("computed", "disk"):
+        model = build()
+        recorder = Recorder(model)
+        with running(model, disk=DiskTier(tmp_path, 1 << 30)) as engine:
+            completion = answer(engine, plan)
+            logits.append(recorder.logits[-1])
+        assert {use.source for use in completion.modules} == {source}
+    assert torch.equal(*logits)
+    assert (logits[0] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_memory_for_few_units_evicts_those_with_leads_too_and_stays_right() -> None:
+    model = build()
+    recorder = Recorder(model)
+    units = [with_lead(make_unit(f"m{i}", f"Document {i} says {i * i}.", SYSTEM), f"Near {i}, {i}. ") for i in range(9)]
+    plans = [plan_of(SYSTEM, units[i], units[(i + 4) % 9], f"What of {i}?") for i in range(9)]
+    hf = stock()
+    with running(model, memory=150 * model.info.kv.bytes_per_token) as engine:
+        for plan in plans + plans[::-1]:
+            answer(engine, plan)
+        evictions = engine.call(lambda store: dict(store.evictions))
+    assert evictions["module"] > 0
+    for plan, logits in zip(plans + plans[::-1], recorder.logits, strict=True):
+        assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
+
+
+def test_encoding_ahead_of_use_reads_leads_and_says_when_they_are_too_long() -> None:
+    model = build()
+    with running(model) as engine:
+        assert engine.encode([SYSTEM, LED, A]).result(timeout=60) == 3
+        completion = answer(engine, plan_of(SYSTEM, LED, QUESTION))
+        assert {use.source for use in completion.modules} == {"device"}
+        long = with_lead(A, "x" * model.info.max_positions)
+        with pytest.raises(PromptError, match="ends beyond the model's"):
+            engine.encode([long])
+
+
+def test_a_lead_needs_ids_before_the_unit() -> None:
+    with pytest.raises(ValueError, match="2 position ids before it, 3 in its lead"):
+        Unit(name="u", tokens=(1,), start=2, lead=(7, 8, 9))
+    assert list(Unit(name="u", tokens=(1,), start=5, lead=(7, 8, 9)).lead_positions) == [2, 3, 4]
+
+
+def exact(*parts: Unit | str) -> bool:
+    return plan_of(*parts).is_exact
+
+
+def test_exact_only_where_prefix_and_lead_stand_before_it() -> None:
+    assert exact(SYSTEM, NEAR_TEXT, LED, QUESTION), "the lead's own tokens are in the prompt"
+    assert exact(SYSTEM, make_unit("near", NEAR_TEXT, SYSTEM), LED, QUESTION), "as a module"
+    assert not exact(SYSTEM, LED, QUESTION), "the lead is missing"
+    assert not exact(SYSTEM, NEAR_TEXT.upper(), LED, QUESTION)
+    assert not exact(SYSTEM, NEAR_TEXT, A, QUESTION), "encoded without what stands there"
+    assert not exact(NEAR_TEXT, LED, QUESTION), "the prefix is missing"
+    assert exact(NEAR_TEXT, ALONE, QUESTION)
+    assert not exact(SYSTEM, NEAR_TEXT, LED, BEHIND_LED, QUESTION), "it has not seen its prefix's lead"
+    behind_alone = Unit(name="behind", tokens=tuple(b"See above."), start=ALONE.end, prefix=ALONE)
+    assert not exact(bytes(ALONE.tokens).decode(), behind_alone, QUESTION), "its prefix has seen more"
+    gap = plan_of(SYSTEM, NEAR_TEXT, LED, QUESTION).spans
+    moved = (*gap[:2], *(replace(span, start=span.start + 1) for span in gap[2:]))
+    assert not Plan(spans=moved).is_exact
+
+
+def test_what_counts_as_exact_equals_full_attention() -> None:
+    model = build()
+    recorder = Recorder(model)
+    plan = plan_of(SYSTEM, NEAR_TEXT, LED, QUESTION)
+    with running(model) as engine:
+        assert answer(engine, plan).exact
+        answer(engine, plan, reuse="off")
+    assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
+
+
+def test_keys_cover_the_lead_and_are_as_before_without_one() -> None:
+    def key(unit: Unit) -> str:
+        return unit_key(unit, fingerprint="model")
+
+    other = with_lead(A, NEAR_TEXT.upper())
+    same_start = replace(A, start=LED.start)
+    behind = [replace(BEHIND_LED, prefix=prefix) for prefix in (LED, other)]
+    assert len({key(unit) for unit in (A, LED, other, same_start, *behind)}) == 6
+    tokens = (*NEAR_TEXT.encode(), *A.tokens)
+    assert key(LED) != key(replace(A, tokens=tokens)), "a lead is not the unit's own"
+    # written down before units had leads: what is on disk stays valid
+    assert key(Unit(name="a", tokens=(4, 5), start=3, prefix=Unit(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
+
+
+def test_a_miss_because_of_another_lead_is_told_as_a_changed_document(tmp_path: Path) -> None:
+    with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
+        answer(engine, plan_of(SYSTEM, LED, QUESTION))
+        (use,) = answer(engine, plan_of(SYSTEM, with_lead(A, NEAR_TEXT.upper()), QUESTION)).modules[1:]
+    assert (use.source, use.miss_reason) == ("computed", "document changed")
+
+
+# --- placements --------------------------------------------------------------------------------------------
+
+
+def text(value: str) -> Text:
+    return Text(text=value)
+
+
+SYSTEM_MODULE = Module(name="system", children=(text("You answer from the documents. "),))
+NEAR = Module(name="near", children=(text(NEAR_TEXT),))
+FIRST = Module(name="first", children=(text("Returns take 30 days."),), after=SYSTEM_MODULE, beside=(NEAR,))
+SECOND = Module(name="second", children=(text("Gift cards cannot be returned at all, sorry."),), after=SYSTEM_MODULE)
+THIRD = Module(name="third", children=(text("Shipping is 4.95."),), after=SYSTEM_MODULE)
+TURNS = (SYSTEM_MODULE, FIRST, SECOND, text("Can I return it?"), THIRD, FIRST, text("And then?"))
+
+
+@pytest.mark.parametrize("placement", ["contiguous", "slotted", "shared"])
+@pytest.mark.parametrize("family", list(CONFIGS))
+def test_every_placement_equals_one_forward_with_the_block_mask(family: str, placement: Placement) -> None:
+    model = build(family)
+    recorder = Recorder(model)
+    turns = [part for i, part in enumerate(TURNS) if i != 5]
+    with running(model) as engine:
+        plan = engine.arrange(turns, placement, 64)
+        answer(engine, plan)
+        second = answer(engine, plan)
+        off = answer(engine, plan, reuse="off")
+    hf = stock(family)
+    expected = oracle_logits(hf, plan)
+    assert (recorder.logits[0] - expected).abs().max() < TOLERANCE
+    assert (recorder.logits[1] - expected).abs().max() < TOLERANCE
+    assert (recorder.logits[-1] - oracle_logits(stock(family), plan.without_units())).abs().max() < TOLERANCE
+    assert {use.source for use in second.modules} == {"device"}
+    assert off.exact
+
+
+@pytest.mark.parametrize("placement", ["slotted", "shared"])
+def test_rows_computed_again_are_right_in_every_placement(placement: Placement) -> None:
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        plan = with_computed(engine.arrange(TURNS[:4], placement, 64), {1: {0, 3}, 2: {1, 2, 20}})
+        answer(engine, plan)
+    assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("placement", ["slotted", "shared"])
+def test_a_second_turn_goes_on_from_the_first_in_every_placement(placement: Placement) -> None:
+    model = build()
+    recorder = Recorder(model)
+    with running(model) as engine:
+        answer(engine, engine.arrange(TURNS[:4], placement, 64), session="s")
+        plan = engine.arrange([part for i, part in enumerate(TURNS) if i != 5], placement, 64)
+        engine.encode(plan.units()).result(timeout=60)
+        second = answer(engine, plan, session="s")
+    assert second.usage.session == len("Can I return it?")
+    assert second.usage.computed == len("And then?")
+    assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
+
+
+def test_an_engine_arranges_as_it_was_told() -> None:
+    slotted = Engine(build(), memory=MEMORY, placement="slotted", slot=50)
+    assert slotted.arrange(TURNS[:4]) == slotted.arrange(TURNS[:4], "slotted", 50)
+    at = len("You answer from the documents. ")
+    assert [span.start for span in slotted.arrange(TURNS[:4], slot=60).spans[:3]] == [0, at, at + 60]
+    assert [span.start for span in slotted.arrange(TURNS[:4]).spans[:3]] == [0, at, at + 50]
+    assert slotted.arrange(TURNS[:4], "contiguous") == Engine(build(), memory=MEMORY).arrange(TURNS[:4])
+    windowed = Engine(build("mistral-window"), memory=MEMORY, placement="shared")
+    assert windowed.arrange(TURNS[:4]) == windowed.arrange(TURNS[:4], "contiguous"), "it computes everything"
+
+
+def test_models_that_encode_a_module_where_it_stands_read_nothing_beside_it() -> None:
+    opt = Engine(build("opt"), memory=MEMORY)
+    assert opt.unit(FIRST).lead == ()
+    assert all(not unit.lead for unit in opt.arrange(TURNS[:4]).units())
+    llama = Engine(build(), memory=MEMORY)
+    unit = llama.unit(FIRST)
+    assert bytes(unit.lead).decode() == NEAR_TEXT
+    assert llama.arrange(TURNS[:4]).units()[1] == unit
+    assert unit.start == len("You answer from the documents. ") + len(NEAR_TEXT)
+
+
+def test_tokens_are_remembered_until_something_is_forgotten() -> None:
+    model = build()
+    asked: list[str] = []
+    encode = model.tokenizer.encode
+
+    def counting(run: list[Text]) -> list[int]:
+        asked.append("".join(piece.text for piece in run))
+        return encode(run)
+
+    model.tokenizer.encode = counting  # type: ignore[method-assign, assignment]
+    with running(model) as engine:
+        plans = [engine.arrange(TURNS[:4]) for _ in range(2)]
+        assert plans[0] == plans[1]
+        assert asked.count(NEAR_TEXT) == 1
+        engine.forget(frozenset())
+        engine.arrange(TURNS[:4])
+        assert asked.count(NEAR_TEXT) == 2
+
+
+def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
+    tokenizer = RememberingTokenizer(ByteTokenizer(), runs=2)
+    for value in ("a", "b", "c", "a", "a"):
+        given = tokenizer.encode([text(value)])
+        assert given == list(value.encode())
+        given.append(0)
+    assert tokenizer.encode([Text(text="<a>", structural=True)]) == [256]
+    assert tokenizer.encode([text("<a>")]) == list(b"<a>")
+
+
+def test_the_oracle_hides_a_lead_from_everybody_else() -> None:
+    """The oracle itself, by hand: who sees the rows of a lead."""
+    plan = plan_of(SYSTEM, LED, BEHIND_LED, "?")
+    rows = oracle_rows(plan)
+    lead = [
+        i for i in range(len(rows.tokens)) if tuple(rows.tokens[i : i + 5]) == LED.lead[:5]
+    ]  # of LED itself, and of its copy before BEHIND_LED
+    assert len(lead) == 2
+    for start in lead:
+        seen_by = rows.allowed[:, start].nonzero().flatten().tolist()
+        assert seen_by == list(range(start, start + len(LED.lead) + len(LED.tokens)))
