@@ -168,6 +168,7 @@ class Answering:
             self.settings.refusal_text,
             model.tokenizer,
             min(model.info.stop_tokens),
+            self.search.embed_sentences,
         )
 
     def valid(self, question: str) -> str:

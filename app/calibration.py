@@ -31,6 +31,9 @@ the right answer is at most so many nats per token less likely, and if so small 
 TRUSTED = 0.6
 """Share of answers that must hold the facts for a model to word its answers itself."""
 
+FALSE_REFUSALS = 0.15
+"""Share of questions with an answer that a model may refuse, at most."""
+
 Wording = Literal["free", "checked", "quote"]
 
 
@@ -49,8 +52,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """setup: of what it holds for (`setup_of`). measured: date. rows: full attention and the profiles. refusal_bias: what
-    is added to the logit with which a model begins to refuse, so that it refuses as often as it should.
+    """setup: of what it holds for (`setup_of`). measured: date. rows: full attention and the profiles. refusal_bias:
+    what is added to the logit with which a model begins to refuse, so that it refuses as often as it should.
     """
 
     setup: str
@@ -95,6 +98,16 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
         return False
     lost = full["contains_gold"] - row["contains_gold"]
     return bool(row["kl"] <= MOST_KL and row["gold_logp_delta"] >= LEAST_GOLD and lost <= MOST_LOST)
+
+
+def refusal_bias(margins: Sequence[float]) -> float:
+    """What must be added to the logit of the refusal so that of these questions, all with an answer, no more than
+    FALSE_REFUSALS are refused. margins: see `evals.quality.Outcome`.
+    """
+    if not margins:
+        return 0.0
+    highest = sorted(margins, reverse=True)[int(FALSE_REFUSALS * len(margins))]
+    return -round(max(0.0, highest), 2)
 
 
 def find_calibration(settings: Settings) -> Calibration | None:

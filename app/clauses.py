@@ -8,11 +8,12 @@ Not covered: irony, double negation beyond "not impossible", denial by an ordina
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 
-from app.statements import Fact, without
-from app.words import content_words
+from app.fact import Fact, without
+from app.words import all_words, content_words
 
 DENIAL = re.compile(
     r"\b(?:not|no|never|cannot|none|nor|neither|nobody|nothing|nowhere|without|unless|except|excluding|excluded|"
@@ -26,17 +27,20 @@ TWICE = re.compile(
     re.IGNORECASE,
 )
 HARMLESS = re.compile(
-    r"\b(?:not only|not just|no (?:more|later|less|fewer|sooner|longer) than|not (?:more|later|less) than|no matter|no doubt|"
-    r"no problem|no worries|or not|(?:do not|don['’]t) (?:worry|hesitate)|why not)\b",
+    r"\b(?:not only|not just|no (?:more|later|less|fewer|sooner|longer) than|not (?:more|later|less) than|no matter|"
+    r"no doubt|no problem|no worries|or not|(?:do not|don['’]t) (?:worry|hesitate)|why not)\b",
     re.IGNORECASE,
 )
 """What looks like a denial and is none."""
 COSTS = r"(?:(?:extra|additional|further|delivery|any)\s)?(?:costs?|charges?|fees?)\b"
+FREE_WORD = r"\bfree(?:ly)?\b(?:\sof\scharge\b)?(?!\sfrom\s[a-z])"
 FREE = re.compile(
-    rf"\bfree(?:ly)?\b(?!\sfrom\s[a-z])|\b(?:no|without)\s{COSTS}|\b(?:costs?|pay|charge[sd]?)\s(?:you\s)?nothing\b"
-    rf"|(?:\bnot|n['’]t)\s(?:be\s)?(?:cost|charged?|pay)\b",
+    rf"{FREE_WORD}|\b(?:no|without)\s{COSTS}|\b(?:costs?|pay|charge[sd]?)\s(?:you\s)?nothing\b"
+    rf"|\b(?:do|does|did|will|wo|would|is|are|be)(?:n['’]t|\snot)\s(?:be\s|have to\s|need to\s)?"
+    rf"(?:cost|charged?|pay)\b",
     re.IGNORECASE,
 )
+CALLED_FREE = re.compile(FREE_WORD, re.IGNORECASE)
 NOT_FREE = re.compile(r"(?:\bnot|n['’]t|\bnever|\bno longer)\s(?:\w+\s)?free\b", re.IGNORECASE)
 OTHERWISE_FREE = re.compile(r"\bfeel free\b|\w-free\b", re.IGNORECASE)
 PAID = re.compile(r"\b(?:costs?|charge[sd]?|fees?|pay)\b", re.IGNORECASE)
@@ -47,7 +51,8 @@ LIMITED = re.compile(
 
 BORDER = re.compile(
     r"(?P<hard>[;!?()–—。！？；，、]|[.:](?=\s|$)|\s-\s)"
-    r"|(?P<strong>\b(?:but|because|if|unless|although|though|while|when|until|which|where|whereas|except|without|instead)\b)"
+    r"|(?P<strong>\b(?:but|because|if|unless|although|though|while|when|until|which|where|whereas|except|without|instead|"
+    r"including|excluding)\b)"
     r"|(?P<weak>(?P<joint>,\s(?:and|so)\b)|,\s|\b(?:and|or|nor|so)\b)",
     re.IGNORECASE,
 )
@@ -59,24 +64,38 @@ HAS_VERB = re.compile(
     r"should|shall|do|does|did|has|have|had|ca|wo|let|closed)(?:n['’]t)?\b",
     re.IGNORECASE,
 )
+REACH = 60
+"""Characters behind a denial in which to look for what it denies."""
+FILLERS = frozenset(
+    all_words(
+        "a an the any be been being is are have has had to it its this that your my our yet always longer more "
+        "currently really very so much too extra further only just you i we they of in for"
+    )
+)
+ALLOWED = "~allowed"
+ALLOWING = frozenset(all_words("possible available allowed permitted offered accepted able can may valid eligible"))
 CONDITION = re.compile(r"\s*(?:if|when)\b", re.IGNORECASE)
 QUESTION = re.compile(r"\?\s*$")
 UNTIL = re.compile(r"\s*until\b", re.IGNORECASE)
 EXCEPTION = re.compile(r"\s*(?:except|without|unless|excluding)\b", re.IGNORECASE)
-VERDICT = re.compile(r"\s*(?:yes|no)\b[^;]{0,40};?\s*", re.IGNORECASE)
+VERDICT = re.compile(r"\s*(?:yes|no)(?:,[^;]{0,40})?;?\s*", re.IGNORECASE)
 CELL = re.compile(r";\s(?=[^;:]{1,80}:\s)")
 ROW = re.compile(r"[^;:]{1,80}(?::\s[^;]*)?;\s[^;:]{1,80}:\s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """A part of a sentence. words: what it is about, its facts included. denies: None where that cannot be told;
-    inherits: words of its list's
-    introduction if that denies; is_verdict: whether it is a
-    table's yes or no.
+    """A part of a sentence.
+
+    words: what it is about, its facts included. heard: every word, also of those that say little. denies: None where
+    that cannot be told. anchors: of heard words those that are denied. limits: whether it says "only" or something like
+    it. is_until: whether it begins with "until". is_exception: whether it begins with "without", "except" and the like.
+    inherits: words of its list's introduction if it denies with that. is_verdict: whether it is a table's yes or no.
     """
 
     words: frozenset[str]
+    heard: frozenset[str]
+    anchors: frozenset[str]
     denies: bool | None
     says_only: bool
     limits: bool
@@ -95,7 +114,7 @@ def clauses(text: str, facts: Sequence[Fact]) -> list[Clause]:
     if ROW.match(text):
         return cells(text, facts)
     blank = without(text, [fact for fact in facts if fact.kind != "name"])
-    return [clause(blank[start:end], keys(facts, start, end)) for start, end in spans(blank)]
+    return [clause(blank[start:end], keys(facts, start, end)) for start, end in spans(blank, text)]
 
 
 def keys(facts: Sequence[Fact], start: int, end: int) -> frozenset[str]:
@@ -109,12 +128,12 @@ def cells(text: str, facts: Sequence[Fact]) -> list[Clause]:
     blank = without(text, [fact for fact in facts if fact.kind != "name"])
     label: frozenset[str] = frozenset()
     found: list[Clause] = []
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         header = text.find(": ", start, end) + 1 or start
         common = content_words(blank[start:header]) | keys(facts, start, header)
         if not start:
             label = content_words(blank[start:end]) | keys(facts, start, end)
-        inside = spans(blank[header:end]) or [(0, end - header)]
+        inside = spans(blank[header:end], text[header:end]) or [(0, end - header)]
         for first, last in inside:
             words = label | common | keys(facts, header + first, header + last)
             part = clause(blank[header + first : header + last], words)
@@ -122,8 +141,11 @@ def cells(text: str, facts: Sequence[Fact]) -> list[Clause]:
     return found
 
 
-def spans(text: str) -> list[tuple[int, int]]:
-    """Where the clauses of a text begin and end. "And", "or" and commas end one only if a verb follows."""
+def spans(text: str, whole: str) -> list[tuple[int, int]]:
+    """Where the clauses of a text begin and end. "And", "or" and commas end one only if a verb follows.
+
+    text: without facts, so that none of their characters is taken for a border. whole: with them.
+    """
     borders = list(BORDER.finditer(text))
     starts = [0]
     for i, border in enumerate(borders):
@@ -132,25 +154,46 @@ def spans(text: str) -> list[tuple[int, int]]:
         end = borders[i + 1].start() if i + 1 < len(borders) else len(text)
         is_weak = border["weak"] is not None
         after_subordinate = border[0].startswith(",") and SUBORDINATE.match(text, starts[-1])
+        is_lead = (
+            is_weak
+            and not border["joint"]
+            and not HAS_VERB.search(text, starts[-1], border.start())
+            and not after_subordinate
+        )
         is_long = border["joint"] and LONG_TAIL.match(text, border.end(), end)
-        if not is_weak or after_subordinate or is_long or HAS_VERB.search(text, start, end):
+        if not is_weak or after_subordinate or is_long or (HAS_VERB.search(text, start, end) and not is_lead):
             starts.append(start)
     ends = [*starts[1:], len(text)]
-    return [(start, end) for start, end in zip(starts, ends, strict=True) if text[start:end].strip(" .,:;")]
+    return [(start, end) for start, end in zip(starts, ends, strict=True) if whole[start:end].strip(" .,:;")]
+
+
+def anchors(text: str) -> Iterator[str]:
+    """What the denials of a clause deny: of each the first word behind it that is not a mere filler."""
+    for match in DENIAL.finditer(text):
+        behind = (word for word in all_words(text[match.end() : match.end() + REACH]) if word not in FILLERS)
+        yield from (allowing(word) for word in islice(behind, 1))
+
+
+def allowing(word: str) -> str:
+    """One word for "possible", "allowed", "available" and the like."""
+    return ALLOWED if word in ALLOWING else word
 
 
 def clause(text: str, more_words: frozenset[str]) -> Clause:
     """One clause from its text. more_words: words that it is about as well."""
     plain = TWICE.sub(" ", HARMLESS.sub(" ", text))
-    not_free = NOT_FREE.search(plain) is not None
     costless = OTHERWISE_FREE.sub(" ", NOT_FREE.sub(" ", plain))
+    # "free of charge" does not speak of a charge, and "no charge" denies one
+    rest = CALLED_FREE.sub(" ", costless)
     return Clause(
         words=content_words(text) | more_words,
-        denies=None if QUESTION.search(text) else DENIAL.search(FREE.sub(" ", costless)) is not None,
+        heard=frozenset(allowing(word) for word in all_words(rest)) | more_words,
+        anchors=frozenset(anchors(rest)),
+        denies=None if QUESTION.search(text) else DENIAL.search(rest) is not None,
         says_only=ONLY.search(text) is not None and not CONDITION.match(text),
         limits=LIMITED.search(text) is not None,
         says_free=FREE.search(costless) is not None,
-        says_not_free=not_free,
+        says_not_free=NOT_FREE.search(plain) is not None,
         says_paid=PAID.search(FREE.sub(" ", costless)) is not None,
         has_verb=HAS_VERB.search(text) is not None,
         is_until=UNTIL.match(text) is not None,

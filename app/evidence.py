@@ -11,19 +11,24 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from app.clauses import ROW, Clause, clauses
-from app.statements import Fact, FactKind, facts
+from app.fact import Fact, FactKind
+from app.statements import facts
 from app.words import all_words, content_words
 from retrieval.sentences import sentences
 
 MARKER = re.compile(r"^\s*(?:[-*•]\s+|(\d{1,3})[.)]\s+)")
-ORDINARY = re.compile(r"\b[a-zß-öø-ÿ]\w+")
+LOWER_CASE = re.compile(r"\b[a-zß-öø-ÿ]\w+")
 LONGEST_HEADING = 90
 LISTS = re.compile(r"(?:what|which|who|where|when|items|products|goods|things|no|not)\b", re.IGNORECASE)
 """How a heading begins that its list completes: "What is not covered", but not "The email has not arrived"."""
 SUBORDINATOR = re.compile(r"\b(?:if|when|that|unless|until|because|while)\s*:?$", re.IGNORECASE)
 UNKNOWN = range(3)
+"""Stands for the units with a word that is in none: a paraphrase may have a word or two of its own."""
+ENOUGH_TO_REWORD = 4
+"""Words that a sentence and a unit must share, or half of the unit's, before one can be a rewording of the other."""
 NEAR, AROUND = 0.75, 0.45
 """What a word counts that stands in another clause of the unit, and around the unit."""
 
@@ -33,7 +38,6 @@ class Unit:
     """A sentence, list item or table row of a passage. around: words of headings, introduction and neighbours."""
 
     text: str
-    passage: int
     facts: tuple[Fact, ...]
     clauses: tuple[Clause, ...]
     words: frozenset[str]
@@ -63,29 +67,54 @@ class Unit:
                 total += AROUND * weights[word]
         return total
 
+    def held(self, words: Collection[str], weights: dict[str, float]) -> float:
+        """Share of words that stand in the unit or around it."""
+        total = sum(weights[word] for word in words)
+        return (
+            sum(weights[word] for word in words if word in self.words or word in self.around) / total if total else 0.0
+        )
+
+    def rewords(self, words: frozenset[str], weights: dict[str, float]) -> float:
+        """Share of words that stand in the unit itself; 0 if they are few and most of the unit says something else."""
+        same = words & self.words
+        if not same or (len(same) < ENOUGH_TO_REWORD and 2 * len(same) < len(self.words)):
+            return 0.0
+        return sum(weights[word] for word in same) / sum(weights[word] for word in words)
+
+    def only_in(self, clause: Clause) -> frozenset[str]:
+        """Words of one clause that stand in no other clause of the unit."""
+        return clause.words.difference(*(other.words for other in self.clauses if other is not clause))
+
 
 class Evidence:
-    """The units of some passages with an index of their words. Never changes once built."""
+    """The units of some passages with an index of their words. Never changes once built.
+
+    passage_of: for each unit the index of its passage. known: every word. texts: the unit of a text without its marker.
+    names: capitalised words; proper: those that never stand in lower case.
+    """
 
     def __init__(self, passages: Sequence[str]) -> None:
-        self.units = [unit for number, passage in enumerate(passages) for unit in units(passage, number)]
+        placed = [(unit, number) for number, passage in enumerate(passages) for unit in units(passage)]
+        self.units = [unit for unit, _ in placed]
+        self.passage_of = [number for _, number in placed]
+        self.known = {word for unit in self.units for word in unit.names | unit.words}
+        self.texts = {plain(unit.text): i for i, unit in reversed(list(enumerate(self.units)))}
         self.with_word: dict[str, list[int]] = defaultdict(list)
         self.of_kind: dict[FactKind, list[tuple[int, Fact]]] = defaultdict(list)
-        self.known = {word for unit in self.units for word in unit.names | unit.words}
-        self.names = {fact.value for unit in self.units for fact in unit.facts if fact.kind == "name" and fact.is_bound}
-        ordinary = {word for unit in self.units for word in ORDINARY.findall(unit.text)}
-        self.proper = {f.text for unit in self.units for f in unit.facts if f.kind == "name" and f.is_bound and f.text.lower() not in ordinary}
         for i, unit in enumerate(self.units):
             for word in unit.words:
                 self.with_word[word].append(i)
             for fact in unit.facts:
                 self.of_kind[fact.kind].append((i, fact))
-        self.texts = {plain(unit.text): i for i, unit in reversed(list(enumerate(self.units)))}
+        lower_case = {word for unit in self.units for word in LOWER_CASE.findall(unit.text)}
+        bound = [fact for _, fact in self.of_kind["name"] if fact.is_bound]
+        self.names = {fact.value for fact in bound}
+        self.proper = {fact.text for fact in bound if fact.text.lower() not in lower_case}
 
     def weights(self, words: Collection[str]) -> dict[str, float]:
-        """How much each word says: the rarer the more; a word in no passage counts like one in three."""
-        most = len(self.units)
-        return {word: math.log(2 + most / (1 + len(self.with_word.get(word, UNKNOWN)))) for word in words}
+        """How much each word says: the rarer the more."""
+        all_units = len(self.units)
+        return {word: math.log(2 + all_units / (1 + len(self.with_word.get(word, UNKNOWN)))) for word in words}
 
     def best(self, words: Collection[str], weights: dict[str, float], number: int = 8) -> list[int]:
         """Units that hold most of the words, best first."""
@@ -105,11 +134,19 @@ class Evidence:
         """Units that state another fact of the same kind, with that fact."""
         found = self.of_kind.get(fact.kind, ())
         return [
-            (i, other) for i, other in found if other.is_bound and other.unit == fact.unit and other.key != fact.key
+            (i, other)
+            for i, other in found
+            if other.is_bound and other.measures == fact.measures and other.key != fact.key
         ]
 
+    def beside(self, i: int, fact: Fact) -> frozenset[str]:
+        """The words beside a fact of a unit; in a table row those of its cell, its header and the row's first cell."""
+        unit = self.units[i]
+        cells = (part.words for part in unit.clauses if fact.key in part.words) if ROW.match(unit.text) else ()
+        return fact.beside.union(*cells)
+
     def _is_amount(self, fact: Fact, other: Fact, i: int) -> bool:
-        """Whether two numbers are equal of which one has no unit: nothing contradicts it, or a table's header names it."""
+        """Whether equal numbers may be the same though one has no unit: a table's header may name it."""
         if not fact.as_written or fact.as_written != other.as_written:
             return False
         return not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(self.units[i].words))
@@ -129,22 +166,24 @@ class _Place:
     lead: Unit | None = None
 
 
-def units(passage: str, number: int) -> list[Unit]:
+# the same passages come with every turn of a conversation
+@lru_cache(maxsize=256)
+def units(passage: str) -> tuple[Unit, ...]:
     """The units of a passage in their order, its heading path first."""
     place = _Place()
     found: list[Unit] = []
     for block in re.split(r"\n[ \t]*\n", passage.strip()):
         lines = block.splitlines()
         while len(lines) > 1 and is_heading(lines[0]):
-            heading = unit_of(lines.pop(0), number, is_heading=True)
+            heading = unit_of(lines.pop(0), is_heading=True)
             place.path, place.heading, place.lead = place.path or heading.text, heading, None
             found.append(heading)
         for text, is_item in pieces(lines):
-            unit = introduced(unit_of(text, number, is_item=is_item), place)
+            unit = introduced(unit_of(text, is_item=is_item), place)
             if not is_item:
                 place.lead = None if ROW.match(text) or text.rstrip()[-1] in ".!?。" else unit
             found.append(unit)
-    return [with_neighbours(found, i) for i in range(len(found))]
+    return tuple(with_neighbours(found, i) for i in range(len(found)))
 
 
 def is_heading(line: str) -> bool:
@@ -175,7 +214,7 @@ def item_sentences(line: str) -> list[str]:
     return [line[:start].strip() + " " + found[0], *found[1:]] if found else []
 
 
-def unit_of(text: str, passage: int, *, is_heading: bool = False, is_item: bool = False) -> Unit:
+def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> Unit:
     """A unit that knows nothing yet of what stands around it."""
     marker = MARKER.match(text)
     body = text[marker.end() :] if marker else text
@@ -184,7 +223,6 @@ def unit_of(text: str, passage: int, *, is_heading: bool = False, is_item: bool 
     parts = tuple(clauses(body, found))
     return Unit(
         text=text,
-        passage=passage,
         facts=(*found, *step),
         clauses=parts,
         words=frozenset(word for part in parts for word in part.words),
@@ -197,7 +235,7 @@ def unit_of(text: str, passage: int, *, is_heading: bool = False, is_item: bool 
 
 def introduced(unit: Unit, place: _Place) -> Unit:
     """The unit with the words of its headings; what its list's introduction denies, it denies as well."""
-    above = [unit_of(place.path, unit.passage), place.heading, place.lead if unit.is_item else None]
+    above = [unit_of(place.path), place.heading, place.lead if unit.is_item else None]
     around = frozenset(word for other in above if other for word in other.words | other.names)
     return replace(unit, around=around, clauses=under(unit, place))
 
@@ -213,8 +251,10 @@ def under(unit: Unit, place: _Place) -> tuple[Clause, ...]:
     else:
         return unit.clauses
     denies = True if is_sure else None
+    anchors = frozenset(word for part in above.clauses for word in part.anchors)
     return tuple(
-        replace(part, denies=denies, inherits=above.words) if part.denies is False else part for part in unit.clauses
+        replace(part, denies=denies, inherits=above.words, anchors=anchors) if part.denies is False else part
+        for part in unit.clauses
     )
 
 

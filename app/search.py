@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from retrieval.retriever import Retriever
 
 log = logging.getLogger(__name__)
 
+SENTENCES_KEPT = 20_000
+"""Vectors of sentences kept in memory, 30 MB of the bundled embedder's."""
 EMBEDDER = "embedder"
 """Fact that names the embedder of the stored embeddings."""
 
@@ -36,6 +39,7 @@ class Search:
         self.embedder = embedder
         self._library, self._path = library, path
         self._lock = threading.Lock()
+        self._sentences: dict[str, np.ndarray[Any, Any]] = {}
         self._use_this_embedder()
         self._index = self._open()
         self._retriever = self._new_retriever()
@@ -53,6 +57,20 @@ class Search:
         ids, vectors = embed_passages(self.embedder, numbered, count_words)
         rows = np.array(ids)
         return [vectors[rows == number] for number in numbered]
+
+    def embed_sentences(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of short texts `[texts, dimension]`, of length 1; those of the latest are kept, because the same
+        passages are asked about again.
+        """
+        found = {text: self._sentences.get(text) for text in texts}
+        unknown = [text for text, vector in found.items() if vector is None]
+        if unknown:
+            found.update(zip(unknown, self.embedder.embed_documents(unknown), strict=True))
+        with self._lock:
+            self._sentences.update((text, vector) for text, vector in found.items() if vector is not None)
+            while len(self._sentences) > SENTENCES_KEPT:
+                del self._sentences[next(iter(self._sentences))]
+        return np.array([found[text] for text in texts])
 
     def nearest(self, ids: Sequence[int], count: int) -> dict[int, list[int]]:
         """For each of these passages the `count` others that are closest to the whole of it (cosine), closest first.

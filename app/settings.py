@@ -193,15 +193,15 @@ class Settings:
     wording: str = setting(
         "auto",
         _choice("auto", "free", "checked", "quote"),
-        "free: the model's own words, as they come. checked: sentences that the passages do not support are replaced by "
-        "quotations. quote: only sentences of the passages. auto: what `warmdesk calibrate` found, checked if there is "
-        "nothing yet.",
+        "free: the model's own words, as they come. checked: sentences that the passages do not support are replaced "
+        "by quotations. quote: only sentences of the passages. auto: what `warmdesk calibrate` found, checked if there "
+        "is nothing yet.",
     )
     temperature: float = setting(
         0.0, _real_number(0, 5), "0 always takes the likeliest token; more makes answers vary."
     )
     repetition_penalty: float = setting(
-        1.15,
+        1.0,
         _real_number(1, 2),
         "More than 1 keeps small models from repeating themselves; 1 changes nothing.",
     )

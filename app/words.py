@@ -7,24 +7,29 @@ become pairs of characters. Not covered: meaning, word order, misspelling.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
 WORD = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’][^\W_{CJK}]+)*")
+IS_CJK = re.compile(f"[{CJK}]")
 CONTRACTED = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$")
 SUFFIX = re.compile(r"(?:ations?|ments?|ions?|able|ings?|ers?|ed|(?<=\w{4})ly|es|s|e|y)$")
 STEM = 6
 """Characters that a stem keeps, so that "cancellation" and "cancel" are the same word."""
 
 STOP = frozenset(
-    "a an the this that these those there here it its they them their theirs he she his her him you your yours yourself "
-    "i me my mine myself we us our ours ourselves who whom whose which what where when while how why and or but nor so "
-    "if then than as because although though until unless since once of to in on at by for from with without into onto "
-    "over under above below about between during through within up down out off again also too very just "
-    "only even still yet already ever more most less least much many any some each every all both other another such "
-    "same own be is am are was were been being do does did doing done have has had having can could will would shall "
-    "should may might must not no never none cannot get gets got getting go goes going please yes ok okay however "
-    "therefore per either neither except via let lets able available possible one once need needs simply directly "
-    "ca wo don doesn isn aren didn won couldn wouldn shouldn hasn haven wasn weren ll ve re".split()
+    WORD.findall(
+        "a an the this that these those there here it its they them their theirs he she his her him you your yours "
+        "yourself i me my mine myself we us our ours ourselves who whom whose which what where when while how why "
+        "and or but nor so if then than as because although though until unless since once of to in on at by for "
+        "from with without into onto over under above below about between during through within up down out off "
+        "again also too very just only even still yet already ever more most less least much many any some each "
+        "every all both other another such same own be is am are was were been being do does did doing done have "
+        "has had having can could will would shall should may might must not no never none cannot get gets got "
+        "getting go goes going please yes ok okay however therefore per either neither except via let lets able "
+        "available possible one once need needs simply directly ca wo don doesn isn aren didn won couldn wouldn "
+        "shouldn hasn haven wasn weren ll ve re"
+    )
 )
 
 SAME = {
@@ -61,12 +66,14 @@ SAME = {
         "accept": "accepts accepted",
         "open": "opens opened opening",
         "free": "gratis",
+        "go": "goes going gone went",
         "use": "used uses using usage",
     }.items()
     for form in forms.split()
 }
 
 
+@lru_cache(maxsize=2**14)
 def stem(word: str) -> str:
     """What a word shares with its other forms; case does not count."""
     word = CONTRACTED.sub("", word.lower()) or word.lower()
@@ -90,7 +97,7 @@ def all_words(text: str) -> list[str]:
     """Every word in its order, stemmed; numbers are words too."""
     found: list[str] = []
     for word in WORD.findall(text):
-        if "\u3040" <= word[0] and re.match(f"[{CJK}]", word):
+        if IS_CJK.match(word):
             found.extend(word[i : i + 2] for i in range(max(1, len(word) - 1)))
         else:
             found.append(stem(word))

@@ -75,8 +75,9 @@ class Parse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What an answer may consist of. stop: the token that ends it. most: choices in one answer. Never changes: all
-    about an answer in the making is read from its tokens.
+    """What an answer may consist of. stop: the token that ends it. most: choices in one answer. enough: log-weight of
+    saying no more, where another choice could be said; None: that of the choices that cannot be said any more. Never
+    changes: all about an answer in the making is read from its tokens.
 
     Raises ValueError for no choices, two with the same tokens, one that holds the stop token, and `most` below 1.
     """
@@ -85,6 +86,7 @@ class Choices:
     stop: int
     most: int = 2
     mass: Mass = "best"
+    enough: float | None = None
     _first: Node = field(init=False, repr=False, compare=False, default_factory=Node)
     _behind: Node = field(init=False, repr=False, compare=False, default_factory=Node)
     _alone: set[int] = field(init=False, repr=False, compare=False, default_factory=set)
@@ -152,8 +154,7 @@ class Choices:
                 if possible := child.below - barred:
                     yield token, self._drawn(state.said) + self._mass(possible)
         if (said := self._ended(parse)) is not None:
-            ending = self._first.below if self._is_last(said) else self._barred(said)
-            yield self.stop, self._drawn(said) + self._mass(ending)
+            yield self.stop, self._drawn(said) + self._ending(said)
 
     def _states(self, parse: Parse) -> Iterator[Parse]:
         """The reading itself and, if a choice ends here, the one that begins another."""
@@ -172,6 +173,12 @@ class Choices:
 
     def _is_last(self, said: tuple[int, ...]) -> bool:
         return len(said) == self.most or said[-1] in self._alone or self._first.below <= self._barred(said)
+
+    def _ending(self, said: tuple[int, ...]) -> float:
+        """Log-weight of saying no more."""
+        if self._is_last(said):
+            return self._mass(self._first.below)
+        return self._mass(self._barred(said)) if self.enough is None else self.enough
 
     def _drawn(self, said: tuple[int, ...]) -> float:
         """Log-weight of having drawn these choices one after another."""

@@ -6,14 +6,14 @@ import datetime
 from dataclasses import fields
 from pathlib import Path
 
-from app.calibration import FILE, Calibration, Measured, decide, setup_of, write_calibration
+from app.calibration import FILE, Calibration, Measured, decide, refusal_bias, setup_of, write_calibration
 from app.profiles import PROFILES
 from app.settings import Settings
 from evals.quality import FULL, Report, rows_of
 from evals.quality_run import open_bench, run_missing
 
 SAMPLES = Path(__file__).parent.parent / "data"
-POLICIES = (FULL, *(profile for profile in PROFILES if profile != "exact"))
+POLICIES = (FULL, *PROFILES)
 
 
 def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
@@ -25,6 +25,7 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
         outcomes = run_missing(bench, cases, POLICIES, None, report)
         rows = rows_of(POLICIES, cases, outcomes)
         profile, wording = decide(rows)
+        margins = [found[profile].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
         names = [field.name for field in fields(Measured)]
         found = Calibration(
             setup=setup_of(settings),
@@ -34,6 +35,7 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
             rows=tuple(Measured(**{name: row[name] for name in names}) for row in rows),
             profile=profile,
             wording=wording,
+            refusal_bias=refusal_bias([margin for margin in margins if margin is not None]),
         )
     write_calibration(settings.data_dir / FILE, found)
     return found

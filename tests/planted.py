@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,9 +23,13 @@ SEED = 20
 EACH = 50
 KINDS = ("number", "date or time", "name", "negation")
 
-MONTHS = "January February March April May June July August September October November December".split()
-WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-UNITS = "days weeks months hours minutes years".split()
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+UNITS = ("days", "weeks", "months", "hours", "minutes", "years")
+A_MONTH, A_WEEKDAY = f"(?:{'|'.join(MONTHS)})", f"(?:{'|'.join(WEEKDAYS)})"
 
 QUANTITY = re.compile(r"(?<![\w.,:+-])\d+(?:[.,]\d+)?(?![\w:]|-\w*\d|[.,]\d)")
 CLOCK = re.compile(r"\b\d{1,2}:\d{2}\b")
@@ -125,8 +129,20 @@ def without_marker(text: str) -> str:
 
 def contracted(text: str) -> str:
     """Short forms for long ones, or the other way round."""
-    pairs = (("cannot", "can't"), ("do not", "don't"), ("does not", "doesn't"), ("is not", "isn't"), ("are not", "aren't"))
-    pairs += (("we will", "we'll"), ("You will", "You'll"), ("it is", "it's"), ("has not", "hasn't"), ("will not", "won't"))
+    pairs = (
+        ("cannot", "can't"),
+        ("do not", "don't"),
+        ("does not", "doesn't"),
+        ("is not", "isn't"),
+        ("are not", "aren't"),
+    )
+    pairs += (
+        ("we will", "we'll"),
+        ("You will", "You'll"),
+        ("it is", "it's"),
+        ("has not", "hasn't"),
+        ("will not", "won't"),
+    )
     if any(short in text for _, short in pairs):
         for long, short in pairs:
             text = re.sub(rf"\b{short}\b", long, text)
@@ -138,7 +154,16 @@ def contracted(text: str) -> str:
 
 def other_person(text: str) -> str:
     """As a customer would repeat it."""
-    swaps = {"you": "I", "your": "my", "You": "I", "Your": "My", "yourself": "myself", "we": "you", "us": "you", "our": "your"}
+    swaps = {
+        "you": "I",
+        "your": "my",
+        "You": "I",
+        "Your": "My",
+        "yourself": "myself",
+        "we": "you",
+        "us": "you",
+        "our": "your",
+    }
     return re.sub(r"\b(?:[Yy]ou|[Yy]our|yourself|we|us|our)\b", lambda match: swaps[match[0]], text)
 
 
@@ -148,7 +173,9 @@ def row_as_sentence(text: str) -> str:
     if not cells:
         return text
     first, header, value = cells.groups()
-    return f"For {first[0].lower() + first[1:] if first.split()[0].istitle() else first}, the {header.lower()} is {value}."
+    return (
+        f"For {first[0].lower() + first[1:] if first.split()[0].istitle() else first}, the {header.lower()} is {value}."
+    )
 
 
 def with_lead(text: str) -> str:
@@ -167,7 +194,11 @@ def without_last_clause(text: str) -> str:
     """The sentence as far as its last comma, if what is left is long enough."""
     head, comma, tail = text.rpartition(", ")
     is_clause = re.match(r"(?:and|but|so|because|which|where|if|for|such) ", tail)
-    return head + "." if comma and is_clause and len(head.split()) >= 6 and not re.match(r"(?:If|When|After)\b", head) else text
+    return (
+        head + "."
+        if comma and is_clause and len(head.split()) >= 6 and not re.match(r"(?:If|When|After)\b", head)
+        else text
+    )
 
 
 def other_number(text: str) -> str:
@@ -192,8 +223,18 @@ def reworded(text: str, behind: str, choose: random.Random) -> str | None:
     changed = row_as_sentence(plain)
     if changed == plain and re.match(r"[^;:]+: [^;]+; [^;:]+: ", plain):
         return None
-    if changed == plain and behind and choose.random() < 0.25 and not behind.endswith((":", "?")) and plain.endswith("."):
-        return f"{plain[:-1]}, and {behind[0].lower()}{behind[1:]}" if re.match(r"(?:You|We|It|The|They) ", behind) else None
+    if (
+        changed == plain
+        and behind
+        and choose.random() < 0.25
+        and not behind.endswith((":", "?"))
+        and plain.endswith(".")
+    ):
+        return (
+            f"{plain[:-1]}, and {behind[0].lower()}{behind[1:]}"
+            if re.match(r"(?:You|We|It|The|They) ", behind)
+            else None
+        )
     for rule in choose.sample(RULES, 2):
         changed = rule(changed)
     return changed if changed != text else None
@@ -216,7 +257,7 @@ def replaced(text: str, match: re.Match[str], by: str) -> str:
 def wrong_number(text: str, choose: random.Random) -> str | None:
     """Another amount, or another unit for it."""
     marker = len(text) - len(without_marker(text))
-    found = [m for m in QUANTITY.finditer(text, marker) if not re.match(r" (?:%s)\b" % "|".join(MONTHS), text[m.end() :])]
+    found = [m for m in QUANTITY.finditer(text, marker) if not re.match(rf" {A_MONTH}\b", text[m.end() :])]
     if not found:
         return None
     match = choose.choice(found)
@@ -225,7 +266,9 @@ def wrong_number(text: str, choose: random.Random) -> str | None:
         other = choose.choice([u for u in UNITS if u != unit[1]])
         return text[: match.end()] + " " + other + text[match.end() + len(unit[0]) :]
     value = float(match[0].replace(",", "") if re.search(r",\d{3}", match[0]) else match[0].replace(",", "."))
-    change = choose.choice((lambda v: v + 1, lambda v: v * 2, lambda v: v + 5, lambda v: max(1, v - 1) if v != 1 else 3))
+    change = choose.choice(
+        (lambda v: v + 1, lambda v: v * 2, lambda v: v + 5, lambda v: max(1, v - 1) if v != 1 else 3)
+    )
     new = f"{change(value):.2f}" if "." in match[0] else f"{change(value):.0f}"
     return replaced(text, match, new)
 
@@ -233,9 +276,9 @@ def wrong_number(text: str, choose: random.Random) -> str | None:
 def wrong_time(text: str, choose: random.Random) -> str | None:
     """Another time of day, weekday, month or day of the month."""
     clocks = list(CLOCK.finditer(text))
-    days = list(re.finditer(r"\b(?:%s)(?=s?\b)" % "|".join(WEEKDAYS), text))
-    months = list(re.finditer(r"\b(?:%s)\b" % "|".join(MONTHS), text))
-    dates = list(re.finditer(r"\b\d{1,2}(?= (?:%s)\b)" % "|".join(MONTHS), text))
+    days = list(re.finditer(rf"\b{A_WEEKDAY}(?=s?\b)", text))
+    months = list(re.finditer(rf"\b{A_MONTH}\b", text))
+    dates = list(re.finditer(rf"\b\d{{1,2}}(?= {A_MONTH}\b)", text))
     found = [*clocks, *days, *months, *dates]
     if not found:
         return None
@@ -277,14 +320,34 @@ def wrong_name(text: str, choose: random.Random) -> str | None:
 
 
 LOSSES = (
-    *((r"\bcannot\b", "can"), (r"\bcan't\b", "can"), (r"\bdo not\b ?", ""), (r"\bdon't ?", ""), (r"\b(is|are|has|have) not\b", r"\1")),
-    *((r"\b(is|are|was|were|has|have|do|does|will|must)n't\b", r"\1"), (r"\bdoes not (\w+)", r"\1s"), (r"\bnever\b", "always")),
-    *((r"\bno (?!matter|more|later)(?=\w+)", "a "), (r"\bwithout\b", "with"), (r"\bunless\b", "if"), (r"\bexcept\b", "including")),
+    *(
+        (r"\bcannot\b", "can"),
+        (r"\bcan't\b", "can"),
+        (r"\bdo not\b ?", ""),
+        (r"\bdon't ?", ""),
+        (r"\b(is|are|has|have) not\b", r"\1"),
+    ),
+    *(
+        (r"\b(is|are|was|were|has|have|do|does|will|must)n't\b", r"\1"),
+        (r"\bdoes not (\w+)", r"\1s"),
+        (r"\bnever\b", "always"),
+    ),
+    *(
+        (r"\bno (?!matter|more|later)(?=\w+)", "a "),
+        (r"\bwithout\b", "with"),
+        (r"\bunless\b", "if"),
+        (r"\bexcept\b", "including"),
+    ),
     *((r"\bNo (?=\w+ \w+)", "Some "), (r"\bwill not\b", "will"), (r"\bwon't\b", "will")),
 )
 GAINS = (
     *((r"\bcan(?! not\b)\b(?!')", "cannot"), (r"\b(is|are|will|must|may|has been|have been)\b(?! not)", r"\1 not")),
-    *((r"\b([Ww]e|[Yy]ou|I) (send|refund|get|keep|ask|email|accept|charge|check|have|need|receive|pay)\b", r"\1 do not \2"),),
+    *(
+        (
+            r"\b([Ww]e|[Yy]ou|I) (send|refund|get|keep|ask|email|accept|charge|check|have|need|receive|pay)\b",
+            r"\1 do not \2",
+        ),
+    ),
     *((r"\bfree\b", "not free"), (r"\bincluded\b", "excluded"), (r"\bwith (?=\w+ \w+)(?![^;]*:)", "without ")),
 )
 
@@ -292,7 +355,10 @@ GAINS = (
 def wrong_negation(text: str, choose: random.Random) -> str | None:
     """A negation taken out, or one put in where there is none."""
     losses = [(p, by) for p, by in LOSSES if re.search(p, text)]
-    denies = re.search(r"\b(?:not|no|never|cannot|without|unless|except|only|nothing|nobody|none|neither|nor|excluded)\b|n't\b|\bNo\b", text)
+    denies = re.search(
+        r"\b(?:not|no|never|cannot|without|unless|except|only|nothing|nobody|none|neither|nor|excluded)\b|n't\b|\bNo\b",
+        text,
+    )
     gains = [(p, by) for p, by in GAINS if re.search(p, text)] if not denies else []
     found = losses or gains
     if not found:

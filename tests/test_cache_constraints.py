@@ -241,3 +241,16 @@ def test_the_engine_says_choices_only(temperature: float) -> None:
             completion = engine.submit(Request(plan=plan, sampling=sampling)).completion
             assert completion.finish_reason == "stop"
             assert completion.text in possible
+
+
+@pytest.mark.parametrize(("enough", "said"), [(-9.0, 3), (-1.5, 2), (9.0, 1)])
+def test_an_answer_goes_on_as_long_as_there_is_something_worth_it(enough: float, said: int) -> None:
+    """Three choices of priors 0, -1 and -2: the next one is said if it weighs more than saying no more."""
+    choices = Choices(
+        choices=tuple(Choice(tokens=(n + 1,), prior=-float(n)) for n in range(3)), stop=0, most=3, enough=enough
+    )
+    answer: list[int] = []
+    while not answer or answer[-1]:
+        allowed = choices.allowed(answer)
+        answer.append(max(allowed, key=lambda token: allowed[token]))
+    assert answer == [*range(1, said + 1), 0]

@@ -7,13 +7,13 @@ import random
 import pytest
 import torch
 from recording import Recorder, answer, running
+from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
 
 from cache.linking import EXACT, Link, Linker, newest, with_computed
 from cache.plan import Plan, Span
 from cache.request import Request
 from cache.sampling import Sampling
-from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 
 TOLERANCE = 1e-4
 
@@ -90,7 +90,8 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
             return original(plan, rows, fresh, budget, link, look)  # type: ignore[arg-type]
 
         linker._choose = choose  # type: ignore[method-assign, assignment]
-        engine.submit(Request(plan=plan, link=Link(share=0.2), sampling=Sampling(max_tokens=1))).completion
+        completion = engine.submit(Request(plan=plan, link=Link(share=0.2), sampling=Sampling(max_tokens=1))).completion
+    assert completion.usage.recomputed > 0
     rows = oracle_rows(plan)
     hf = stock(family)
     hf.set_attn_implementation("eager")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tiny import build
 
-from app.calibration import Calibration, Measured, decide, read_calibration, write_calibration
+from app.calibration import Calibration, Measured, decide, read_calibration, refusal_bias, write_calibration
 from app.errors import DeskError
 from app.prompting import PromptBuilder
 from app.settings import Settings
@@ -282,3 +282,12 @@ def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
     file.write_text(file.read_text()[:-20])
     with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
         read_calibration(file)
+
+
+def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused() -> None:
+    margins = [3.0, 2.0, 1.0, *[-1.0] * 17]
+    assert refusal_bias(margins) == 0.0, "3 of 20 are no more than 15 %"
+    bias = refusal_bias([4.0, *margins[:-1]])
+    assert bias == -1.0
+    assert sum(margin + bias > 0 for margin in [4.0, *margins[:-1]]) == 3
+    assert refusal_bias([]) == 0.0

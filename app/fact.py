@@ -1,0 +1,51 @@
+"""A fact that a text states, in a form in which it can be compared.
+
+A value only: what facts a text holds is found by `statements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+FactKind = Literal["number", "time", "date", "month", "weekday", "code", "address", "name"]
+
+DURATIONS = frozenset({"seconds", "days", "working days", "months"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact of a text.
+
+    value and unit are normalised, text is as it stands there. place: the offset of its first character. is_bound:
+    whether the text asserts the fact, and not only implies it as "an hour" implies 1 hour. as_written: the number of an
+    amount before it was put into base units. beside: the words next to it, as far as the next fact of its kind.
+    """
+
+    kind: FactKind
+    value: str
+    unit: str
+    text: str
+    place: int
+    is_bound: bool = True
+    as_written: str = ""
+    beside: frozenset[str] = frozenset()
+
+    @property
+    def measures(self) -> str:
+        """What the fact measures: facts that measure the same can stand in each other's place."""
+        return f"{self.kind} {'duration' if self.unit in DURATIONS else self.unit}"
+
+    @property
+    def key(self) -> str:
+        """The fact as a word, equal for equal facts."""
+        return f"#{self.kind} {self.value} {self.unit}".rstrip()
+
+
+def without(text: str, found: Iterable[Fact]) -> str:
+    """The text with the given facts blanked out, everything else in its place."""
+    letters = list(text)
+    for fact in found:
+        letters[fact.place : fact.place + len(fact.text)] = " " * len(fact.text)
+    return "".join(letters)

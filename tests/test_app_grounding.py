@@ -1,0 +1,269 @@
+"""The grounding check: planted errors are found, correct answers pass, wrong sentences are replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from planted import EACH, KINDS, files, passages_with_others, planted
+from written_answers import CORRECT, PARAPHRASED, WRITTEN
+
+from app.fact import Fact
+from app.grounding import check, repaired
+from app.statements import facts
+
+CAUGHT, TOUCHED = 0.95, 0.03
+
+RETURNS = """Returns
+You have 30 days from delivery to send an item back. The refund takes 5 working days. Gift cards can't be returned.
+
+What does it cost?
+- Return label for a parcel in Ireland: EUR 3.50
+- In any of our 9 stores: free
+
+What is not covered
+- Filters and light bulbs
+
+When
+Bought: 1 November to 24 December; Return until: 31 January
+Bought: from 25 December; Return until: 30 days from delivery"""
+STORES = """Stores
+Store: Galway; Monday to Friday: 9:00-18:30; Saturday: 11:00-17:00; Sunday: closed
+Store: Cork; Monday to Friday: 9:30-18:00; Saturday: 10:00-16:00; Sunday: 12:00-17:00
+
+Write to help@larkmoor.example or open My account > Orders. The KM-450 is repaired in Galway. Parking is free."""
+PASSAGES = (RETURNS, STORES)
+
+
+def problems(answer: str, passages: Sequence[str] = PASSAGES) -> list[str]:
+    """What is wrong with an answer."""
+    return [sentence.problem for sentence in check(answer, passages).sentences if sentence.problem]
+
+
+def test_planted_errors_are_caught_and_correct_answers_stay() -> None:
+    cases = planted()
+    assert Counter(case.kind for case in cases) == dict.fromkeys(KINDS, EACH)
+    assert sum(case.is_verbatim for case in cases) == len(cases) / 2
+    touched = [case.answer for case in cases if problems(case.answer, case.passages)]
+    missed = [case.wrong for case in cases if not problems(case.wrong, case.passages)]
+    assert len(touched) <= TOUCHED * len(cases), touched
+    assert len(missed) <= (1 - CAUGHT) * len(cases), missed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_error_is_left_out(kind: str) -> None:
+    cases = [case for case in planted() if case.kind == kind]
+    missed = [case.wrong for case in cases if not problems(case.wrong, case.passages)]
+    assert len(missed) <= 0.1 * len(cases), missed
+
+
+@pytest.mark.parametrize(
+    ("answers", "caught"),
+    # what a paraphrase gets wrong may contradict common sense and no sentence of the passages
+    [pytest.param(WRITTEN, CAUGHT, id="close"), pytest.param(PARAPHRASED, 0.85, id="freer")],
+)
+def test_answers_written_by_hand(answers: Sequence[tuple[str, str, str]], caught: float) -> None:
+    assert len(answers) >= 40
+    touched = [right for file, right, _ in answers if problems(right, passages_with_others(file))]
+    missed = [wrong for file, _, wrong in answers if not problems(wrong, passages_with_others(file))]
+    assert len(touched) <= TOUCHED * len(answers), touched
+    assert len(missed) <= (1 - caught) * len(answers), missed
+
+
+def test_free_paraphrases_stay() -> None:
+    touched = [right for file, right in CORRECT if problems(right, passages_with_others(file))]
+    assert len(touched) <= TOUCHED * len(CORRECT), touched
+
+
+def test_the_answers_name_documents_that_exist() -> None:
+    assert {file for file, *_ in (*WRITTEN, *PARAPHRASED, *CORRECT)} <= set(files())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "You have 30 days from delivery to send an item back.",
+        "You have thirty days from delivery to send your item back.",
+        "I've got 30 days from delivery to send an item back.",
+        "The refund takes 5 business days.",
+        "Gift cards cannot be returned.",
+        "No, gift cards can't be returned.",
+        "No. Gift cards can't be returned.",
+        "The return label costs €3.50 for a parcel in Ireland.",
+        "A return label is EUR 3,50 for parcels in Ireland, and returns in our nine stores are free.",
+        "Filters are not covered.",
+        "What you bought from 1 November to 24 December can be returned until January 31st.",
+        "On Saturdays our store in Galway opens at 11 am.",
+        "On Tuesdays the store in Cork is open from 9:30 to 18:00.",
+        "Galway is closed on Sundays.",
+        "**Returns** in our stores are free [1].",
+        "30 days.",
+        "I'm happy to help. Please contact us.",
+    ],
+)
+def test_correct_answers(answer: str) -> None:
+    assert problems(answer) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("You have 45 days from delivery to send an item back.", 'the number "45 days" is not in the passages'),
+        ("You have 30 weeks from delivery to send an item back.", 'the number "30 weeks" is not in the passages'),
+        ("The refund takes 5 days.", 'the number "5 days" is not in the passages'),
+        ("The refund takes 30 days.", 'the passages say "5 working days" there, not "30 days"'),
+        ("The return label costs EUR 3.90 for a parcel in Ireland.", 'the number "EUR 3.90" is not in the passages'),
+        (
+            "What you bought from 1 November can be returned until 31 March.",
+            'the date "31 March" is not in the passages',
+        ),
+        ("On Saturdays Galway opens at 10:00.", 'the passages say "11:00" there, not "10:00"'),
+        ("On Saturdays Galway opens at 8 am.", 'the time "8 am" is not in the passages'),
+        ("The KM-210 is repaired in Galway.", 'the name "KM-210" is not in the passages'),
+        ("The KM-450 is repaired in Limerick.", 'the name "Limerick" is not in the passages'),
+        ("Write to office@larkmoor.example.", 'the address "office@larkmoor.example" is not in the passages'),
+        ("Gift cards can be returned.", "the passages deny this"),
+        ("Yes, gift cards can be returned.", "the passages deny this"),
+        ("Yes, gift cards can't be returned.", 'the passages deny what "yes" confirms'),
+        ("No, the KM-450 is repaired in Galway.", 'the passages confirm what "no" denies'),
+        ("The KM-450 is not repaired in Galway.", "the passages do not deny this"),
+        ("The KM-450 is only repaired in Galway.", 'the passages do not say "only"'),
+        ("Filters are covered.", "the passages deny this"),
+        ("Galway is open on Sundays.", "the passages deny this"),
+        ("Parking is not free.", 'the passages say "free"'),
+        ("The moon is made of green cheese.", "the passages do not say this"),
+        ("45 days.", 'the number "45 days" is not in the passages'),
+        ("Yes.", "a bare yes or no cannot be checked"),
+    ],
+)
+def test_reasons(answer: str, reason: str) -> None:
+    if answer == "The refund takes 30 days.":
+        assert len(problems(answer)) == 1  # which of two reasons comes first does not matter
+    else:
+        assert problems(answer) == [reason]
+
+
+def test_a_checked_sentence_names_its_support() -> None:
+    (sentence,) = check("On Saturdays our store in Cork is open from 10:00 to 16:00.", PASSAGES).sentences
+    assert sentence.support is not None
+    assert sentence.support.startswith("Store: Cork")
+    assert sentence.passage == 1
+
+
+def test_one_wrong_sentence_decides_the_score() -> None:
+    grounding = check("Gift cards can't be returned. The refund takes 7 working days.", PASSAGES)
+    assert [sentence.problem is None for sentence in grounding.sentences] == [True, False]
+    assert grounding.score == min(sentence.score for sentence in grounding.sentences) <= 0.5
+    assert not grounding.is_supported
+
+
+@pytest.mark.parametrize("answer", ["", "  \n ", "?", "- ", "。", "a" * 50_000, "Yes. " * 2_000, "1 " * 5_000])
+@pytest.mark.parametrize("passages", [(), ("",), PASSAGES])
+def test_any_text_can_be_checked(answer: str, passages: Sequence[str]) -> None:
+    text, _ = repaired(check(answer, passages), "?", passages, "refused")
+    assert text
+
+
+def test_an_empty_answer_is_not_supported() -> None:
+    grounding = check("", PASSAGES)
+    assert (grounding.sentences, grounding.score, grounding.is_supported) == ((), 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        ("您可以在30天内退货。", True),
+        ("您可以在45天内退货。", False),
+        ("圣诞节商品可以在1月31日之前退货。", True),
+        ("圣诞节商品可以在3月31日之前退货。", False),
+        ("礼品卡不能退货。", True),
+        ("礼品卡能退货。", False),
+        ("ギフトカードは返品できません。", True),
+        ("ギフトカードは返品できます。", False),
+        ("今天天气很好，我们去公园吧。", False),
+    ],
+)
+def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
+    passages = (
+        "退货政策\n您可以在收货后30天内退货。礼品卡不能退货。\n圣诞节商品可以在1月31日之前退货。",
+        "返品\nギフトカードは返品できません。",
+    )
+    assert check(answer, passages).is_supported == is_right
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("two weeks", "14 days"),
+        ("EUR 3.50", "3,50 €"),
+        ("€1,000", "1000 euros"),
+        ("20%", "20 percent"),
+        ("2 pm", "14:00"),
+        ("noon", "12:00"),
+        ("1 November", "November 1st"),
+        ("2025-01-31", "31 January 2025"),
+        ("1.5 l", "1500 ml"),
+        ("twenty-four hours", "24-hour"),
+        ("KM-450", "km450"),
+        ("https://www.larkmoor.example/track/", "larkmoor.example/track"),
+    ],
+)
+def test_facts_that_are_the_same(one: str, other: str) -> None:
+    assert keys(one) == keys(other) != set()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("14 days", "14 weeks"),
+        ("5 days", "5 working days"),
+        ("EUR 3.90", "EUR 3.50"),
+        ("3,5", "3.05"),
+        ("20 %", "20"),
+        ("31 January", "31 March"),
+        ("11:00", "9:00"),
+        ("2 am", "2 pm"),
+        ("CC-26", "CC-30"),
+    ],
+)
+def test_facts_that_differ(one: str, other: str) -> None:
+    assert keys(one).isdisjoint(keys(other))
+
+
+def test_a_range_has_one_unit() -> None:
+    assert keys("2 to 4 working days") == {"#number 2 working days", "#number 4 working days"}
+    assert keys("EUR 90–1,500") == {"#number 90 EUR", "#number 1500 EUR"}
+
+
+def keys(text: str) -> set[str]:
+    """The facts that a text asserts."""
+    return {fact.key for fact in facts(text) if is_asserted(fact)}
+
+
+def is_asserted(fact: Fact) -> bool:
+    """Whether a fact is neither implied nor only a capitalised word."""
+    return fact.is_bound and fact.kind != "name"
+
+
+def test_what_is_supported_is_shown_as_it_is() -> None:
+    answer = "Gift cards can't be returned. The refund takes 5 working days."
+    assert repaired(check(answer, PASSAGES), "Returns?", PASSAGES, "refused") == (answer, False)
+
+
+def test_a_wrong_sentence_is_replaced_by_a_quotation() -> None:
+    grounding = check("The refund takes 7 working days. Gift cards can't be returned.", PASSAGES)
+    text = "The refund takes 5 working days. Gift cards can't be returned."
+    assert repaired(grounding, "How long does a refund take?", PASSAGES, "refused") == (text, True)
+
+
+def test_a_quotation_is_shown_once() -> None:
+    answer = "The refund takes 7 working days. The refund takes 8 working days. The refund takes 5 working days."
+    text, has_quotation = repaired(check(answer, PASSAGES), "How long does a refund take?", PASSAGES, "refused")
+    assert text == "The refund takes 5 working days."
+    assert not has_quotation
+
+
+def test_where_nothing_is_left_the_answer_is_refused() -> None:
+    answer = "I'm happy to help. Penguins live in Antarctica."
+    assert repaired(check(answer, PASSAGES), "Where do penguins live?", PASSAGES, "refused") == ("refused", False)
