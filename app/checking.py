@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from app.calibration import Wording
-from app.grounding import CheckedSentence, Grounding, check, repaired
+from app.grounding import ALONE, CheckedSentence, Grounding, check, repaired
 from retrieval.sentences import complete
 
 ENOUGH_OF_REFUSAL = 40
@@ -30,6 +30,7 @@ class Checked:
         self._said = ""
         self._shown: list[str] = []
         self._courtesies: list[str] = []
+        self._yes_no = ""
         self._checked: list[CheckedSentence] = []
         self._has_quotation = wording == "quote"
         self.is_changed = False
@@ -47,6 +48,8 @@ class Checked:
             for sentence in ended:
                 yield from self._pass(sentence)
         yield from self._pass(rest)
+        if self._yes_no:
+            yield from self._check("")
         if not self._shown:
             self.is_changed, self._has_quotation = True, False
             self._courtesies.clear()
@@ -58,6 +61,13 @@ class Checked:
         if self._says_refusal or self._refusal.startswith(self._said.strip()):
             yield from self._show(sentence)
             return
+        if ALONE.fullmatch(sentence.strip()) and not self._yes_no:
+            self._yes_no = sentence.strip() + " "  # means something with the next sentence only
+            return
+        yield from self._check(sentence)
+
+    def _check(self, sentence: str) -> Iterator[str]:
+        sentence, self._yes_no = self._yes_no + sentence, ""
         grounding = check(sentence, self._passages)
         self._checked += grounding.sentences
         if grounding.is_supported:

@@ -62,6 +62,13 @@ def test_a_contradiction_is_replaced_by_a_quotation() -> None:
     assert answer.score <= 0.5
 
 
+def test_yes_and_no_are_checked_with_what_follows() -> None:
+    assert "".join(checked("No. Gift cards cannot be returned.")) == "No. Gift cards cannot be returned."
+    assert "".join(checked("Yes. Gift cards cannot be returned.")) == "Gift cards cannot be returned."
+    assert checked("Yes.").text == ""
+    assert "Yes" not in "".join(checked("Yes."))
+
+
 def test_politeness_alone_is_no_answer() -> None:
     assert "".join(checked("I am happy to help you!")) == REFUSAL
     answer = checked("I am happy to help you! The label costs EUR 3.50. Thank you.")
