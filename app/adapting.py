@@ -52,8 +52,7 @@ def adapt(
     lessons = school.lessons(material, refusals=bool(files))
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
     training = AdapterTraining(hf, lessons.lesson_at, lessons.held_out(HELD_OUT_LESSONS), schedule, folder)
-    if below is not None:
-        keep_base(folder, below)
+    keep_base(folder, below)
     end = training.run(report)
     result = {
         "adapter": folder.name,

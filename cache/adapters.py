@@ -37,9 +37,11 @@ def save_adapter(model: Any, folder: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def keep_base(folder: Path, base: Path) -> None:
-    """Note that the adapter in a folder is for a model into which another one is merged."""
+def keep_base(folder: Path, base: Path | None) -> None:
+    """Note that the adapter in a folder is for a model into which another one is merged, or none."""
     shutil.rmtree(folder / BASE, ignore_errors=True)
+    if base is None:
+        return
     (folder / BASE).mkdir(parents=True)
     for name in (CONFIG, WEIGHTS):
         shutil.copyfile(base / name, folder / BASE / name)

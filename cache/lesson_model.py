@@ -5,16 +5,14 @@ The engine answers requests; this reads the same masks and placements in one pas
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cache.adapters import merge_adapter
 from cache.lessons import Lesson, Reading, lesson_attention, pack
-from cache.model import find_device, find_rotation, load_stock
+from cache.model import find_rotation
 
 ATTENTION = "warmdesk-lesson"
 
@@ -27,12 +25,6 @@ class LessonModel:
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, lesson_attention)
         hf.set_attn_implementation(ATTENTION)
         self.hf = hf.eval()
-
-    @classmethod
-    def load(cls, name: str | None, *, device: str, converted: Path, adapter: Path | None) -> LessonModel:
-        """Load a model by name, as `cache.model.load_model` does. Raises ModelError."""
-        hf, _, _ = load_stock(name, device=find_device(device), converted=converted)
-        return cls(hf if adapter is None else merge_adapter(hf, adapter)[0])
 
     @torch.no_grad()
     def logits(self, lesson: Lesson, *, modular: bool) -> Tensor:

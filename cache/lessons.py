@@ -30,16 +30,12 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """modules: token ids in the order in which they stand. gaps: position ids left out before each of them.
-
-    is_conditioned: whether modules see the prefix, if they are read one by one; else they are read alone.
-    """
+    """modules: token ids in the order in which they stand. gaps: position ids left out before each of them."""
 
     prefix: tuple[int, ...]
     modules: tuple[tuple[int, ...], ...]
     gaps: tuple[int, ...]
     branches: tuple[Branch, ...]
-    is_conditioned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +51,19 @@ class Stretch:
 class Packed:
     """A lesson as one row of tokens.
 
-    tokens, positions: int64 `[1, T]`. prefix: rows of the prefix; conditioning: those of them that modules see.
+    tokens, positions: int64 `[1, T]`. prefix: rows of the prefix.
     stretches: of the modules; none when the lesson is read with full attention. context: rows of prefix and modules.
     branches: first row of each branch, and the row behind the last. rows: those whose logits predict an answer token,
-    int64 `[A]`; labels: these tokens, `[A]`.
+    int64 `[A]`.
     """
 
     tokens: Tensor
     positions: Tensor
     prefix: int
-    conditioning: int
     stretches: tuple[Stretch, ...]
     context: int
     branches: tuple[int, ...]
     rows: Tensor
-    labels: Tensor
 
 
 def pack(lesson: Lesson, *, modular: bool) -> Packed:
@@ -87,12 +81,10 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
     context = len(tokens)
     branches = [context]
     rows: list[int] = []
-    labels: list[int] = []
     for branch in lesson.branches:
         read = (*branch.question, *branch.answer[:-1])
         first_answer = len(tokens) + len(branch.question) - 1
         rows += range(first_answer, first_answer + len(branch.answer))
-        labels += branch.answer
         tokens += read
         positions += range(at, at + len(read))
         branches.append(len(tokens))
@@ -100,12 +92,10 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
         tokens=torch.tensor([tokens]),
         positions=torch.tensor([positions]),
         prefix=base,
-        conditioning=base if lesson.is_conditioned else 0,
         stretches=tuple(stretches) if modular else (),
         context=context,
         branches=tuple(branches),
         rows=torch.tensor(rows),
-        labels=torch.tensor(labels),
     )
 
 
@@ -124,8 +114,8 @@ class Reading:
         placed = [k[:, :, :prefix]]
         for stretch in packed.stretches:
             rows = slice(stretch.first, stretch.last)
-            keys = torch.cat((k[:, :, : packed.conditioning], k[:, :, rows]), 2)
-            values = torch.cat((v[:, :, : packed.conditioning], v[:, :, rows]), 2)
+            keys = torch.cat((k[:, :, :prefix], k[:, :, rows]), 2)
+            values = torch.cat((v[:, :, :prefix], v[:, :, rows]), 2)
             outs.append(attend_causal(q[:, :, rows], keys, values, scale))
             placed.append(self._moved(k[:, :, rows], stretch.offset))
         seen = torch.cat(placed, 2)

@@ -34,19 +34,15 @@ def training(folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSO
     return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder)
 
 
-@pytest.mark.parametrize("is_conditioned", [True, False])
-def test_a_branch_sees_what_a_request_sees(is_conditioned: bool, tmp_path: Path) -> None:
+def test_a_branch_sees_what_a_request_sees(tmp_path: Path) -> None:
     """Each branch's last row equals the block-mask oracle of the same request."""
     system = Unit(name="s", tokens=PREFIX)
-    lesson = replace(LESSON, is_conditioned=is_conditioned)
-    logits = training(tmp_path)._reader.logits(lesson, modular=True)
+    logits = training(tmp_path)._reader.logits(LESSON, modular=True)
     row = -1
     for branch in BRANCHES:
         spans, at = [Span(start=0, tokens=PREFIX, unit=system)], len(PREFIX)
         for module, gap in zip(MODULES, LESSON.gaps, strict=True):
-            unit = Unit(name="m", tokens=module)
-            if is_conditioned:
-                unit = replace(unit, start=len(PREFIX), prefix=system)
+            unit = Unit(name="m", tokens=module, start=len(PREFIX), prefix=system)
             spans.append(Span(start=at + gap, tokens=module, unit=unit))
             at = spans[-1].end
         spans.append(Span(start=at, tokens=(*branch.question, *branch.answer[:-1])))
@@ -66,9 +62,8 @@ def test_with_full_attention_a_branch_is_an_ordinary_prompt(tmp_path: Path) -> N
     assert (logits - expected).abs().max() < 1e-4
 
 
-def test_labels_are_the_answers() -> None:
+def test_rows_are_those_before_the_answers_tokens() -> None:
     packed = pack(LESSON, modular=True)
-    assert packed.labels.tolist() == [t for branch in BRANCHES for t in branch.answer]
     fed = packed.tokens[0][packed.rows].tolist()
     assert fed == [t for b in BRANCHES for t in (b.question[-1], *b.answer[:-1])]
 
