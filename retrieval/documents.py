@@ -33,12 +33,18 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file, read. `content_hash` is that of its bytes, so a file saved unchanged is the same."""
+    """One file, read. `content_hash` is that of its bytes, so a file saved unchanged is the same.
+
+    In a table of questions and answers (`is_faq`) every heading over a text is one question, and sections are
+    never joined. `remarks` say, one line each, what was left out although the document was read.
+    """
 
     path: Path
     title: str
     blocks: tuple[Block, ...]
     content_hash: str
+    is_faq: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:

@@ -1,15 +1,21 @@
 """The YAML block that site generators (Jekyll, Hugo, Docusaurus) keep at the top of a page.
 
-Gives the fields that are text or a list of texts. Which of them belong to the page is not decided here.
+Gives the fields that are text or a list of texts. Which of them belong to the page is not decided here, but for
+pages that are nothing else: there the sentences among the fields are the page.
 """
 
 import re
+from collections.abc import Iterator
+from typing import TypeGuard
 
 import yaml
 
 _BLOCK = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _TITLE_LINE = re.compile(r"^title:[ \t]*(.*)$", re.MULTILINE)
 _MAX_CHARACTERS = 64 * 1024  # no real block is larger, and the YAML parser is slow
+_HEADING_FIELD = re.compile(r"(?:sub)?(?:title|heading|question|name)\d*")
+_ABOUT_THE_PAGE = frozenset(("title", "description"))  # at the top; not shown among the text
+_SENTENCE = re.compile(r"\S+\s+\S+\s.*\S[.!?](?:\W*\s|\W*\Z)|[。！？]", re.DOTALL)
 
 
 def split_front_matter(text: str) -> tuple[dict[str, str] | None, str]:
@@ -32,6 +38,39 @@ def split_front_matter(text: str) -> tuple[dict[str, str] | None, str]:
     if not isinstance(fields, dict):
         return None, text
     return {name: _markdown(value) for name, value in fields.items() if isinstance(name, str)}, body
+
+
+def front_matter_text(text: str) -> str:
+    """The sentences among the fields as Markdown, with the headings that stand beside them in nested fields."""
+    found = _BLOCK.match(text[:_MAX_CHARACTERS])
+    try:
+        fields = yaml.load(found[1], Loader=yaml.BaseLoader) if found else None
+    except (yaml.YAMLError, RecursionError):
+        return ""
+    top = {name: value for name, value in fields.items() if name not in _ABOUT_THE_PAGE} if _is_fields(fields) else {}
+    return "\n\n".join(_sentences(top, set()))
+
+
+def _is_fields(value: object) -> TypeGuard[dict[object, object]]:
+    return isinstance(value, dict)
+
+
+def _sentences(value: object, seen: set[int]) -> Iterator[str]:
+    if isinstance(value, str):
+        if _SENTENCE.search(value):
+            yield value
+    elif isinstance(value, dict | list):
+        if id(value) in seen:  # an anchor used twice, or a bomb of them
+            return
+        seen.add(id(value))
+        heading = ""
+        for name, part in value.items() if isinstance(value, dict) else [("", part) for part in value]:
+            if isinstance(name, str) and _HEADING_FIELD.fullmatch(name) and isinstance(part, str):
+                heading = " ".join(part.lstrip("# ").split())
+                continue
+            for sentence in _sentences(part, seen):
+                yield from [f"### {heading}", sentence] if heading else [sentence]
+                heading = ""
 
 
 def _markdown(value: object) -> str:

@@ -11,6 +11,7 @@ from bs4.dammit import EncodingDetector
 
 from retrieval.decoding import decode
 from retrieval.documents import Document, content_hash
+from retrieval.errors import UnreadableDocument
 from retrieval.html_blocks import blocks_of
 from retrieval.titles import choose_title
 
@@ -21,12 +22,14 @@ _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 
 
 def load_html(data: bytes, path: Path) -> Document:
-    """Read an HTML page. Raises UnreadableDocument for binary content."""
+    """Read an HTML page. Raises UnreadableDocument for binary content and for a page of pictures alone."""
     declared = EncodingDetector.find_declared_encoding(data, is_html=True)
     page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
     body = page.body or page
     content = _main_content(page)
     blocks = blocks_of(content, _is_menu_inside) if content else blocks_of(body, _is_menu)
+    if not blocks and (content or body).find("img"):
+        raise UnreadableDocument(path, "only pictures, no text in it")
     return Document(
         path=path,
         title=choose_title(_title(page), blocks, path),

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from bs4 import Tag
 
+from retrieval.rows import row_line
+
 _MAX_SPAN = 50  # what a page can ask for in one attribute is not bounded otherwise
 _PAGE_PARTS = frozenset(("table", "h1", "h2", "h3", "h4", "h5", "h6"))
 
@@ -68,6 +70,4 @@ def _span(cell: Tag, name: str) -> int:
 def _line(header: list[str], values: list[str]) -> str:
     if len(set(values)) == 1:  # one cell across the whole row: a heading between rows
         return values[0]
-    names = header + [""] * (len(values) - len(header))
-    cells = zip(names, values, strict=False)
-    return "; ".join(f"{name}: {value}" if name else value for name, value in cells if value)
+    return row_line(header, values)

@@ -1,7 +1,7 @@
 """From a file to a document: the table of formats and the one way in.
 
 A format is one function in its own file and one line in `SUPPORTED`. Nothing here executes or fetches what a
-document contains.
+document contains, but a hostile file can take all the time and memory there is: `reading` sets limits.
 """
 
 import stat
@@ -9,21 +9,44 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from retrieval.delimited import load_delimited
 from retrieval.documents import Document
+from retrieval.docx import load_docx
 from retrieval.errors import UnreadableDocument
 from retrieval.html import load_html
+from retrieval.json_records import load_json, load_json_lines
 from retrieval.markdown import load_markdown
+from retrieval.pdf import load_pdf
+from retrieval.pptx import load_pptx
+from retrieval.rst import load_rst
+from retrieval.spreadsheet import load_spreadsheet
 from retrieval.text import load_text
 
 Loader: TypeAlias = Callable[[bytes, Path], Document]
 
 SUPPORTED: dict[str, Loader] = {
+    ".csv": load_delimited,
+    ".docx": load_docx,
     ".htm": load_html,
     ".html": load_html,
+    ".json": load_json,
+    ".jsonl": load_json_lines,
     ".markdown": load_markdown,
     ".md": load_markdown,
+    ".ndjson": load_json_lines,
+    ".ods": load_spreadsheet,
+    ".pdf": load_pdf,
+    ".pptx": load_pptx,
+    ".psv": load_delimited,
+    ".rst": load_rst,
+    ".tab": load_delimited,
+    ".tsv": load_delimited,
     ".txt": load_text,
+    ".xls": load_spreadsheet,
+    ".xlsx": load_spreadsheet,
 }
+
+_CURES = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
 MAX_BYTES = 20 * 2**20
 
@@ -36,6 +59,9 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     """
     loader = SUPPORTED.get(path.suffix.lower())
     if loader is None:
+        cure = _CURES.get(path.suffix.lower())
+        if cure:
+            raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {cure}")
         kind = f"{path.suffix} files are" if path.suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
     data = _read(path, max_bytes)

@@ -14,8 +14,9 @@ from markdown_it.token import Token
 
 from retrieval.characters import readable
 from retrieval.decoding import decode
-from retrieval.documents import Document, content_hash
-from retrieval.front_matter import split_front_matter
+from retrieval.documents import Block, Document, content_hash
+from retrieval.errors import UnreadableDocument
+from retrieval.front_matter import front_matter_text, split_front_matter
 from retrieval.html_blocks import blocks_of
 from retrieval.liquid import without_liquid
 from retrieval.titles import choose_title
@@ -28,6 +29,7 @@ _HEADING_ID = re.compile(r"(?:[ \t]+#+)?[ \t]*\{#[^{}\s]+\}[ \t]*$")
 # addresses with spaces.
 _LEFT_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 _LEFT_IMAGE = re.compile(r"!\[[^\[\]]*\]\([^()\n]*\)")
+_IMAGE = re.compile(r"!\[|<img\b", re.IGNORECASE)
 _OPEN_TAG = re.compile(r"<([A-Za-z][\w-]*)")
 _NEEDS_NO_CLOSING_TAG = frozenset(
     (
@@ -52,18 +54,29 @@ _NEEDS_NO_CLOSING_TAG = frozenset(
 
 
 def load_markdown(data: bytes, path: Path) -> Document:
-    """Read a Markdown page. Raises UnreadableDocument for binary content."""
-    fields, body = split_front_matter(readable(decode(data, path)))
-    if fields is not None:  # only pages with front matter go through a site generator
-        body = _with_table_rules(without_liquid(body, fields))
-    html = _renderer(body).render(body)
-    blocks = blocks_of(BeautifulSoup(html, "lxml")) if html.strip() else ()
+    """Read a Markdown page. Raises UnreadableDocument for binary content and for pages without text."""
+    text = readable(decode(data, path))
+    fields, body = split_front_matter(text)
+    if fields is None:
+        blocks = _blocks(body)
+        if not blocks and _IMAGE.search(body):
+            raise UnreadableDocument(path, "only pictures, no text in it")
+    else:  # only pages with front matter go through a site generator
+        blocks = _blocks(_with_table_rules(without_liquid(body, fields)))
+        blocks = blocks or _blocks(without_liquid(front_matter_text(text), fields))
+        if not blocks:
+            raise UnreadableDocument(path, "only front matter and template tags, no text")
     return Document(
         path=path,
         title=choose_title((fields or {}).get("title", ""), blocks, path),
         blocks=blocks,
         content_hash=content_hash(data),
     )
+
+
+def _blocks(text: str) -> tuple[Block, ...]:
+    html = _renderer(text).render(text)
+    return blocks_of(BeautifulSoup(html, "lxml")) if html.strip() else ()
 
 
 def _with_table_rules(text: str) -> str:

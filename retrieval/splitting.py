@@ -3,7 +3,8 @@
 Small neighbouring sections under the same heading are joined; sections that are too long are cut, at best
 between blocks (see `cutting`). Every word of the document is in a passage, in order; a heading is in the
 heading path of its passages, or a line of their text where several sections were joined. Passages do not
-overlap: the model reads each of them once, on its own.
+overlap: the model reads each of them once, on its own. In a table of questions and answers nothing is joined, so
+that each question keeps its answer to itself.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) 
         raise ValueError(f"max_tokens is {max_tokens}; it must be at least {_SMALLEST_LIMIT}")
     if not document.blocks:
         return ()
-    splitter = _Splitter(count_tokens, max_tokens)
+    splitter = _Splitter(count_tokens, max_tokens, joins=not document.is_faq)
     pieces = splitter.pieces(splitter.outline(document))
     return tuple(
         Passage(text=text, heading_path=path, ordinal=ordinal)
@@ -57,9 +58,10 @@ def _never_empty(piece: _Piece) -> tuple[tuple[str, ...], str]:
 
 
 class _Splitter:
-    def __init__(self, count_tokens: CountTokens, max_tokens: int) -> None:
+    def __init__(self, count_tokens: CountTokens, max_tokens: int, joins: bool) -> None:
         self.count = count_tokens
         self.limit = max_tokens
+        self.joins = joins
 
     def outline(self, document: Document) -> _Section:
         """The tree of sections; its root is the document, under its title."""
@@ -67,17 +69,20 @@ class _Splitter:
         open_sections = [root]
         seen_heading = False
         for block in document.blocks:
-            if not self._is_heading(block):
+            name, text = block.text, ""
+            if block.kind == "heading" and not self.joins and not self._is_heading(block):
+                name, text = self._shortened(block.text), block.text
+            elif not self._is_heading(block):
                 open_sections[-1].texts.append(block.text)
                 continue
-            repeats_title = not seen_heading and block.text.casefold() == document.title.casefold()
+            repeats_title = self.joins and not seen_heading and block.text.casefold() == document.title.casefold()
             seen_heading = True
             if repeats_title:
                 continue
             while len(open_sections) > 1 and open_sections[-1].level >= block.level:
                 open_sections.pop()
             parent = open_sections[-1]
-            section = _Section(path=(*parent.path, block.text), level=block.level)
+            section = _Section(path=(*parent.path, name), level=block.level, texts=[text] if text else [])
             parent.children.append(section)
             open_sections.append(section)
         return root
@@ -85,12 +90,18 @@ class _Splitter:
     def _is_heading(self, block: Block) -> bool:
         return block.kind == "heading" and self.count(block.text) <= self.limit * _LONGEST_HEADING
 
+    def _shortened(self, heading: str) -> str:
+        """The beginning of a long question, which must still begin a section of its own."""
+        return cut(heading, self.count, max(1, int(self.limit * _LONGEST_HEADING) - 1))[0].rstrip() + "…"
+
     def pieces(self, section: _Section) -> list[_Piece]:
         """The section and all below it, cut where too long and joined where too short."""
         own = cut("\n\n".join(section.texts), self.count, self.limit)
         found = [_Piece(section.path, text, is_whole=len(own) == 1) for text in own]
         for child in section.children:
             found += self.pieces(child)
+        if not self.joins:
+            return found
         joined = self._joined(found, section.path) if found else [_Piece(section.path, "")]
         return joined if len(joined) == 1 else [replace(piece, is_whole=False) for piece in joined]
 

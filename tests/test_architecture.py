@@ -32,6 +32,12 @@ ONLY_IN = {
     "transformers": {"cache.model", "cache.lesson_model"},
     "peft": {"cache.adapters", "cache.adapter_training"},
     "faiss": {"retrieval.index"},
+    "pdfplumber": {"retrieval.pdf_pages"},
+    "pdfminer": {"retrieval.pdf_pages"},
+    "mammoth": {"retrieval.docx"},
+    "pptx": {"retrieval.pptx"},
+    "python_calamine": {"retrieval.spreadsheet"},
+    "docutils": {"retrieval.rst"},
     "sentence_transformers": {"retrieval.embedding", "retrieval.sentence_embedder"},
     "sqlalchemy": {
         *("app.tables", "app.database", "app.migrations", "app.library", "app.history"),

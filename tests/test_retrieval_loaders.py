@@ -12,6 +12,9 @@ from retrieval.documents import content_hash
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders import SUPPORTED, load
 
+TEXT = (".htm", ".html", ".markdown", ".md", ".rst", ".txt")
+TABLES = (".csv", ".psv", ".tab", ".tsv")
+JSON = (".json", ".jsonl", ".ndjson")
 WESTERN = "Les frais de livraison s'élèvent à 4,95 €. Où êtes-vous ?"
 
 
@@ -32,8 +35,8 @@ def text_of(path: Path) -> str:
     return "\n".join(block.text for block in load(path).blocks)
 
 
-@pytest.mark.parametrize("suffix", sorted(SUPPORTED))
-def test_every_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", sorted({*TEXT, *TABLES, *JSON}))
+def test_every_text_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"file{suffix}"
     noise = random.Random(0).randbytes(3000)
     assert reason(put(path, b"")) == "empty file"
@@ -44,9 +47,17 @@ def test_every_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -
     assert reason(put(path, codecs.BOM_UTF16_LE + b"\0\xd8\0")) == f"not text: binary content in a {suffix} file"
 
 
-@pytest.mark.parametrize("suffix", sorted(SUPPORTED))
+@pytest.mark.parametrize("suffix", sorted(set(SUPPORTED) - {*TEXT, *TABLES, *JSON}))
+def test_every_binary_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"file{suffix}"
+    assert reason(put(path, b"")) == "empty file"
+    for data in (b" \r\n\t\n", b"plain text", random.Random(0).randbytes(3000), b"PK\3\4 and no more"):
+        assert reason(put(path, data)) == f"damaged, or not a {suffix} file"
+
+
+@pytest.mark.parametrize("suffix", TEXT)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
-def test_every_format_reads_every_encoding(tmp_path: Path, suffix: str, encoding: str) -> None:
+def test_every_text_format_reads_every_encoding(tmp_path: Path, suffix: str, encoding: str) -> None:
     assert text_of(put(tmp_path / f"a{suffix}", WESTERN.encode(encoding))) == WESTERN
 
 
@@ -94,7 +105,9 @@ def test_size_limit(tmp_path: Path) -> None:
 
 
 def test_unsupported_types_name_the_supported_ones(tmp_path: Path) -> None:
-    assert reason(tmp_path / "a.PDF") == f".PDF files are not supported (supported: {' '.join(SUPPORTED)})"
+    assert reason(tmp_path / "a.EXE") == f".EXE files are not supported (supported: {' '.join(SUPPORTED)})"
+    assert reason(tmp_path / "a.Doc") == ".Doc files are not supported: save it as .docx"
+    assert reason(tmp_path / "a.ppt") == ".ppt files are not supported: save it as .pptx"
     assert reason(tmp_path / "LICENSE").startswith("files without a suffix are not supported")
     assert load(put(tmp_path / "a.TXT", b"text")).blocks
 

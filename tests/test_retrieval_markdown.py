@@ -133,7 +133,7 @@ def test_indented_code_is_code_unless_the_page_is_html() -> None:
 def test_a_page_that_only_has_template_tags_has_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("---\ntitle: Home\n---\n<h1>{{ site.title }}</h1>\n{% include all.html %}\n")
-    with pytest.raises(UnreadableDocument, match="no text in it"):
+    with pytest.raises(UnreadableDocument, match="only front matter and template tags, no text"):
         load(path)
 
 
