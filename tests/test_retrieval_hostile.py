@@ -1,0 +1,228 @@
+"""Files made to do harm, and files that were damaged: a document or one clear line, never anything else."""
+
+import io
+import json
+import random
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from made_files import (
+    old_workbook,
+    open_document_sheet,
+    pdf,
+    put,
+    slides,
+    with_parts,
+    word,
+    workbook,
+    zipped,
+)
+
+from retrieval.containers import parsing
+from retrieval.errors import UnreadableDocument
+from retrieval.files import find_files
+from retrieval.loaders import SUPPORTED, load
+from retrieval.reading import Reader
+
+ROWS = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
+OFFICE = {
+    ".docx": word(),
+    ".ods": open_document_sheet(ROWS),
+    ".pptx": slides(("Returns", ["Pack it"], "Notes.")),
+    ".xlsx": workbook(One=ROWS),
+}
+MAIN_PART = {
+    ".docx": "word/document.xml",
+    ".ods": "content.xml",
+    ".pptx": "ppt/slides/slide1.xml",
+    ".xlsx": "xl/worksheets/sheet1.xml",
+}
+HTML = b"<!DOCTYPE html><meta charset=utf-8><h1>Title</h1><ul><li>one<li>two</ul><table><tr><th>a<tr><td>1</table>"
+SAMPLES = {
+    **OFFICE,
+    ".csv": b'question,answer\nHow?,So.\nWhy?,"Because, and so on."\n',
+    ".htm": HTML,
+    ".html": HTML,
+    ".json": json.dumps([{"title": "One", "text": "Text."}] * 3).encode(),
+    ".jsonl": b'{"q": "How?", "a": "So."}\n' * 3,
+    ".markdown": b"# Title\n\n* one\n* two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
+    ".md": b"---\ntitle: x\nparts:\n  - title: T\n    body: A sentence stands here.\n---\n{% include x %}\n",
+    ".ndjson": b'{"title": "One", "body": "Text."}\n' * 3,
+    ".pdf": pdf([(60, 700, 20, "Title"), (60, 660, 10, "Some text of this page.")], [(60, 700, 10, "More.")]),
+    ".psv": b"a|b\n1|2\n",
+    ".rst": b"Title\n=====\n\n- one\n- :ref:`x <y>`\n\n=== ===\na   b\n=== ===\n1   2\n=== ===\n",
+    ".tab": b"a\tb\n1\t2\n",
+    ".tsv": b"a\tb\n1\t2\n",
+    ".txt": "Title\n\n- one\n- zwölf\n".encode(),
+    ".xls": old_workbook(ROWS),
+}
+
+
+def reason(path: Path) -> str:
+    with pytest.raises(UnreadableDocument) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    """A damaged spreadsheet can ask for more memory than there is."""
+    with Reader() as opened:
+        yield opened
+
+
+def is_document_or_one_line(reader: Reader, path: Path) -> bool:
+    try:
+        return bool(reader.load(path).blocks)
+    except UnreadableDocument as error:
+        stopped = error.reason == "the reader stopped unexpectedly on it"
+        return "\n" not in str(error) and (not stopped or path.suffix == ".xls")
+
+
+def test_there_is_a_sample_of_every_format(tmp_path: Path) -> None:
+    assert set(SAMPLES) == set(SUPPORTED)
+    for suffix, data in SAMPLES.items():
+        assert load(put(tmp_path / f"a{suffix}", data)).blocks
+
+
+@pytest.mark.parametrize("suffix", sorted(SAMPLES))
+def test_damaged_files_give_a_document_or_one_line(tmp_path: Path, suffix: str, reader: Reader) -> None:
+    chance = random.Random(suffix)
+    path, data = tmp_path / f"a{suffix}", SAMPLES[suffix]
+    for number in range(24):
+        damaged = bytearray(data)
+        if number % 3 == 0:
+            del damaged[chance.randrange(len(data)) :]
+        elif number % 3 == 1:
+            for _ in range(chance.randrange(1, 8)):
+                damaged[chance.randrange(len(data))] = chance.randrange(256)
+        else:
+            start = chance.randrange(len(data))
+            damaged[start : start + chance.randrange(1, 60)] = chance.randbytes(chance.randrange(40))
+        assert is_document_or_one_line(reader, put(path, bytes(damaged)))
+
+
+@pytest.mark.parametrize("suffix", sorted(OFFICE))
+def test_damaged_parts_inside_office_files(tmp_path: Path, suffix: str, reader: Reader) -> None:
+    """Flips in the XML itself, which those in compressed bytes never reach: their checksum fails before."""
+    chance = random.Random(suffix)
+    part = zipfile.ZipFile(io.BytesIO(OFFICE[suffix])).read(MAIN_PART[suffix])
+    for number in range(10):
+        damaged = bytearray(part)
+        if number % 2:
+            del damaged[chance.randrange(len(part)) :]
+        else:
+            damaged[chance.randrange(len(part))] = chance.randrange(32, 127)
+        path = put(tmp_path / f"a{suffix}", with_parts(OFFICE[suffix], {MAIN_PART[suffix]: bytes(damaged)}))
+        assert is_document_or_one_line(reader, path)
+
+
+@pytest.mark.parametrize("suffix", sorted(OFFICE))
+def test_office_files_of_another_kind(tmp_path: Path, suffix: str) -> None:
+    expected = f"damaged, or not a {suffix} file"
+    assert reason(put(tmp_path / f"a{suffix}", zipped({"readme.txt": "no office file"}))) == expected
+
+
+@pytest.mark.parametrize("suffix", sorted(OFFICE))
+def test_zip_bombs_are_refused(tmp_path: Path, suffix: str) -> None:
+    bomb = with_parts(OFFICE[suffix], {"word/media/image1.png": bytes(21 * 2**20)})
+    assert len(bomb) < 2**17
+    assert reason(put(tmp_path / f"a{suffix}", bomb)) in (
+        "unpacks to 21 MB: refused as a zip bomb",
+        "unpacks to 22 MB: refused as a zip bomb",
+    )
+    claims = bytearray(OFFICE[suffix])
+    entry = claims.index(b"PK\1\2")
+    struct.pack_into("<I", claims, entry + 24, 3000 * 2**20)  # its unpacked size
+    assert reason(put(tmp_path / f"b{suffix}", bytes(claims))) in (
+        "unpacks to 3,000 MB: refused as a zip bomb",
+        "unpacks to 3,001 MB: refused as a zip bomb",
+    )
+
+
+@pytest.mark.parametrize("suffix", sorted(OFFICE))
+def test_a_zip_that_hides_its_size_is_damaged(tmp_path: Path, suffix: str) -> None:
+    data = bytearray(with_parts(OFFICE[suffix], {MAIN_PART[suffix]: b"<a>" + b" " * 2**20}))
+    for marker, place in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
+        start = 0
+        while (start := data.find(marker, start)) >= 0:
+            struct.pack_into("<I", data, start + place, 9)
+            start += 4
+    assert reason(put(tmp_path / f"a{suffix}", bytes(data))).startswith("damaged")
+
+
+@pytest.mark.parametrize("suffix", sorted(OFFICE))
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("entity", ['"lol"', 'SYSTEM "file:///etc/passwd"'])
+def test_entities_are_refused(tmp_path: Path, suffix: str, encoding: str, entity: str) -> None:
+    laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+    part = f'<?xml version="1.0" encoding="{encoding}"?>\n<!DOCTYPE x [<!ENTITY l0 {entity}>{laughs}]><x>&l9;</x>'
+    data = with_parts(OFFICE[suffix], {MAIN_PART[suffix]: part.encode(encoding)})
+    assert reason(put(tmp_path / f"a{suffix}", data)) == "declares XML entities: refused"
+
+
+def test_names_inside_archives_lead_nowhere(tmp_path: Path) -> None:
+    inner = tmp_path / "in" / "deep"
+    inner.mkdir(parents=True)
+    for suffix, data in OFFICE.items():
+        evil = with_parts(
+            data, {"../../evil.txt": "x", "/tmp/evil_absolute.txt": "x", "word/../../../evil.xml": "<x/>"}
+        )
+        load(put(inner / f"a{suffix}", evil))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(["in", "deep", *(f"a{s}" for s in OFFICE)])
+    assert not Path("/tmp/evil_absolute.txt").exists()
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    for suffix in (".txt", ".pdf", ".docx", ".csv"):
+        with (tmp_path / f"a{suffix}").open("wb") as file:
+            file.truncate(200 * 2**20)  # sparse
+        assert reason(tmp_path / f"a{suffix}") == "file is larger than 20 MB"
+
+
+def test_nothing_of_scripts_is_in_the_text(tmp_path: Path) -> None:
+    page = (
+        "<html><head><script>alert('evil')</script><style>p{evil}</style><meta http-equiv=refresh content='0;evil'>"
+        "</head><body onload='evil()'><p onclick='evil()'>Text<script src='https://evil.example/x.js'></script>"
+        "<SCRIPT>document.write('evil')</SCRIPT><noscript>evil</noscript><iframe src='evil'>evil</iframe>"
+        "<object>evil</object><template>evil</template><svg><script>evil</script></svg><!-- evil -->"
+        "<img src=x onerror='evil()' alt='evil'><a href='javascript:evil()'>link</a></p></body></html>"
+    )
+    for suffix in (".html", ".md"):
+        document = load(put(tmp_path / f"a{suffix}", page.encode()))
+        assert [block.text for block in document.blocks] == ["Textlink"]
+        assert "evil" not in document.title
+
+
+def test_names_with_line_breaks_and_control_characters(tmp_path: Path) -> None:
+    name = "bad\nerror: all is lost\x1b[2J\u202e.txt"
+    put(tmp_path / name, b"")
+    ((path, problem),) = find_files([tmp_path])
+    assert problem is None
+    with pytest.raises(UnreadableDocument) as caught:
+        load(path)
+    assert str(caught.value).endswith("bad\\nerror: all is lost\\x1b[2J\\u202e.txt: empty file")
+    put(path, b"Text.")
+    assert load(path).title.isprintable()
+
+
+@pytest.mark.parametrize("error", [ValueError("x\ny"), KeyError(1), AssertionError()])
+def test_whatever_a_parser_raises_is_one_error(error: Exception) -> None:
+    with pytest.raises(UnreadableDocument, match=r"damaged, or not a \.pdf file$"), parsing(Path("a.pdf")):
+        raise error
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, KeyboardInterrupt])
+def test_what_is_not_the_parsers_fault_passes(error: type[BaseException]) -> None:
+    with pytest.raises(error), parsing(Path("a.pdf")):
+        raise error
+
+
+def test_a_panic_in_rust_is_a_damaged_file() -> None:
+    panic: Callable[[], BaseException] = type("PanicException", (BaseException,), {})
+    with pytest.raises(UnreadableDocument), parsing(Path("a.xlsx")):
+        raise panic()

@@ -1,0 +1,224 @@
+"""Files read in a process of their own: the same documents and errors, and limits that hold."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from made_files import pdf, put, word, workbook
+
+from retrieval.errors import UnreadableDocument
+from retrieval.loaders import load
+from retrieval.reading import Reader
+
+ROOT = Path(__file__).parent.parent
+# A child whose .txt files misbehave as their first word says.
+WILD = """
+    import os, sys, time
+    from retrieval import loaders, reading_process
+    from retrieval.text import load_text
+
+    def wild(data, path):
+        match data.split()[0]:
+            case b"hang":
+                time.sleep(600)
+            case b"die":
+                os._exit(3)
+            case b"allocate":
+                bytearray(8 * 2**30)
+            case b"print":
+                print('{"reason": "printed"}', flush=True)
+                os.write(1, b"noise")
+            case b"raise":
+                raise LookupError("a bug")
+            case b"torch":
+                raise reading_process.UnreadableDocument(path, str("torch" in sys.modules))
+            case b"input":
+                raise reading_process.UnreadableDocument(path, repr(sys.stdin.fileno()))
+        return load_text(data, path)
+
+    loaders.SUPPORTED[".txt"] = wild
+    reading_process.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    with Reader() as opened:
+        yield opened
+
+
+@pytest.fixture
+def wild(tmp_path: Path) -> Iterator[Reader]:
+    script = put(tmp_path / "wild.py", dedent(WILD).encode())
+    with Reader(seconds=8, command=[sys.executable, "-c", f"exec(open({str(script)!r}).read())"]) as opened:
+        yield opened
+
+
+def reason(reader: Reader, path: Path) -> str:
+    with pytest.raises(UnreadableDocument) as caught:
+        reader.load(path)
+    assert caught.value.path == path
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+def test_the_same_documents_as_without_it(tmp_path: Path, reader: Reader) -> None:
+    faq = b"q,a\nHow?,So.\nWhy?,\n"
+    samples = {
+        "a.docx": word(),
+        "a.md": "# Größe 退款 👩\u200d🔧\n\nText.".encode(),
+        "a.pdf": pdf([(60, 700, 10, "Text.")]),
+        "a.xlsx": workbook(One=[["a", "b"], [1, 2]]),
+        "faq.csv": faq,
+    }
+    for name, data in samples.items():
+        path = put(tmp_path / name, data)
+        assert reader.load(path) == load(path)
+    assert reader.load(tmp_path / "faq.csv").is_faq
+    assert reader.load(tmp_path / "faq.csv").remarks
+
+
+def test_the_same_errors_as_without_it(tmp_path: Path, reader: Reader) -> None:
+    for path in (
+        put(tmp_path / "a.md", b""),
+        put(tmp_path / "a.pdf", b"noise"),
+        tmp_path / "missing.md",
+        tmp_path / "a.doc",
+        tmp_path / "bad\nname\x1b.md",
+        tmp_path / "\udcff.md",
+        tmp_path,
+    ):
+        with pytest.raises(UnreadableDocument) as expected:
+            load(path)
+        with pytest.raises(UnreadableDocument) as found:
+            reader.load(path)
+        assert str(found.value) == str(expected.value)
+
+
+def test_relative_paths_are_those_of_the_parent(
+    tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "a.md", b"Text.")
+    monkeypatch.chdir(tmp_path)
+    assert reader.load(Path("a.md")).path == Path("a.md")
+
+
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path: Path, wild: Reader) -> None:
+    good = put(tmp_path / "good.txt", b"Text.")
+    assert wild.load(good).blocks
+    wild._seconds = 1.0
+    start = time.monotonic()
+    assert reason(wild, put(tmp_path / "a.txt", b"hang")) == "took longer than 1 s to read"
+    assert time.monotonic() - start < 5
+    wild._seconds = 30.0
+    assert wild.load(good).blocks
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit on address space")
+def test_memory_is_limited(tmp_path: Path, wild: Reader) -> None:
+    assert reason(wild, put(tmp_path / "a.txt", b"allocate")) == "needs too much memory to read"
+    assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks
+
+
+def test_a_child_that_ends_is_replaced(tmp_path: Path, wild: Reader) -> None:
+    for word_of_file in (b"die", b"raise"):
+        assert reason(wild, put(tmp_path / "a.txt", word_of_file)) == "the reader stopped unexpectedly on it"
+        assert wild.load(put(tmp_path / "b.txt", b"Text.")).blocks
+
+
+def test_what_libraries_print_is_no_answer(tmp_path: Path, wild: Reader) -> None:
+    assert wild.load(put(tmp_path / "a.txt", b"print")).blocks[0].text == "print"
+    assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks[0].text == "Text."
+
+
+def test_the_child_never_imports_torch(tmp_path: Path, wild: Reader) -> None:
+    for name, data in (("a.pdf", pdf([(60, 700, 10, "Text.")])), ("a.docx", word())):
+        wild.load(put(tmp_path / name, data))
+    assert reason(wild, put(tmp_path / "a.txt", b"torch")) == "False"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("[]", "null", "noise", '{"title": 1}', '"reason"', "[" * 5000),
+        '{"title": "", "blocks": [["script", "x", 0]], "content_hash": "", "is_faq": false, "remarks": []}',
+        '{"title": "", "blocks": [["text"]], "content_hash": "", "is_faq": false, "remarks": []}',
+    ],
+)
+def test_answers_are_not_trusted(tmp_path: Path, answer: str) -> None:
+    child = f"import sys\nfor line in sys.stdin: print({answer!r}, flush=True)"
+    with Reader(command=[sys.executable, "-c", child]) as reader:
+        assert reason(reader, tmp_path / "a.txt") == "the reader stopped unexpectedly on it"
+
+
+def test_reasons_are_printable(tmp_path: Path) -> None:
+    child = """import sys\nfor line in sys.stdin: print('{"reason": "a\\\\nb\\\\u001b[0m"}', flush=True)"""
+    with Reader(command=[sys.executable, "-c", child]) as reader:
+        assert reason(reader, tmp_path / "a.txt") == "a\\nb\\x1b[0m"
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def ends(process: int) -> bool:
+    deadline = time.monotonic() + 10
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not is_alive(process)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_the_child_is_started_lazily_and_ends_with_close(tmp_path: Path) -> None:
+    reader = Reader()
+    assert reader._child is None
+    reader.load(put(tmp_path / "a.md", b"Text."))
+    assert reader._child is not None
+    process = reader._child._process.pid
+    assert is_alive(process)
+    reader.close()
+    reader.close()
+    assert not is_alive(process)
+    assert reader.load(tmp_path / "a.md").blocks
+    reader.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    script = put(tmp_path / "wild.py", dedent(WILD).encode())
+    put(tmp_path / "a.txt", b"hang")
+    put(tmp_path / "b.txt", b"Text.")
+    parent = f"""
+        import sys, threading, time
+        from pathlib import Path
+        from retrieval.reading import Reader
+        reader = Reader(command=[sys.executable, "-c", "exec(open({str(script)!r}).read())"])
+        reader.load(Path({str(tmp_path / "b.txt")!r}))
+        threading.Thread(target=reader.load, args=(Path({str(tmp_path / "a.txt")!r}),), daemon=True).start()
+        time.sleep(0.3)
+        print(reader._child._process.pid, flush=True)
+        time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-c", dedent(parent)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    assert is_alive(child)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert ends(child)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_reading_never_waits_for_standard_input(tmp_path: Path, reader: Reader) -> None:
+    os.mkfifo(tmp_path / "pipe.md")
+    assert reason(reader, tmp_path / "pipe.md") == "not a regular file"
