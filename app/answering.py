@@ -18,15 +18,15 @@ from app.calibration import Wording
 from app.checking import Checked
 from app.citing import cite
 from app.errors import DeskError
+from app.finding import Finder, Findings, FoundPassage
 from app.history import History, PastMessage, new_id
-from app.ingestion import passage_of
 from app.library import Library
 from app.profiles import LINKS, Profile
 from app.prompting import PromptBuilder, PromptTurn
 from app.quoting import choices_of
-from app.search import Search
 from app.settings import Settings
 from app.stored import StoredPassage
+from app.warming import passage_of
 from cache.constraints import Choices
 from cache.engine import Engine
 from cache.errors import CacheError, PromptError
@@ -45,11 +45,11 @@ STOPPED = "The answer was stopped before its end."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a question needs from the documents. found: passages with scores, best first; none, and no plan, if nothing
-    is close enough. in_prompt: every passage of the prompt by its module's name.
+    """What a question needs from the documents. plan: None if they do not answer it. in_prompt: every passage of the
+    prompt by its module's name.
     """
 
-    found: Sequence[tuple[StoredPassage, float]]
+    findings: Findings
     in_prompt: dict[str, StoredPassage]
     plan: Plan | None
     retrieve_ms: float
@@ -76,7 +76,7 @@ class Answering:
         settings: Settings,
         library: Library,
         history: History,
-        search: Search,
+        finder: Finder,
         engine: Engine,
         prompts: PromptBuilder,
         profile: Profile,
@@ -85,11 +85,20 @@ class Answering:
     ) -> None:
         """profile: of answers for which no other one is asked. wording, refusal_bias: see `calibration`."""
         self.settings, self.library, self.history = settings, library, history
-        self.search, self.engine, self.prompts = search, engine, prompts
+        self.finder, self.engine, self.prompts = finder, engine, prompts
         self.profile, self.wording, self.refusal_bias = profile, wording, refusal_bias
 
-    def ask(self, question: str, conversation_id: str | None, reuse: Reuse, profile: Profile | None = None) -> Stream:
-        """Retrieve, plan and submit. Raises DeskError for a question that cannot be asked."""
+    def ask(
+        self,
+        question: str,
+        conversation_id: str | None,
+        reuse: Reuse,
+        profile: Profile | None = None,
+        collections: Sequence[str] = (),
+    ) -> Stream:
+        """Retrieve, plan and submit. collections: only documents of these, if any are given. Raises DeskError for a
+        question that cannot be asked.
+        """
         started = time.perf_counter()
         question = self.valid(question)
         past = [] if conversation_id is None else self.history.past(conversation_id)
@@ -97,7 +106,7 @@ class Answering:
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
-        prepared = self.prepare(question, past)
+        prepared = self.prepare(question, past, collections)
         profile = (profile or self.profile) if reuse == "on" else "exact"
         asked = Asked(
             started=started,
@@ -112,17 +121,17 @@ class Answering:
         request = self.request(prepared, question, reuse, conversation_id, profile)
         return Stream(self, asked, self.engine.submit(request))
 
-    def prepare(self, question: str, past: Sequence[PastMessage]) -> Prepared:
+    def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Prepared:
         """Retrieve and plan; nothing is computed or recorded. Raises DeskError if the prompt does not fit."""
         started = time.perf_counter()
-        found = self._retrieve(question, past)
+        findings = self._find(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
-        if not found or max(score for _, score in found) < self.settings.refuse_below:
-            return Prepared(found=(), in_prompt={}, plan=None, retrieve_ms=retrieve_ms)
-        turns, in_prompt = self._turns(past, found, question)
+        if not findings.passages or findings.relevance < self.refuse_below:
+            return Prepared(findings=findings, in_prompt={}, plan=None, retrieve_ms=retrieve_ms)
+        turns, in_prompt = self._turns(past, findings.passages, question)
         plan, dropped = self._fit(turns)
         return Prepared(
-            found=found,
+            findings=findings,
             in_prompt=in_prompt,
             plan=plan,
             retrieve_ms=retrieve_ms,
@@ -135,7 +144,7 @@ class Answering:
         """A request with the desk's settings for answers; prepared has a plan."""
         plan = prepared.plan
         assert plan is not None
-        choices = self._choices(question, prepared.found) if self.wording == "quote" else None
+        choices = self._choices(prepared.findings) if self.wording == "quote" else None
         sampling = Sampling(
             max_tokens=max(self.settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=self.settings.temperature,
@@ -160,16 +169,9 @@ class Answering:
             wording=self.wording,
         )
 
-    def _choices(self, question: str, found: Sequence[tuple[StoredPassage, float]]) -> Choices:
+    def _choices(self, findings: Findings) -> Choices:
         model = self.engine.model
-        return choices_of(
-            question,
-            [(passage_of(passage), score) for passage, score in found],
-            self.settings.refusal_text,
-            model.tokenizer,
-            min(model.info.stop_tokens),
-            self.search.embed_sentences,
-        )
+        return choices_of(findings.sentences, self.settings.refusal_text, model.tokenizer, min(model.info.stop_tokens))
 
     def valid(self, question: str) -> str:
         """The question without space around it. Raises DeskError for one that cannot be asked."""
@@ -184,16 +186,25 @@ class Answering:
             )
         return question
 
-    def _retrieve(self, question: str, past: Sequence[PastMessage]) -> list[tuple[StoredPassage, float]]:
-        """Passages with scores, best first. A follow-up is also searched together with the question before it."""
-        earlier = [message.text for message in past if message.role == "user"]
-        queries = [question, f"{earlier[-1]} {question}"] if earlier else [question]
-        hits = self.search.find(queries, self.settings.passages)
-        by_id = {passage.id: passage for passage in self.library.passages([hit.id for hit in hits])}
-        return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
+    def _find(self, question: str, past: Sequence[PastMessage], collections: Sequence[str]) -> Findings:
+        """What the documents say. A follow-up is also searched together with the question before it."""
+        earlier = next((message.text for message in reversed(past) if message.role == "user"), None)
+        if unknown := set(collections) - set(self.library.collections() if collections else ()):
+            raise DeskError(
+                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
+                code="collection-unknown",
+            )
+        within = self.library.ids_in(collections) if collections else None
+        return self.finder.find(question, earlier=earlier, count=self.settings.passages, within=within)
+
+    @property
+    def refuse_below(self) -> float:
+        """Relevance below which the desk does not answer."""
+        set_to = self.settings.refuse_below
+        return self.finder.judgement.threshold if set_to is None else set_to
 
     def _turns(
-        self, past: Sequence[PastMessage], found: Sequence[tuple[StoredPassage, float]], question: str
+        self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
         """The conversation as prompt turns, and every passage in it by its module's name."""
         answers = [m for m in past if m.role == "assistant" and not m.refused]
@@ -211,7 +222,7 @@ class Answering:
                         answer_tokens=message.tokens,
                     )
                 )
-        new = [passage for passage, _ in reversed(found)]  # the most relevant stands last, next to the question
+        new = [one.passage for one in reversed(found)]  # the most relevant stands last, next to the question
         turns.append(PromptTurn(passages=tuple(passage_of(p) for p in new), question=question))
         return turns, {passage_of(p).name: p for p in (*stored.values(), *new)}
 
@@ -280,7 +291,8 @@ class Stream:
 
     def _record(self, answer: Answer, completion: Completion | None = None, *, is_changed: bool = False) -> None:
         in_prompt = self._asked.prepared.in_prompt
-        passages = {p.label + p.document: p.id for p, _ in self._asked.prepared.found}
+        found = [one.passage for one in self._asked.prepared.findings.passages]
+        passages = {passage.label + passage.document: passage.id for passage in found}
         details = AnswerDetails(
             question_id=self._asked.question_id,
             finish_reason="refused" if completion is None else completion.finish_reason,
@@ -302,8 +314,10 @@ class Stream:
 
 def finished(completion: Completion, checked: Checked, asked: Asked) -> Answer:
     """The answer of a completion, as it was shown."""
-    found = () if checked.is_refusal else asked.prepared.found
-    citations: tuple[Citation, ...] = tuple(citation for _, citation in cite(checked.text, found))
+    found = () if checked.is_refusal else asked.prepared.findings.passages
+    citations: tuple[Citation, ...] = tuple(
+        citation for _, citation in cite(checked.text, [(one.passage, one.cosine) for one in found])
+    )
     usage, timings = completion.usage, completion.timings
     notices = [
         QUOTED if checked.is_quotation else None,

@@ -17,6 +17,7 @@ from app.errors import DeskError
 from app.profiles import PROFILES, Profile
 from app.settings import Settings
 from cache.keys import digest, file_digest
+from retrieval.judgement import Judgement, load_judgement, rule_of_thumb
 
 FILE = "calibration.json"
 SHIPPED = Path(__file__).parent.parent / "data" / FILE
@@ -142,3 +143,26 @@ def write_calibration(file: Path, calibration: Calibration) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, file)
+
+
+SEARCH_FILE = "search.json"
+SHIPPED_SEARCH = SHIPPED.with_name(SEARCH_FILE)
+"""What was fitted for the embedder that comes with the program."""
+
+
+def find_judgement(settings: Settings, embedder: str) -> Judgement:
+    """What search judges by: fitted on the operator's questions, else shipped, else a rule of thumb, whichever is for
+    this embedder. Raises DeskError for a file that cannot be read.
+    """
+    for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
+        if file.is_file():
+            try:
+                judgement = load_judgement(file)
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise DeskError(
+                    f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search",
+                    code="bad-calibration",
+                ) from error
+            if judgement.embedder == embedder:
+                return judgement
+    return rule_of_thumb(embedder)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,7 @@ from app.command import (
     settings_of,
 )
 from app.errors import DeskError
-from app.measure_cli import bench, calibrate, evaluate
+from app.measure_cli import bench, calibrate, calibrate_search, evaluate
 from app.pml_cli import pml
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(evaluate, name="eval")
 app.add_typer(pml, name="pml")
 app.command()(calibrate)
+app.command("calibrate-search")(calibrate_search)
 
 INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
 
@@ -107,26 +109,39 @@ def explain(error: OSError) -> str:
 @app.command()
 def ingest(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders.")],
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Remove documents whose files are gone from the folders.")
+    ] = False,
+    collection: Annotated[str, typer.Option("--collection", help="What the documents belong to.")] = "",
+    warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Let the model read the passages now.")] = True,
     data_dir: DataDir = None,
     model: Model = None,
     device: Device = None,
     memory: Memory = None,
     as_json: Json = False,
 ) -> int:
-    """Bring documents in: read, split, index, and let the model read every passage once."""
+    """Bring documents in: read, split, index, and let the model read every passage once. Also beside a running desk."""
     from app.reports import ingest_json, print_ingest, progress_bar
+    from app.running_desk import find_running
 
     settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
     missing = [path for path in paths if not os.path.lexists(path)]
     if len(missing) == len(paths):
         raise DeskError(f"no such file or folder: {str(missing[0])!r}", code="no-such-file")
-    with open_service(settings, "warmdesk ingest") as service, progress_bar() as progress:
-        report = service.ingest(paths, progress)
+    running = find_running(settings.data_dir)
+    with progress_bar() as progress:
+        if running is not None:
+            absolute = [os.path.abspath(path) for path in paths]
+            order = {"paths": absolute, "collection": collection, "sync": sync, "warm": warm}
+            report = running.ingest(order, progress)
+        else:
+            with open_service(settings, "warmdesk ingest") as service:
+                report = ingest_json(service.ingest(paths, progress, collection=collection, sync=sync, warm=warm))
     if as_json:
-        emit(ingest_json(report))
+        emit(report)
     else:
         print_ingest(report)
-    return 1 if report.failed and not report.documents else 0
+    return 1 if report["failed"] and not report["documents"] else 0
 
 
 @app.command()
@@ -137,6 +152,9 @@ def ask(
     policy: Annotated[
         str | None,
         typer.Option("--policy", help="fast, balanced or exact; default: as set or calibrated.", show_default=False),
+    ] = None,
+    collection: Annotated[
+        list[str] | None, typer.Option("--collection", help="Search only documents of these; default: all.")
     ] = None,
     data_dir: DataDir = None,
     model: Model = None,
@@ -149,7 +167,9 @@ def ask(
 
     settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
     with open_service(settings, "warmdesk ask") as service:
-        stream = service.ask(question, conversation_id=conversation, reuse=reuse, policy=policy)
+        stream = service.ask(
+            question, conversation_id=conversation, reuse=reuse, policy=policy, collections=collection or ()
+        )
         for piece in stream:
             if not as_json:
                 print(piece, end="", flush=True)
@@ -252,13 +272,22 @@ def forget(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a document: text, vectors, quotes and encoded passages."""
-    with open_service(settings_of(data_dir=data_dir, model=model, device=device), "warmdesk forget") as service:
-        path = service.forget(document)
-    if as_json:
-        emit({"forgotten": path})
+    """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
+    from app.progress import unseen
+    from app.reports import print_forgotten
+    from app.running_desk import find_running
+
+    settings = settings_of(data_dir=data_dir, model=model, device=device)
+    running = find_running(settings.data_dir)
+    if running is not None:
+        forgotten = running.forget(document, unseen)
     else:
-        print(f"Forgot {path}")
+        with open_service(settings, "warmdesk forget") as service:
+            forgotten = asdict(service.forget(document))
+    if as_json:
+        emit({"forgotten": forgotten["document"], "removed": forgotten["removed"], "left": forgotten["left"]})
+    else:
+        print_forgotten(forgotten)
 
 
 @app.command()

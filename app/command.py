@@ -25,6 +25,9 @@ Model = Annotated[
 Adapter = Annotated[
     str | None, typer.Option("--adapter", help="Folder of a LoRA adapter for the model.", show_default=False)
 ]
+Embedder = Annotated[
+    str | None, typer.Option("--embedder", help="sentence-transformers model: folder or hub name.", show_default=False)
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
 Memory = Annotated[
     str | None,

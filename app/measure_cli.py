@@ -13,6 +13,7 @@ from app.command import (
     Adapter,
     DataDir,
     Device,
+    Embedder,
     Json,
     Model,
     emit,
@@ -186,3 +187,82 @@ def answers(
     with open_service(settings, "warmdesk eval answers") as service:
         result = measure_answers(service, data, limit=limit, report=progress_line)
     print(json.dumps(result, indent=None if as_json else 2))
+
+
+@evaluate.command()
+def recall(
+    data: Annotated[
+        Path, typer.Option("--data", help="Questions {question, article}, or documents {src, title, context, qas}.")
+    ] = Path("data/questions.jsonl"),
+    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+    leave_out: Annotated[
+        str, typer.Option("--leave-out", help="Sources whose questions do not say which document they are about.")
+    ] = "policyqa",
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
+    ] = None,
+    section: Annotated[str, typer.Option("--section", help="Section of that file.")] = "recall",
+    data_dir: DataDir = None,
+    model: Model = None,
+    embedder: Embedder = None,
+    as_json: Json = False,
+) -> None:
+    """Whether search finds the right document, and whether it knows when there is none."""
+    from evals.evidence import read_section, write_section
+    from evals.recall import markdown, measure_recall
+    from retrieval.sentence_embedder import SentenceEmbedder
+
+    if write is not None:
+        read_section(write, section)  # a mistake shows before the work, not behind it
+    settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
+    result = measure_recall(
+        settings,
+        data,
+        embedder=SentenceEmbedder(settings.embedder),
+        limit=limit,
+        leave_out=frozenset(leave_out.split(",")),
+        report=progress_line,
+    )
+    if write is not None:
+        write_section(write, section, markdown(result, f"warmdesk eval recall --data {data.name}"))
+    print(json.dumps(result) if as_json else markdown(result, ""))
+
+
+def calibrate_search(
+    data: Annotated[
+        list[Path], typer.Option("--data", help="JSON lines {question, answer} or {question}: some without an answer.")
+    ],
+    documents: Annotated[Path, typer.Option("--documents", help="Folder of the documents they are about.")],
+    write: Annotated[
+        Path | None, typer.Option("--write", help="File to write; default: search.json in the data folder.")
+    ] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    embedder: Embedder = None,
+    as_json: Json = False,
+) -> None:
+    """Fit what search judges by: when to refuse, and which sentence answers."""
+    from app.calibration import SEARCH_FILE
+    from evals.search_calibration import calibrate_search as fit
+    from retrieval.judgement import save_judgement
+    from retrieval.sentence_embedder import SentenceEmbedder
+
+    settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
+    fitted = fit(settings, SentenceEmbedder(settings.embedder), data, documents, report=progress_line)
+    file = write or settings.data_dir / SEARCH_FILE
+    save_judgement(fitted.judgement, file)
+    result = {
+        "file": str(file),
+        "answered": fitted.answered,
+        "unanswered": fitted.unanswered,
+        "auc": fitted.auc,
+        "threshold": fitted.judgement.threshold,
+        "refused_right": fitted.refused_right,
+    }
+    if as_json:
+        emit(result)
+    else:
+        print(
+            f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
+            f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others and 5 % of the answered"
+        )

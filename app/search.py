@@ -1,6 +1,6 @@
 """The vector index of this desk: opened from its file, or rebuilt from the database, and swapped as a whole.
 
-Readers take a snapshot and keep it for one search; a change makes a new snapshot. The database is the truth: an
+Readers take a snapshot and keep it for one search; a change makes a new one. The database is the truth: an
 index file that is missing, damaged, of another embedder or of other passages is rebuilt from stored embeddings.
 """
 
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.library import Library
-from app.stored import Replaced, Vectors
-from retrieval.documents import Passage
+from app.stored import Ids, Replaced, Vectors
 from retrieval.embedding import Embedder
 from retrieval.errors import IndexDamaged
-from retrieval.index import Hit, VectorIndex
+from retrieval.index import VectorIndex
 from retrieval.keywords import KeywordIndex
-from retrieval.passage_vectors import embed_passages
 from retrieval.retriever import Retriever
+from retrieval.units import passage_of, unit_texts
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +41,19 @@ class Search:
         self._sentences: dict[str, np.ndarray[Any, Any]] = {}
         self._use_this_embedder()
         self._index = self._open()
+        self._keywords = KeywordIndex().updated((), library.searchable())
         self._retriever = self._new_retriever()
 
-    def find(self, queries: Sequence[str], count: int) -> list[Hit]:
-        """The best passages over several wordings of one question, best first."""
-        return self._retriever.search(queries, count)
+    @property
+    def retriever(self) -> Retriever:
+        """The snapshot that questions see now."""
+        return self._retriever
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each its own, one a row."""
-        numbered = {
-            number: Passage(text=text, heading_path=tuple(path), ordinal=number)
-            for number, (path, text) in enumerate(passages)
-        }
-        ids, vectors = embed_passages(self.embedder, numbered, count_words)
-        rows = np.array(ids)
-        return [vectors[rows == number] for number in numbered]
+        """The vectors of passages, given as heading path and text: for each its own, one a unit."""
+        units = [unit_texts(path, text) for path, text in passages]
+        vectors = self.embedder.embed_documents([text for texts in units for text in texts])
+        return np.split(vectors, np.cumsum([len(texts) for texts in units])[:-1]) if units else []
 
     def embed_sentences(self, texts: Sequence[str]) -> Vectors:
         """Vectors of short texts `[texts, dimension]`, of length 1; those of the latest are kept, because the same
@@ -70,38 +67,50 @@ class Search:
             self._sentences.update((text, vector) for text, vector in found.items() if vector is not None)
             while len(self._sentences) > SENTENCES_KEPT:
                 del self._sentences[next(iter(self._sentences))]
-        return np.array([found[text] for text in texts])
+        return np.array([found[text] for text in texts]).reshape(-1, self.embedder.dimension)
 
-    def nearest(self, ids: Sequence[int], count: int) -> dict[int, list[int]]:
+    def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
         """For each of these passages the `count` others that are closest to the whole of it (cosine), closest first.
-        What was applied is there, published or not.
+        within: only these are candidates.
         """
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
-        with self._lock:
-            index = self._index
+        index = self._retriever.index
+        only = None if within is None else np.array(sorted(within), np.int64)
         found: dict[int, list[int]] = {}
         for id_, vector in zip(numbers.tolist(), vectors, strict=True):
             if id_ not in found:  # the first of a passage's vectors is that of the whole
-                hits = index.search(vector, count + 1)
-                found[id_] = [hit.id for hit in hits if hit.id != id_][:count]
+                found[id_] = others_nearby(index, vector, id_, count, only)
         return found
 
-    def apply(self, replaced: Replaced) -> None:
-        """Follow a change of the library. Questions see it, and the file has it, with `publish`."""
-        ids, vectors = self._library.vectors(self.embedder.dimension, replaced.new)
-        with self._lock:
-            self._index = self._index.updated(replaced.removed, ids.tolist(), vectors)
-
-    def publish(self) -> None:
-        """Let questions see what was applied, all at once, and write the index. Raises OSError; then the old file is
-        whole and questions see the new state.
+    def change(self, write: Callable[[], Sequence[Replaced]]) -> Sequence[Replaced]:
+        """Change the library and follow it: `write` stores, and questions see all of it with the next snapshot, which
+        is there when this returns. Raises what `write` raises.
         """
         with self._lock:
-            self._retriever = self._new_retriever()
+            changes = write()
+            removed = [id_ for replaced in changes for id_ in replaced.removed]
+            new = [id_ for replaced in changes for id_ in replaced.new]
+            if removed or new:
+                ids, vectors = self._library.vectors(self.embedder.dimension, new)
+                self._index = self._index.updated(removed, ids.tolist(), vectors)
+                self._keywords = self._keywords.updated(removed, self._library.searchable(new))
+                self._retriever = self._new_retriever()
+        return changes
+
+    def wait(self) -> None:
+        """Return when no change is under way."""
+        with self._lock:
+            return
+
+    def save(self) -> None:
+        """Write the index, so that the next start need not read all vectors from the database. Raises OSError; then the
+        old file is whole.
+        """
+        with self._lock:
             self._index.save(self._path)
 
     def _new_retriever(self) -> Retriever:
-        return Retriever(self.embedder, self._index, KeywordIndex(*self._library.searchable()))
+        return Retriever(self.embedder, self._index, self._keywords)
 
     def _open(self) -> VectorIndex:
         ids, vectors = self._library.vectors(self.embedder.dimension)
@@ -137,6 +146,12 @@ class Search:
         self._library.set_fact(EMBEDDER, self.embedder.name)
 
 
-def count_words(text: str) -> int:
-    """Roughly the embedder's own count of tokens, with its tokenizer left alone."""
-    return len(text) // 4
+def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Ids | None) -> list[int]:
+    """The `count` passages nearest to a vector, without the passage it is of."""
+    wanted = count + 1
+    while True:
+        wanted = min(4 * wanted, len(index))
+        hits = index.search(vector, wanted, within=within)
+        others = [other for other in dict.fromkeys(passage_of(hit.id) for hit in hits) if other != id_]
+        if len(others) >= count or wanted == len(index):
+            return others[:count]

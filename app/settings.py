@@ -205,10 +205,11 @@ class Settings:
         _real_number(1, 2),
         "More than 1 keeps small models from repeating themselves; 1 changes nothing.",
     )
-    refuse_below: float = setting(
-        0.30,
+    refuse_below: float | None = setting(
+        None,
         _real_number(-1, 1),
-        "Cosine of the question and the closest passage below which the desk does not answer.",
+        "Probability that the documents answer the question below which the desk does not; -1 always answers. Unset: "
+        "as fitted (`warmdesk calibrate-search`).",
     )
     max_question_chars: int = setting(4000, _whole_number(1, 1_000_000), "Longest question, in characters.")
     system_text: str = setting(
@@ -258,6 +259,11 @@ class Settings:
     def modules_folder(self) -> Path:
         """Encoded passages, rebuildable from the database."""
         return self.data_dir / "modules"
+
+    @property
+    def uploads_folder(self) -> Path:
+        """Files that were uploaded on the dashboard."""
+        return self.data_dir / "uploads"
 
     @property
     def models_folder(self) -> Path:

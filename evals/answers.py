@@ -18,8 +18,8 @@ from typing import Any
 from app.answers import Answer
 from app.errors import DeskError
 from app.grounding import NOT_THERE, check
-from app.ingestion import passage_of
 from app.service import Service
+from app.warming import passage_of
 from evals.cases import holds
 from retrieval.documents import with_headings
 

@@ -32,6 +32,12 @@ class Embedder(Protocol):
     def embed_query(self, text: str) -> Vectors:
         """The vector of a question, shape [dimension]. Some models embed questions unlike documents."""
 
+    def knowledge(self, text: str) -> float:
+        """How well the language of a text is known, from 0 to 1: what the vector of it can be worth."""
+
+    def knows_word(self, word: str) -> bool:
+        """Whether a word in lower case is known as a whole."""
+
 
 class HashEmbedder:
     """Bag of hashed words: deterministic, no model. For tests; knows no synonyms, no word order."""
@@ -50,6 +56,12 @@ class HashEmbedder:
             vector[digest % self.dimension] += 1.0
         unit: Vectors = vector / np.linalg.norm(vector)
         return unit
+
+    def knowledge(self, text: str) -> float:
+        return 1.0
+
+    def knows_word(self, word: str) -> bool:
+        return False
 
     def _nothing(self) -> Vectors:
         return np.zeros((0, self.dimension), dtype=np.float32)

@@ -1,33 +1,37 @@
 """The vector index: exact inner-product search over normalised vectors; the only file that imports faiss.
 
-A passage may have several vectors; it is found once, by its best one.
+A passage may have several vectors, one for each of its units (see `units`).
 
 An index is a snapshot that never changes: `updated` gives a new one, and whoever holds the old one goes on
 reading it. It is rebuildable from the stored passages, so a damaged file is refused, not repaired. Knows
-passage numbers only, not texts; no filters, no approximate search.
+passage numbers only, not texts; no approximate search.
 """
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import faiss
 import numpy as np
+import numpy.typing as npt
 
 from retrieval.documents import content_hash
 from retrieval.embedding import Vectors
 from retrieval.errors import IndexDamaged, RetrievalError
+from retrieval.units import UNITS, unit_ids
 
-_MAGIC = b"warmdesk vectors 1\n"
+_MAGIC = b"warmdesk vectors 2\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage found, by its number. `score` is the cosine with the question, from -1 to 1."""
+    """A unit found, by its number. `score` is the cosine with the question, from -1 to 1."""
 
     id: int
     score: float
@@ -67,7 +71,7 @@ class VectorIndex:
     @property
     def passage_ids(self) -> frozenset[int]:
         """The passages that can be found, to compare with those the database holds."""
-        return frozenset(faiss.vector_to_array(self._faiss.id_map).tolist())
+        return frozenset((faiss.vector_to_array(self._faiss.id_map) // UNITS).tolist())
 
     def __len__(self) -> int:
         """The number of vectors."""
@@ -88,32 +92,48 @@ class VectorIndex:
         vectors = np.zeros((0, self._dimension), np.float32) if added_vectors is None else added_vectors
         self._check(vectors, len(added_ids))
         new = self._like(faiss.clone_index(self._faiss), self._generation + 1)
-        gone = np.array([*removed_ids, *added_ids], dtype=np.int64)
-        if len(gone) and len(new):
+        units = faiss.vector_to_array(self._faiss.id_map)
+        gone = units[np.isin(units // UNITS, np.array([*removed_ids, *added_ids], dtype=np.int64))]
+        if len(gone):
             new._faiss.remove_ids(faiss.IDSelectorBatch(gone))
         if len(added_ids):
-            new._faiss.add_with_ids(
-                np.ascontiguousarray(vectors, dtype=np.float32), np.array(added_ids, dtype=np.int64)
-            )
+            new._faiss.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), unit_ids(added_ids))
         return new
 
-    def search(self, vector: Vectors, k: int) -> list[Hit]:
-        """The `k` nearest passages, best first; fewer when the index holds fewer.
+    def search(self, vector: Vectors, k: int, *, within: npt.NDArray[np.int64] | None = None) -> list[Hit]:
+        """The `k` nearest units, best first; fewer when the index holds fewer. within: only units of these passages.
 
         Raises RetrievalError for a vector of another dimension.
         """
         query = np.ascontiguousarray(vector[np.newaxis], np.float32)
         self._check(query, 1)
-        best: dict[int, float] = {}
-        wanted = 0
-        while len(best) < k and wanted < len(self):  # several vectors may be of one passage
-            wanted = min(max(4 * k, 4 * wanted), len(self))
-            with _one_thread():
-                scores, ids = self._faiss.search(query, wanted)
-            for id_, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
-                best.setdefault(id_, score)
-        hits = [Hit(id_, score) for id_, score in best.items()]
-        return sorted(hits, key=lambda hit: (-hit.score, hit.id))[: max(k, 0)]
+        only = None
+        if within is not None:
+            units = faiss.vector_to_array(self._faiss.id_map)
+            selector = faiss.IDSelectorBatch(units[np.isin(units // UNITS, within)])
+            only = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # faiss adds the argument at run time
+        k = min(max(k, 0), len(self))
+        if not k:
+            return []
+        with _one_thread():
+            scores, ids = self._faiss.search(query, k, params=only)
+        hits = [Hit(id_, score) for id_, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True) if id_ >= 0]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.id))
+
+    def similarity_spread(self, vector: Vectors) -> tuple[float, float]:
+        """Mean and standard deviation of the cosines of `vector` with everything in the index."""
+        mean, covariance = self._moments
+        return float(mean @ vector), math.sqrt(max(0.0, float(vector @ covariance @ vector)))
+
+    @cached_property
+    def _moments(self) -> tuple[Vectors, Vectors]:
+        """Mean `[dimension]` and covariance `[dimension, dimension]` of the vectors."""
+        if not len(self):
+            return np.zeros(self._dimension, np.float32), np.zeros((self._dimension, self._dimension), np.float32)
+        vectors: Vectors = self._faiss.index.reconstruct_n(0, len(self))
+        mean = vectors.mean(axis=0)
+        covariance: Vectors = (vectors.T @ vectors) / np.float32(len(self)) - np.outer(mean, mean)
+        return mean, covariance
 
     def save(self, path: Path) -> None:
         """Write the index to one file, which at any moment is either the old one or the new one, complete.

@@ -1,28 +1,116 @@
-"""Keyword search that forgives misspelling: TF-IDF over groups of three to five characters within words.
+"""Keyword search: Okapi BM25 over the terms of passages' units (Robertson and Zaragoza 2009).
 
-Finds what embeddings of a small model miss: model numbers, error codes, rare words, typing errors. Needs no dictionary
-and no stop words. Lives in memory only and is rebuilt from the stored passages. Not covered: phrases, synonyms.
+Finds what embeddings of a small model miss: model numbers, error codes, rare words, languages they do not know. An
+index is a snapshot that never changes: `updated` gives another one, at the cost of what changed plus a few array
+operations. Lives in memory only and is rebuilt from the stored passages. Not covered: phrases, synonyms, misspelling.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.feature_extraction.text import TfidfVectorizer
+from scipy import sparse
+
+from retrieval.terms import asked_words, stem, words
+from retrieval.units import UNITS, unit_ids
+
+K1, B = 1.2, 0.75
+"""Saturation of repeated terms, and how much long passages count less: the usual values; others were no better."""
+
+NEAR_COPY = 0.95
+"""Share of their words that near copies have in common."""
+
+Scores = npt.NDArray[np.float32]
 
 
 class KeywordIndex:
-    """An index of some passages; a snapshot that never changes. Reading is safe from several threads."""
+    """An empty index; `updated` gives others. Reading is safe from several threads."""
 
-    def __init__(self, ids: Sequence[int], texts: Sequence[str]) -> None:
-        self.ids = np.array(ids, dtype=np.int64)
-        self._vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True)
-        self._matrix = self._vectorizer.fit_transform(texts) if any(text.strip() for text in texts) else None
+    def __init__(self) -> None:
+        self.units = np.zeros(0, np.int64)
+        self.words: dict[str, int] = {}
+        """Every word of the passages, folded, with its column of `_counts`."""
+        self._counts = sparse.csr_matrix((0, 0), dtype=np.float32)
+        self._weigh()
 
-    def scores(self, query: str) -> npt.NDArray[np.float32]:
-        """Cosine of the query with every passage of `ids`, from 0 to 1."""
-        if self._matrix is None:
-            return np.zeros(len(self.ids), np.float32)
-        found = self._matrix @ self._vectorizer.transform([query]).T
-        scores: npt.NDArray[np.float32] = found.toarray()[:, 0].astype(np.float32)
-        return scores
+    def updated(self, removed: Collection[int], added: Mapping[int, Sequence[str]]) -> KeywordIndex:
+        """A new index without some passages and with others, given by number with the texts of their units; of the same
+        number, the new one counts. Words that no passage has any more are gone from it, too.
+        """
+        stays = ~np.isin(self.units // UNITS, np.array([*removed, *added], np.int64))
+        kept = self._counts[stays]
+        new = KeywordIndex()
+        if stays.all():
+            new.words = dict(self.words)
+        else:
+            in_use = np.flatnonzero(kept.getnnz(axis=0))
+            kept = kept[:, in_use]
+            by_column = list(self.words)  # words are inserted column by column
+            new.words = {by_column[column]: number for number, column in enumerate(in_use.tolist())}
+        rows = [Counter(words(text)) for texts in added.values() for text in texts]
+        columns = [new.words.setdefault(word, len(new.words)) for row in rows for word in row]
+        counts = np.array([count for row in rows for count in row.values()], np.float32)
+        starts = np.cumsum([0, *map(len, rows)])
+        kept.resize(kept.shape[0], len(new.words))
+        fresh = sparse.csr_matrix((counts, np.array(columns, np.int64), starts), shape=(len(rows), len(new.words)))
+        new._counts = sparse.vstack([kept, fresh], format="csr", dtype=np.float32)
+        new.units = np.append(self.units[stays], unit_ids([id_ for id_, texts in added.items() for _ in texts]))
+        new._weigh()
+        return new
+
+    def scores(self, query: str) -> Scores:
+        """For each of `units`, how much of what the query asks for it has: the BM25 score over the highest that a unit
+        could reach, 0 to 1. Words that no passage has count as asked for.
+        """
+        scores = np.zeros(len(self.units), np.float32)
+        most = 0.0
+        for term in dict.fromkeys(stem(word) for word in asked_words(query)):
+            most += self.rarity(term) * (K1 + 1)
+            column = self.terms.get(term)
+            if column is not None:
+                span = slice(self._weights.indptr[column], self._weights.indptr[column + 1])
+                scores[self._weights.indices[span]] += self._weights.data[span]
+        return scores / np.float32(most) if most else scores
+
+    def is_near_copy(self, first: int, second: int) -> bool:
+        """Whether two passages have nearly the same words, and exactly the same numbers."""
+        rows = [self._row_of.get(passage * UNITS) for passage in (first, second)]  # the first unit is the whole
+        if rows[0] is None or rows[1] is None:
+            return False
+        longer = max(self._lengths[rows[0]], self._lengths[rows[1]])
+        if min(self._lengths[rows[0]], self._lengths[rows[1]]) < NEAR_COPY * longer:
+            return False
+        one, other = self._counts[rows[0]], self._counts[rows[1]]
+        if one.minimum(other).sum() < NEAR_COPY * longer:
+            return False
+        by_column = list(self.words)
+        return not any(any(map(str.isdigit, by_column[column])) for column in (one - other).nonzero()[1])
+
+    def rarity(self, term: str) -> float:
+        """The inverse document frequency of a stemmed term; one that no passage has is the rarest."""
+        column = self.terms.get(term)
+        return self._rarest if column is None else float(self._rarity[column])
+
+    def _weigh(self) -> None:
+        """Count words of one stem together, and weigh them."""
+        stems = [stem(word) for word in self.words]
+        self.terms: dict[str, int] = {}
+        columns = [self.terms.setdefault(term, len(self.terms)) for term in stems]
+        ones = np.ones(len(stems), np.float32)
+        merge = sparse.csr_matrix((ones, (np.arange(len(stems)), columns)), shape=(len(stems), len(self.terms)))
+        weights = (self._counts @ merge).tocsc()
+        number = len(self.units)
+        lengths = np.asarray(weights.sum(axis=1)).ravel()
+        self._lengths = lengths.tolist()
+        self._row_of = {unit: row for row, unit in enumerate(self.units.tolist())}
+        with_it = weights.getnnz(axis=0)
+        self._rarity = np.log1p((number - with_it + 0.5) / (with_it + 0.5)).astype(np.float32)
+        self._rarest = float(np.log1p((number + 0.5) / 0.5))
+        relative = lengths / max(1.0, lengths.mean()) if number else lengths
+        norm = (K1 * (1 - B + B * relative)).astype(np.float32)
+        weights.data *= (K1 + 1) / (weights.data + norm[weights.indices])
+        weights.data *= np.repeat(self._rarity, np.diff(weights.indptr))
+        self._weights = weights

@@ -1,20 +1,52 @@
 """A question to the passages that may answer it: the one thing callers ask.
 
-Embeddings find what is meant, characters find what is written; the two cosines are added, the second with the weight
-that ranked the sample questions best. Reranking belongs behind this same method; thresholds and refusals belong to the
-caller.
+Embeddings find what is meant, keywords find what is written. Both scores say how much of the question a text covers, so
+they are added, unit by unit, and a passage counts as its best unit. The cosine counts as much as the embedder knows of
+the question's language: an English one knows little about Chinese. Fusing ranks instead (Cormack et al. 2009) would let
+a retriever that knows nothing spoil the order; `warmdesk eval recall` shows both.
+
+Whether what was found answers the question at all is in `judgement`.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from retrieval.embedding import Embedder
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retrieval.embedding import Embedder, Vectors
 from retrieval.errors import RetrievalError
-from retrieval.index import Hit, VectorIndex
+from retrieval.index import VectorIndex
 from retrieval.keywords import KeywordIndex
+from retrieval.spelling import Spelling
+from retrieval.units import UNITS, passage_of
 
-KEYWORD_WEIGHT = 1.0
-CANDIDATES = 200
-"""Passages either search proposes. One that only keywords propose counts with the lowest cosine of the others."""
+CANDIDATES = 600
+"""Units either search proposes. One that only keywords propose counts with the lowest cosine of the others."""
+ALIKE = 0.1
+"""Near copies differ in score by less than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A wording of a question, spelt as the passages spell, with its vector. trust: what its cosines count for."""
+
+    text: str
+    vector: Vectors
+    trust: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A passage found, by its number. score: what passages are ranked by. cosine, share: of its best unit with the
+    question, -1 to 1, and of the question's words in it, 0 to 1.
+    """
+
+    id: int
+    score: float
+    cosine: float
+    share: float
 
 
 class Retriever:
@@ -28,27 +60,51 @@ class Retriever:
         self.embedder = embedder
         self.index = index
         self.keywords = keywords
+        self.spelling = Spelling(keywords.words, embedder.knows_word)
 
-    def search(self, queries: Sequence[str], k: int) -> list[Hit]:
-        """At most `k` passages for several wordings of one question, best first; `score` is the best cosine of
-        embeddings alone. None for blank queries.
+    def query(self, text: str) -> Query:
+        """A wording of a question, ready for search."""
+        corrected = self.spelling.corrected(text)
+        trust = self.embedder.knowledge(corrected) ** 2
+        return Query(text=corrected, vector=self.embedder.embed_query(corrected), trust=trust)
+
+    def search(self, queries: Sequence[Query], k: int, *, within: Collection[int] | None = None) -> list[Found]:
+        """At most `k` passages for several wordings of one question, best first, without near copies of better ones;
+        none for blank wordings. within: only these passages.
         """
-        best: dict[int, tuple[float, float]] = {}  # by passage: fused score, cosine
+        best: dict[int, Found] = {}
         for query in queries:
-            for id_, (fused, cosine) in self._fused(query).items():
-                before = best.get(id_, (-2.0, -2.0))
-                best[id_] = (max(fused, before[0]), max(cosine, before[1]))
-        ranked = sorted(best.items(), key=lambda entry: (-entry[1][0], entry[0]))
-        return [Hit(id_, cosine) for id_, (_, cosine) in ranked[: max(k, 0)]]
+            for found in self._fused(query, within):
+                if found.id not in best or found.score > best[found.id].score:
+                    best[found.id] = found
+        chosen: list[Found] = []
+        for found in sorted(best.values(), key=lambda found: (-found.score, found.id)):
+            if len(chosen) >= k:
+                break
+            near = [better for better in chosen if better.score - found.score < ALIKE]
+            if not any(self.keywords.is_near_copy(found.id, better.id) for better in near):
+                chosen.append(found)
+        return chosen
 
-    def _fused(self, query: str) -> dict[int, tuple[float, float]]:
-        if not query.strip() or not len(self.index):
-            return {}
-        dense = {hit.id: hit.score for hit in self.index.search(self.embedder.embed_query(query), CANDIDATES)}
-        lowest = min(dense.values())
-        scores = self.keywords.scores(query)
-        written = {int(self.keywords.ids[at]): float(scores[at]) for at in (-scores).argsort()[:CANDIDATES]}
-        return {
-            id_: (dense.get(id_, lowest) + KEYWORD_WEIGHT * written.get(id_, 0.0), dense.get(id_, lowest))
-            for id_ in dense.keys() | {id_ for id_, score in written.items() if score > 0}
-        }
+    def _fused(self, query: Query, within: Collection[int] | None) -> list[Found]:
+        if not query.text.strip() or not len(self.index):
+            return []
+        only = None if within is None else np.array(sorted(within), np.int64)
+        cosines = {hit.id: hit.score for hit in self.index.search(query.vector, CANDIDATES, within=only)}
+        if not cosines:
+            return []
+        lowest = min(cosines.values())
+        units, shares = self.keywords.units, self.keywords.scores(query.text)
+        if only is not None:
+            shares[~np.isin(units // UNITS, only)] = 0.0
+        written = (
+            np.argpartition(-shares, CANDIDATES)[:CANDIDATES] if len(shares) > CANDIDATES else np.arange(len(shares))
+        )
+        share_of = {int(units[at]): float(shares[at]) for at in written if shares[at] > 0}
+        best: dict[int, Found] = {}
+        for unit in cosines.keys() | share_of.keys():
+            cosine, share, id_ = cosines.get(unit, lowest), share_of.get(unit, 0.0), passage_of(unit)
+            score = query.trust * cosine + share
+            if id_ not in best or score > best[id_].score:
+                best[id_] = Found(id=id_, score=score, cosine=cosine, share=share)
+        return list(best.values())

@@ -7,6 +7,7 @@ sentence of its own, whether or not it ends like one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 ENDS = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
@@ -20,6 +21,13 @@ STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")
 WRAPPED = 55
 """Characters from which on a line without an end was wrapped."""
 
+SHORT = 60
+"""Characters up to which a line without an end is taken for a heading."""
+ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
+ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")
+"""Questions, and lines that only lead to a list."""
+LETTER = re.compile(r"[^\W\d_]")
+
 
 def sentences(text: str) -> list[str]:
     """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces."""
@@ -32,6 +40,15 @@ def sentences(text: str) -> list[str]:
             start = end.end()
         found.append(line[start:].strip())
     return [sentence for sentence in found if sentence]
+
+
+def statements(text: str) -> Iterator[str]:
+    """The sentences of a passage that can be an answer: no questions, no headings, nothing without a word."""
+    for line in joined_lines(text):
+        is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
+        for sentence in () if is_heading else sentences(line):
+            if LETTER.search(sentence) and not ASKS.search(sentence):
+                yield sentence
 
 
 def complete(text: str) -> tuple[list[str], str]:

@@ -5,157 +5,84 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
-import numpy as np
 import pytest
 from tiny import ByteTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.prompting import PassageText
-from app.quoting import MOST_SENTENCES, choices_of, statements, tokens_behind
+from app.finding import RankedSentence
+from app.quoting import MARGIN, MOST_SENTENCES, SENTENCES, WEIGHT, choices_of, tokens_behind
 from cache.constraints import Choices
 from cache.model import bundled_gguf
 from cache.pml import Text
 from cache.tokenizer import ModelTokenizer
-from retrieval.embedding import HashEmbedder, Vectors
 from retrieval.sentences import sentences
 
 REFUSAL = "I could not find an answer to this."
 STOP = 299
-RETURNS = """Returning things
-
-You can return most articles within 30 days. Do you need a label?
-We print 2 labels for "heavy" parcels (over 20 kg).
-
-What you need:
-- the receipt
-- your customer number (see the invoice)
-1. Open the app
-
-Article: shoes; Days: 14
-Is it broken? Call us at once!
-4711!
-"""
-SHIPPING = "Shipping costs 4.95 euros. Abroad it costs 14.95 euros. You can return most articles within 30 days."
+STATEMENTS = [
+    "You can return most articles within 30 days.",
+    'We print 2 labels for "heavy" parcels (over 20 kg).',
+    "the receipt",
+    "Article: shoes; Days: 14",
+    "Call us at once!",
+    "Shipping costs 4.95 euros.",
+]
 
 
-def passage(text: str) -> PassageText:
-    return PassageText(name="p", title="Help", heading_path=("Help",), text=text)
+def ranked(*sentences: tuple[str, float]) -> list[RankedSentence]:
+    return [RankedSentence(text=text, logit=logit) for text, logit in sentences]
 
 
-def offered(question: str, *passages: tuple[str, float], embed: bool = False) -> dict[str, float]:
-    """Texts of the choices with their priors; checks that they are those of the set."""
-    choices = choices_of(
-        question,
-        [(passage(text), score) for text, score in passages],
-        REFUSAL,
-        ByteTokenizer(),
-        STOP,
-        HashEmbedder().embed_documents if embed else None,
-    )
+def offered(*sentences: tuple[str, float]) -> dict[str, float]:
+    """Texts of the choices with their priors."""
+    choices = choices_of(ranked(*sentences), REFUSAL, ByteTokenizer(), STOP)
     return {bytes(choice.tokens).decode(): choice.prior for choice in choices.choices}
 
 
-def best(priors: dict[str, float]) -> str:
-    return max(priors, key=lambda text: priors[text])
+def test_priors_are_what_search_judged() -> None:
+    found = offered(("Abroad it costs 14.95 euros.", 1.5), ("Shipping costs 4.95 euros.", -0.5))
+    assert found == {"Abroad it costs 14.95 euros.": WEIGHT * 1.5, "Shipping costs 4.95 euros.": WEIGHT * -0.5}
 
 
-def test_statements_are_offered_and_neither_questions_nor_headings() -> None:
-    assert list(statements(RETURNS)) == [
-        "You can return most articles within 30 days.",
-        'We print 2 labels for "heavy" parcels (over 20 kg).',
-        "the receipt",
-        "your customer number (see the invoice)",
-        "Open the app",
-        "Article: shoes; Days: 14",
-        "Call us at once!",
+def test_every_answer_ends_like_a_sentence() -> None:
+    assert list(offered(("Article: shoes; Days: 14", 0.0), ("Call us!", -1.0), ("请联系我们。", -2.0))) == [
+        "Article: shoes; Days: 14.",
+        "Call us!",
+        "请联系我们。",
     ]
 
 
-def test_chinese_statements() -> None:
-    assert list(statements("退货\n可以退货吗？三十天内可以退货。请联系我们！")) == [
-        "三十天内可以退货。",
-        "请联系我们！",
-    ]
+def test_the_refusal_is_offered_only_where_there_is_no_sentence() -> None:
+    assert list(offered()) == [REFUSAL]
+    assert REFUSAL not in offered(("Call us!", -9.0))
 
 
-def test_the_nearest_sentence_has_the_highest_prior() -> None:
-    priors = offered("What does it cost abroad?", (SHIPPING, 0.6), (RETURNS, 0.3))
-    assert best(priors) == "Abroad it costs 14.95 euros."
-    assert REFUSAL in priors
+def test_texts_that_become_the_same_answer_are_offered_once_as_the_likelier() -> None:
+    assert offered(("the receipt", 1.0), ("the receipt.", 0.5)) == {"the receipt.": WEIGHT * 1.0}
 
 
-def test_a_rare_word_outweighs_a_common_one() -> None:
-    text = " ".join(f"The box number {n} costs much." for n in ("one", "two", "three")) + " Kayaks are stored outside."
-    assert best(offered("Where are the kayaks of the box?", (text, 0.5))) == "Kayaks are stored outside."
+def test_so_many_sentences_and_no_more_likeliest_first() -> None:
+    many = [(f"Article {number} costs {number} euros.", -number / 10) for number in range(MOST_SENTENCES + 20)]
+    assert list(offered(*many)) == [text for text, _ in many[:MOST_SENTENCES]]
 
 
-def test_the_better_passage_has_the_higher_prior() -> None:
-    for boots, shoes in ((0.2, 0.7), (0.7, 0.2)):
-        priors = offered("What does it cost?", ("Boots cost ten.", boots), ("Shoes cost ten.", shoes))
-        assert (priors["Shoes cost ten."] > priors["Boots cost ten."]) == (shoes > boots)
-
-
-def test_a_sentence_of_two_passages_is_offered_once_with_the_better_score() -> None:
-    same = "You can return most articles within 30 days."
-    once = offered("How do I return articles?", (SHIPPING, 0.7))
-    for order in (((SHIPPING, 0.7), (same, 0.2)), ((same, 0.2), (SHIPPING, 0.7))):
-        assert offered("How do I return articles?", *order) == pytest.approx(once)
-
-
-@pytest.mark.parametrize("embed", [False, True])
-def test_the_refusal_wins_where_no_sentence_is_near(embed: bool) -> None:
-    assert best(offered("Who won the cup in chess?", (SHIPPING, 0.05), (RETURNS, 0.02), embed=embed)) == REFUSAL
-    assert best(offered("How many days to return articles?", (RETURNS, 0.6), embed=embed)) != REFUSAL
-
-
-@pytest.mark.parametrize("text", ["", "Returning things\n\nWhat do you need?"])
-def test_without_a_statement_only_the_refusal_is_offered(text: str) -> None:
-    assert list(offered("How?", (text, 0.9))) == [REFUSAL]
-    assert list(offered("How?", (text, 0.9), embed=True)) == [REFUSAL]
-
-
-def test_the_refusal_stands_alone_also_if_a_passage_says_it() -> None:
-    passages = [(passage(f"{REFUSAL} Call us."), 0.9)]
-    choices = choices_of("Where could I find an answer to this?", passages, REFUSAL, ByteTokenizer(), STOP)
-    alone, sentence = choices.choices
-    assert [bytes(choice.tokens).decode() for choice in (alone, sentence)] == [REFUSAL, "Call us."]
-    assert (alone.alone, sentence.alone) == (True, False)
-    assert alone.prior < sentence.prior, "its prior is the threshold's, not that of a near sentence"
-
-
-def test_the_embedder_is_shown_the_question_first_and_counts() -> None:
-    shown: list[str] = []
-
-    def embed(texts: Sequence[str]) -> Vectors:
-        """Says that the last sentence in alphabetical order means what the question means."""
-        shown.extend(texts)
-        return np.array(
-            [[1.0, 0.0] if text in (texts[0], max(texts[1:])) else [0.0, 1.0] for text in texts], np.float32
-        )
-
-    question = "Where?"
-    choices = choices_of(
-        question, [(passage("Ants live here. Zebras go."), 0.5)], REFUSAL, ByteTokenizer(), STOP, embed
-    )
-    assert shown[0] == question
-    assert set(shown[1:]) == {"Ants live here.", "Zebras go."}
-    assert bytes(max(choices.choices, key=lambda choice: choice.prior).tokens) == b"Zebras go."
-
-
-def test_so_many_sentences_and_no_more_nearest_first() -> None:
-    text = " ".join(f"Article {number} costs {number} euros." for number in range(MOST_SENTENCES + 20))
-    priors = offered("What does article 77 cost?", (text, 0.5))
-    assert len(priors) == MOST_SENTENCES + 1
-    assert "Article 77 costs 77 euros." in priors
+def test_an_answer_takes_in_no_sentence_far_behind_the_best_and_no_more_than_some() -> None:
+    near, far = ("Second.", 1.0 - MARGIN / 2), ("Far.", 1.0 - MARGIN * 2)
+    choices = choices_of(ranked(("First.", 1.0), near, far), REFUSAL, ByteTokenizer(), STOP)
+    assert choices.most == SENTENCES
+    first, second = ByteTokenizer().encode([Text(text="First.")]), tokens_behind("Second.", ByteTokenizer())
+    behind_first = choices.allowed(first)
+    assert max(behind_first, key=lambda token: behind_first[token]) == second[0]
+    behind_both = choices.allowed([*first, *second])
+    assert max(behind_both, key=lambda token: behind_both[token]) == STOP
 
 
 # --- tokens ---------------------------------------------------------------------------------------------
 
 
 TEXTS = [
-    *statements(RETURNS),
-    *statements(SHIPPING),
+    *STATEMENTS,
     "5 days is the limit.",
     '"Heavy" means over 20 kg.',
     "(See below.)",
@@ -193,14 +120,12 @@ def test_seams_between_chinese_sentences_have_no_space(bundled: ModelTokenizer) 
 @pytest.mark.bundled
 def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokenizer) -> None:
     """Whole answers, the first token of each step taken, along every first sentence."""
-    found = choices_of("How many days?", [(passage(RETURNS), 0.5), (passage(SHIPPING), 0.5)], REFUSAL, bundled, 2)
-    texts = {text if text[-1] in ".!" else f"{text}." for text in (*statements(RETURNS), *statements(SHIPPING))}
-    answers = {REFUSAL, *(" ".join(said) for count in (1, 2, 3) for said in permutations(texts, count))}
+    found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2)
+    texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
+    answers = {" ".join(said) for count in (1, 2, 3) for said in permutations(texts, count)}
     for choice in found.choices:
         answer = list(choice.tokens)
-        if not choice.alone:
-            answer += second_of(found, answer)
-        assert bundled.decode(answer) in answers
+        assert bundled.decode(answer + second_of(found, answer)) in answers
 
 
 def second_of(choices: Choices, answer: list[int]) -> list[int]:

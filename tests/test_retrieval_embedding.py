@@ -66,6 +66,33 @@ def test_the_bundled_model_reads_whole_passages(bundled: SentenceEmbedder) -> No
     assert not np.allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["How do I return a building?", "Wie lange dauert die Rückerstattung?", "KM-450", "!?", ""],
+)
+def test_the_bundled_model_knows_words_of_letters(bundled: SentenceEmbedder, text: str) -> None:
+    assert bundled.knowledge(text) == 1.0
+
+
+@pytest.mark.parametrize("text", ["退款需要多长时间？", "如何退货", "我想换货", "환불은 언제 되나요", "😀"])
+def test_the_bundled_model_does_not_know_chinese_and_korean(bundled: SentenceEmbedder, text: str) -> None:
+    assert 0.0 <= bundled.knowledge(text) < 0.7
+
+
+def test_a_text_of_two_languages_is_known_in_part(bundled: SentenceEmbedder) -> None:
+    chinese = "退款需要多长时间"
+    assert bundled.knowledge(chinese) < bundled.knowledge(f"{chinese} refund") < bundled.knowledge("refund")
+
+
+def test_the_bundled_model_knows_words_and_not_their_misspellings(bundled: SentenceEmbedder) -> None:
+    known = ["building", "barcelona", "traking", "delivrey", "退款", "退", ""]
+    assert [word for word in known if bundled.knows_word(word)] == ["building", "barcelona"]
+
+
+def test_the_hash_embedder_trusts_its_cosines_and_knows_no_word() -> None:
+    assert (HashEmbedder().knowledge("退款"), HashEmbedder().knows_word("building")) == (1.0, False)
+
+
 def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
     expected = bundled.embed_query("refund")
     wrong: list[str] = []

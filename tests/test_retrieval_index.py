@@ -1,4 +1,4 @@
-"""The vector index as a snapshot, in memory and on disk, and the retriever in front of it."""
+"""The vector index as a snapshot, in memory and on disk."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,11 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval.documents import Passage, content_hash
-from retrieval.embedding import HashEmbedder, Vectors
+from retrieval.documents import content_hash
+from retrieval.embedding import Vectors
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.index import VectorIndex
-from retrieval.keywords import KeywordIndex
-from retrieval.passage_vectors import embed_passages
-from retrieval.retriever import Retriever
+from retrieval.units import UNITS, passage_of, unit_ids, unit_texts
 
 
 def vectors(number: int, dimension: int = 8, seed: int = 0) -> Vectors:
@@ -27,7 +25,7 @@ def index_of(number: int) -> VectorIndex:
 
 
 def found(index: VectorIndex, vector: Vectors, k: int = 3) -> list[int]:
-    return [hit.id for hit in index.search(vector, k)]
+    return [passage_of(hit.id) for hit in index.search(vector, k)]
 
 
 def test_search_is_exact() -> None:
@@ -35,7 +33,7 @@ def test_search_is_exact() -> None:
     for query in vectors(10, seed=1):
         scores = stored @ query
         hits = index.search(query, 5)
-        assert [hit.id for hit in hits] == np.argsort(-scores)[:5].tolist()
+        assert [hit.id for hit in hits] == (np.argsort(-scores)[:5] * UNITS).tolist()
         assert [hit.score for hit in hits] == pytest.approx(sorted(scores, reverse=True)[:5], abs=1e-6)
 
 
@@ -64,13 +62,45 @@ def test_adding_a_known_passage_replaces_its_vectors() -> None:
     assert found(index, vectors(3)[1], 9).count(1) == 1
 
 
-def test_a_passage_with_several_vectors_is_found_once_by_its_best() -> None:
-    stored = vectors(40)
-    index = VectorIndex("hash", 8).updated((), [7] * 39 + [8], stored)
-    hits = index.search(stored[5], 2)
-    assert [hit.id for hit in hits] == [7, 8]
-    assert hits[0].score == pytest.approx(1.0)
+def test_hits_are_units_numbered_in_the_order_they_were_given() -> None:
+    stored = vectors(4)
+    index = VectorIndex("hash", 8).updated((), [7, 8, 7, 7], stored)
+    assert unit_ids([7, 8, 7, 7]).tolist() == [7 * UNITS, 8 * UNITS, 7 * UNITS + 1, 7 * UNITS + 2]
+    assert [index.search(vector, 1)[0].id for vector in stored] == unit_ids([7, 8, 7, 7]).tolist()
     assert index.updated([7]).passage_ids == {8}
+    replaced = index.updated((), [7], stored[:1])
+    assert [hit.id for hit in replaced.search(stored[2], 9)].count(7 * UNITS) == 1
+    assert len(replaced) == 2
+
+
+def test_within_some_passages_only_their_units_are_found() -> None:
+    index = VectorIndex("hash", 8).updated((), [1, 1, 2, 3], vectors(4))
+    query = vectors(4)[2]
+    assert found(index, query, 1) == [2]
+    assert sorted(found_within(index, query, 9, [1, 3, 99])) == [1, 1, 3]
+    assert found_within(index, query, 1, [3]) == [3]
+    assert found_within(index, query, 9, []) == found_within(index, query, 9, [99]) == []
+
+
+def found_within(index: VectorIndex, vector: Vectors, k: int, within: list[int]) -> list[int]:
+    return [passage_of(hit.id) for hit in index.search(vector, k, within=np.array(within, np.int64))]
+
+
+def test_the_spread_is_of_the_cosines_with_everything() -> None:
+    index, query = index_of(50), vectors(1, seed=2)[0]
+    cosines = vectors(50) @ query
+    assert index.similarity_spread(query) == pytest.approx((cosines.mean(), cosines.std()), abs=1e-5)
+    assert VectorIndex("hash", 8).similarity_spread(query) == (0.0, 0.0)
+    assert VectorIndex("hash", 8).updated((), [1], vectors(1)).similarity_spread(query)[1] == pytest.approx(0, abs=1e-3)
+
+
+def test_units_are_the_whole_and_its_stretches_below_the_headings() -> None:
+    assert unit_texts(["Help", "Returns"], "Short.") == ["Help > Returns\nShort."]
+    text = "\n\n".join(f"Paragraph {number} has some words to fill it, up to its end." for number in range(12))
+    whole, *stretches = unit_texts(["Help"], text)
+    assert whole == f"Help\n{text}"
+    assert len(stretches) >= 2
+    assert "\n\n".join(stretch.removeprefix("Help\n") for stretch in stretches) == text
 
 
 def test_equal_scores_come_in_order_of_number() -> None:
@@ -151,32 +181,6 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         index_of(6).save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["vectors"]
     assert len(VectorIndex.load(path, "hash", 8)) == 5
-
-
-def test_retriever_finds_the_passage_by_a_stretch_of_it() -> None:
-    embedder = HashEmbedder()
-    filler = " ".join(f"filler{number}" for number in range(100))
-    passages = {
-        3: Passage(text=f"{filler}.\n\nThe return label costs EUR 3.50.", heading_path=("Returns",), ordinal=0),
-        4: Passage(text="Express delivery costs EUR 9.95.", heading_path=("Delivery",), ordinal=0),
-    }
-    ids, rows = embed_passages(embedder, passages, lambda text: len(text.split()))
-    assert set(ids) == {3, 4}
-    assert ids.count(3) > 1
-    assert ids.count(4) == 1
-    index = VectorIndex(embedder.name, embedder.dimension).updated((), ids, rows)
-    keywords = KeywordIndex(list(passages), [passage.text for passage in passages.values()])
-    retriever = Retriever(embedder, index, keywords)
-    assert [hit.id for hit in retriever.search(["return label"], 2)] == [3, 4]
-    assert retriever.search(["return label"], 1)[0].score == pytest.approx(
-        index.search(embedder.embed_query("return label"), 1)[0].score
-    )
-    assert retriever.search([" "], 2) == retriever.search([], 2) == []
-
-
-def test_retriever_refuses_an_index_of_another_embedder() -> None:
-    with pytest.raises(RetrievalError, match="the index is of hash, the embedder is hash-256; rebuild"):
-        Retriever(HashEmbedder(), index_of(1), KeywordIndex([], []))
 
 
 def test_header_is_readable_json(tmp_path: Path) -> None:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.sentences import complete, sentences
+from retrieval.sentences import complete, sentences, statements
+
+RETURNS = """Returning things
+
+You can return most articles within 30 days. Do you need a label?
+We print 2 labels for "heavy" parcels (over 20 kg).
+
+What you need:
+- the receipt
+- your customer number (see the invoice)
+1. Open the app
+
+Article: shoes; Days: 14
+Is it broken? Call us at once!
+4711!
+"""
 
 
 @pytest.mark.parametrize(
@@ -32,3 +47,23 @@ def test_a_growing_text_gives_its_sentences_once() -> None:
         found += ended
     assert found == ["It costs EUR 3.50.", "Free in stores.", "Ask us!"]
     assert rest == "Bye"
+
+
+def test_statements_are_neither_questions_nor_headings_nor_numbers_alone() -> None:
+    assert list(statements(RETURNS)) == [
+        "You can return most articles within 30 days.",
+        'We print 2 labels for "heavy" parcels (over 20 kg).',
+        "the receipt",
+        "your customer number (see the invoice)",
+        "Open the app",
+        "Article: shoes; Days: 14",
+        "Call us at once!",
+    ]
+    assert list(statements("")) == list(statements("Returning things\n\nWhat do you need?")) == []
+
+
+def test_chinese_statements() -> None:
+    assert list(statements("退货\n可以退货吗？三十天内可以退货。请联系我们！")) == [
+        "三十天内可以退货。",
+        "请联系我们！",
+    ]

@@ -1,0 +1,109 @@
+"""A question to what the desk's documents say about it: passages, whether they answer it, and their sentences.
+
+One snapshot of the search and one state of the database, also while documents come and go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from app.library import Library
+from app.search import Search
+from app.stored import StoredPassage
+from retrieval.evidence import read, sentence_signs, signs_of
+from retrieval.judgement import Judgement
+from retrieval.terms import COMMON, asked_words, stem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPassage:
+    """A passage with the score it was ranked by and its cosine with the question."""
+
+    passage: StoredPassage
+    score: float
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedSentence:
+    """A sentence of a passage found. logit: log-odds that it answers the question."""
+
+    text: str
+    logit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """passages: best first. sentences: likeliest first. relevance: probability that the passages answer."""
+
+    passages: tuple[FoundPassage, ...]
+    sentences: tuple[RankedSentence, ...]
+    relevance: float
+
+
+NOTHING = Findings(passages=(), sentences=(), relevance=0.0)
+
+
+class Finder:
+    """Asks the search and judges what it finds. Safe to use from any thread."""
+
+    def __init__(self, library: Library, search: Search, judgement: Judgement) -> None:
+        self._library, self._search, self.judgement = library, search, judgement
+
+    def find(
+        self, question: str, *, earlier: str | None = None, count: int, within: Collection[int] | None = None
+    ) -> Findings:
+        """What the documents say. earlier: the question before it in its conversation. within: only these passages."""
+        while True:
+            retriever = self._search.retriever
+            queries = [retriever.query(text) for text in wordings(question, earlier)]
+            found = retriever.search(queries, count, within=within)
+            stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
+            if len(stored) == len(found):
+                break
+            self._search.wait()  # a passage was replaced meanwhile: the next snapshot knows by what
+            if retriever is self._search.retriever:
+                break
+        found = [hit for hit in found if hit.id in stored]
+        if not found:
+            return NOTHING
+        passages = [
+            read(hit, stored[hit.id].heading_path, stored[hit.id].text, self._search.embed_sentences) for hit in found
+        ]
+        asked, wording = queries[0], queries[-1]
+        of_sentences = sentence_signs(retriever, wording, asked, passages)
+        ranked = {
+            text: self.judgement.answers(signs)
+            for passage, of_passage in zip(passages, of_sentences, strict=True)
+            for text, signs in zip(passage.sentences, of_passage, strict=True)
+        }
+        return Findings(
+            passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
+            sentences=tuple(
+                RankedSentence(text=text, logit=logit)
+                for text, logit in sorted(ranked.items(), key=lambda one: -one[1])
+            ),
+            relevance=self.judgement.is_answered(signs_of(retriever, wording, asked, passages)),
+        )
+
+
+LEANS_ON = re.compile(
+    r"^(?:and|but|or|so|then|what about|how about|what if|why|why not|really|also|only)\b"
+    r"|\b(?:it|its|they|them|their|that|those|these|this|he|she|one|ones|there|same|else|instead|other|then)\b",
+    re.IGNORECASE,
+)
+"""Words with which a question leans on the one before it."""
+ENOUGH_TERMS = 5
+"""A question with so many terms of its own and no word that leans on another is understood alone."""
+
+
+def wordings(question: str, earlier: str | None) -> list[str]:
+    """What is searched: the question, and if it may go on from an earlier one, both together, last."""
+    if earlier is None:
+        return [question]
+    terms = {stem(word) for word in asked_words(question)} - COMMON
+    if len(terms) >= ENOUGH_TERMS and not LEANS_ON.search(question):
+        return [question]
+    return [question, f"{earlier} {question}"]

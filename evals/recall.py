@@ -1,0 +1,219 @@
+"""Does search find the right document? Hits and mean reciprocal rank for every source and retriever, with latency.
+
+Retrievers: dense (embeddings alone), keyword (BM25 alone), rrf (their ranks fused, as a baseline), fused (the desk's
+own, which also decides whether to refuse). Documents are ranked by their best passage. Hits are of
+questions that their document answers; refusals are judged over all questions of a source
+that has some without an answer. Milliseconds are of the search; embedding the question is counted apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.calibration import find_judgement
+from app.finding import wordings
+from app.settings import Settings
+from evals.evidence import table
+from evals.machine import describe_machine
+from evals.recall_questions import Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
+from evals.search_calibration import read_found
+from retrieval.embedding import Embedder
+from retrieval.evidence import signs_of
+from retrieval.retriever import CANDIDATES, Found, Query, Retriever
+from retrieval.units import passage_of
+
+SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
+RANKED = 50
+"""Passages ranked for a question."""
+RRF = 60
+"""Constant of reciprocal rank fusion (Cormack et al. 2009)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallRow:
+    """n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these whose document is among so
+    many. mrr: mean reciprocal rank. refusal_*: of the decision not to answer, None where nothing is decided.
+    embed_ms_p50: of one question.
+    """
+
+    source: str
+    retriever: str
+    n: int
+    answerable: int
+    hit1: float
+    hit3: float
+    hit5: float
+    mrr: float
+    refusal_precision: float | None
+    refusal_recall: float | None
+    ms_p50: float
+    ms_p95: float
+    embed_ms_p50: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One question by one retriever. rank: of the right document, from 0, None if it is not among those ranked."""
+
+    question: Question
+    rank: int | None
+    refused: bool | None
+    search_ms: float
+    embed_ms: float
+
+
+def measure_recall(
+    settings: Settings,
+    data: Path,
+    *,
+    embedder: Embedder,
+    limit: int | None,
+    leave_out: frozenset[str],
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Rows for every source and retriever. Raises DeskError."""
+    questions, documents = read_questions(data, leave_out)
+    questions = questions[:limit]
+    remembering = RememberingEmbedder(embedder)
+    if documents:
+        corpus = build_corpus(documents, data.name.split(".")[0], settings, remembering, report)
+    else:
+        corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
+    retriever = corpus.retriever(remembering)
+    judgement = find_judgement(settings, embedder.name)
+    found: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for number, question in enumerate(questions, start=1):
+        texts = wordings(question.text, question.earlier)
+        started = time.perf_counter()
+        queries = [retriever.query(text) for text in texts]
+        embed_ms = (time.perf_counter() - started) * 1e3
+        for name, search in ARMS.items():
+            started = time.perf_counter()
+            hits = search(retriever, queries)
+            search_ms = (time.perf_counter() - started) * 1e3
+            names = list(dict.fromkeys(corpus.document_of[hit.id] for hit in hits))
+            refused = None
+            if name == "fused":
+                passages = read_found(corpus, retriever, hits[: settings.passages], remembering.embed_sentences)
+                signs = signs_of(retriever, queries[-1], queries[0], passages)
+                refused = judgement.is_answered(signs) < judgement.threshold
+            outcome = Outcome(
+                question=question,
+                rank=names.index(question.right) if question.right in names else None,
+                refused=refused,
+                search_ms=search_ms,
+                embed_ms=embed_ms,
+            )
+            for source in (question.source, "all"):
+                found[source, name].append(outcome)
+        if number % 100 == 0 or number == len(questions):
+            report(f"{number}/{len(questions)} questions")
+    return {
+        "machine": describe_machine(),
+        "embedder": embedder.name,
+        "documents": len(set(corpus.document_of.values())),
+        "passages": len(corpus.passages),
+        "vectors": len(corpus.ids),
+        "rows": [asdict(summarise(source, name, outcomes)) for (source, name), outcomes in found.items()],
+    }
+
+
+def by_embedding(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+    """Embeddings alone."""
+    hits = [hit for query in queries for hit in retriever.index.search(query.vector, CANDIDATES)]
+    return ranked((passage_of(hit.id), hit.score) for hit in hits)
+
+
+def by_keywords(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+    """BM25 alone."""
+    scores = np.max([retriever.keywords.scores(query.text) for query in queries], axis=0)
+    best = (-scores).argsort()[:CANDIDATES]
+    return ranked((passage_of(int(retriever.keywords.units[at])), float(scores[at])) for at in best)
+
+
+def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+    """The ranks of both fused."""
+    scores: defaultdict[int, float] = defaultdict(float)
+    for hits in (by_embedding(retriever, queries), by_keywords(retriever, queries)):
+        for rank, hit in enumerate(hits):
+            scores[hit.id] += 1 / (RRF + rank)
+    return ranked(scores.items())
+
+
+def fused(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+    """As the desk searches."""
+    return retriever.search(queries, RANKED)
+
+
+ARMS = {"dense": by_embedding, "keyword": by_keywords, "rrf": by_ranks, "fused": fused}
+
+
+def ranked(scores: Iterable[tuple[int, float]]) -> list[Found]:
+    """Passages by falling score, each by its best one."""
+    best: dict[int, float] = {}
+    for id_, score in scores:
+        best[id_] = max(score, best.get(id_, score))
+    in_order = sorted(best.items(), key=lambda entry: (-entry[1], entry[0]))[:RANKED]
+    return [Found(id=id_, score=score, cosine=score, share=score) for id_, score in in_order]
+
+
+def summarise(source: str, retriever: str, outcomes: Sequence[Outcome]) -> RecallRow:
+    """One row."""
+    ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
+    judged = [outcome for outcome in outcomes if outcome.refused is not None]
+    refused = [outcome for outcome in judged if outcome.refused]
+    unanswered = [outcome for outcome in judged if not outcome.question.is_answered]
+    right = sum(not outcome.question.is_answered for outcome in refused)
+
+    def hits(most: int) -> float:
+        return round(sum(rank is not None and rank < most for rank in ranks) / max(1, len(ranks)), 4)
+
+    return RecallRow(
+        source=source,
+        retriever=retriever,
+        n=len(outcomes),
+        answerable=len(ranks),
+        hit1=hits(1),
+        hit3=hits(3),
+        hit5=hits(5),
+        mrr=round(sum(1 / (rank + 1) for rank in ranks if rank is not None) / max(1, len(ranks)), 4),
+        refusal_precision=round(right / len(refused), 4) if unanswered and refused else None,
+        refusal_recall=round(right / len(unanswered), 4) if unanswered else None,
+        ms_p50=round(float(np.percentile([outcome.search_ms for outcome in outcomes], 50)), 3),
+        ms_p95=round(float(np.percentile([outcome.search_ms for outcome in outcomes], 95)), 3),
+        embed_ms_p50=round(float(np.percentile([outcome.embed_ms for outcome in outcomes], 50)), 3),
+    )
+
+
+COLUMNS = {
+    "source": "source",
+    "retriever": "retriever",
+    "answerable": "questions",
+    "hit1": "hit@1",
+    "hit3": "hit@3",
+    "hit5": "hit@5",
+    "mrr": "MRR",
+    "refusal_precision": "refusals right",
+    "refusal_recall": "of those due",
+    "ms_p50": "ms, median",
+    "ms_p95": "ms, 95 %",
+}
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    """The rows as a table. command: what measures it again."""
+    shown = [
+        {key: f"{row[key]:.3f}" if key in SHARES and row[key] is not None else row[key] for key in COLUMNS}
+        for row in result["rows"]
+        if row["answerable"] or row["refusal_recall"] is not None
+    ]
+    head = f"`{command}`: " if command else ""
+    about = f"{result['documents']:,} documents, {result['passages']:,} passages, {result['vectors']:,} vectors"
+    return f"{head}{about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS)}"

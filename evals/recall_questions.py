@@ -1,0 +1,217 @@
+"""Questions with the document that answers them, and those documents as passages: what retrieval is measured on.
+
+Files:
+  JSON lines {question, article, history}   about the documents of the folder `knowledge` beside the file
+  JSON lines {src, title, context, qas}     each distinct context is a document (also compressed)
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.errors import DeskError
+from app.settings import Settings
+from cache.model import load_tokenizer
+from cache.pml import Text
+from retrieval.documents import Block, Document, Passage, content_hash
+from retrieval.embedding import Embedder, Vectors
+from retrieval.errors import UnreadableDocument
+from retrieval.files import find_files
+from retrieval.index import VectorIndex
+from retrieval.keywords import KeywordIndex
+from retrieval.reading import Reader
+from retrieval.retriever import Retriever
+from retrieval.splitting import split
+from retrieval.units import unit_texts
+
+AT_ONCE = 64
+"""Passages embedded between two lines of progress."""
+ROLES = ("user", "agent", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """right: the document it is about. is_answered: whether that document answers it. earlier: the last question before
+    it in its conversation.
+    """
+
+    source: str
+    text: str
+    earlier: str | None
+    right: str | None
+    is_answered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Passages by number, the document each is of, and their vectors with the passage of each."""
+
+    passages: dict[int, Passage]
+    document_of: dict[int, str]
+    ids: list[int]
+    vectors: Vectors
+
+    def retriever(self, embedder: Embedder) -> Retriever:
+        """Searches the passages as the desk does."""
+        index = VectorIndex(embedder.name, embedder.dimension).updated((), self.ids, self.vectors)
+        texts = {id_: unit_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
+        return Retriever(embedder, index, KeywordIndex().updated((), texts))
+
+
+class RememberingEmbedder:
+    """Embeds every question once, so that what is timed afterwards is the search."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.name, self.dimension = embedder.name, embedder.dimension
+        self.knows_word, self.knowledge = embedder.knows_word, embedder.knowledge
+        self.embed_documents = embedder.embed_documents
+        self._known: dict[str, Vectors] = {}
+        self._sentences: dict[str, Vectors] = {}
+
+    def embed_query(self, text: str) -> Vectors:
+        """As the embedder; the same text is embedded once."""
+        if text not in self._known:
+            self._known[text] = self._embedder.embed_query(text)
+        return self._known[text]
+
+    def embed_sentences(self, texts: Sequence[str]) -> Vectors:
+        """As `embed_documents`; the same text is embedded once."""
+        unknown = [text for text in texts if text not in self._sentences]
+        self._sentences.update(zip(unknown, self.embed_documents(unknown), strict=True))
+        return np.array([self._sentences[text] for text in texts]).reshape(-1, self.dimension)
+
+
+def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question], dict[str, Document]]:
+    """Questions of a file, and its documents if it holds them. leave_out: sources. Raises DeskError."""
+    questions: list[Question] = []
+    documents: dict[str, Document] = {}
+    for row in _rows(file):
+        if "article" in row:
+            questions.append(_about_article(row))
+            continue
+        source, context = str(row.get("src", "")), str(row["context"])
+        if source in leave_out or not context.strip():
+            continue
+        name = content_hash(context.encode())
+        block = Block(kind="text", text=context)
+        documents[name] = Document(path=Path(name), title=str(row["title"]), blocks=(block,), content_hash=name)
+        for qa in row["qas"]:
+            questions.append(
+                Question(
+                    source=source,
+                    text=str(qa["question"]),
+                    earlier=_last_question(qa.get("history")),
+                    right=name,
+                    is_answered=bool(qa["answers"]),
+                )
+            )
+    if not questions:
+        raise DeskError(f"there are no questions in {file}", code="no-questions")
+    return questions, documents
+
+
+def read_folder(folder: Path) -> dict[str, Document]:
+    """The documents of a folder by their path below it; what cannot be read is left out."""
+    found: dict[str, Document] = {}
+    with Reader() as reader:
+        for path, problem in find_files([folder]):
+            if problem is None:
+                with suppress(UnreadableDocument):
+                    found[str(path.relative_to(folder))] = reader.load(path)
+    return found
+
+
+def corpus_of_folder(folder: Path, settings: Settings, embedder: Embedder, report: Callable[[str], None]) -> Corpus:
+    """The documents of a folder. Raises DeskError if there are none."""
+    documents = read_folder(folder)
+    if not documents:
+        raise DeskError(f"there are no documents in {folder}", code="no-documents")
+    return build_corpus(documents, folder.name, settings, embedder, report)
+
+
+def build_corpus(
+    documents: dict[str, Document],
+    name: str,
+    settings: Settings,
+    embedder: Embedder,
+    report: Callable[[str], None],
+) -> Corpus:
+    """Cut and embed documents as the desk does. Vectors are kept under `name`, so that a second run is quick."""
+    tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
+    cache = settings.data_dir / "evals" / f"vectors-{name}.npz"
+    passages: dict[int, Passage] = {}
+    document_of: dict[int, str] = {}
+    for name, document in documents.items():
+        for passage in split(document, lambda text: len(tokenizer.encode([Text(text=text)])), settings.passage_tokens):
+            document_of[len(passages)] = name
+            passages[len(passages)] = passage
+    wanted = content_hash("".join(passage.content_hash for passage in passages.values()).encode())
+    known = _read_vectors(cache, f"{embedder.name} {wanted}")
+    if known is None:
+        ids: list[int] = []
+        parts: list[Vectors] = []
+        for first in range(0, len(passages), AT_ONCE):
+            some = range(first, min(first + AT_ONCE, len(passages)))
+            texts = {id_: unit_texts(passages[id_].heading_path, passages[id_].text) for id_ in some}
+            ids += [id_ for id_, units in texts.items() for _ in units]
+            parts.append(embedder.embed_documents([text for units in texts.values() for text in units]))
+            report(f"embedded {some.stop}/{len(passages)} passages")
+        known = ids, np.concatenate(parts)
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(cache, of=f"{embedder.name} {wanted}", ids=np.array(ids), vectors=known[1])
+    return Corpus(passages=passages, document_of=document_of, ids=known[0], vectors=known[1])
+
+
+def _read_vectors(cache: Path, of: str) -> tuple[list[int], Vectors] | None:
+    if not cache.is_file():
+        return None
+    with np.load(cache, allow_pickle=False) as stored:
+        if str(stored["of"]) != of:
+            return None
+        return stored["ids"].tolist(), stored["vectors"]
+
+
+def _about_article(row: dict[str, Any]) -> Question:
+    return Question(
+        source=str(row.get("kind", "")),
+        text=str(row["question"]),
+        earlier=_last_question(row.get("history")),
+        right=row["article"],
+        is_answered=row["article"] is not None,
+    )
+
+
+def _last_question(history: Any) -> str | None:
+    """History is a list of pairs: question and answer, or role and text."""
+    for first, second in reversed(history or []):
+        if first not in ROLES:
+            return str(first)
+        if first == "user":
+            return str(second)
+    return None
+
+
+def _rows(file: Path) -> Iterable[dict[str, Any]]:
+    try:
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                row = json.loads(line) if line.strip() else None
+                if row is None:
+                    continue
+                if not {"question", "article"} <= row.keys() and not {"title", "context", "qas"} <= row.keys():
+                    raise DeskError(
+                        f"{file}, line {number}: question and article, or title, context and qas are needed",
+                        code="bad-row",
+                    )
+                yield row
+    except (OSError, ValueError) as error:
+        raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error

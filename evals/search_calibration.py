@@ -1,0 +1,193 @@
+"""Fits what search judges by (`retrieval.judgement`): whether passages answer a question, and which sentence does.
+
+From questions whose answer is a sentence of the documents, and questions that have none: logistic regression over the
+signs, on the same passages that the desk would find. The threshold refuses FALSE_REFUSALS of the answered questions,
+each judged by a model that was fitted without it (cross-validation).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from app.errors import DeskError
+from app.finding import wordings
+from app.settings import Settings
+from evals.recall_questions import Corpus, RememberingEmbedder, corpus_of_folder
+from retrieval.embedding import Embedder, Vectors
+from retrieval.evidence import Read, SentenceSigns, Signs, read, sentence_signs, signs_of
+from retrieval.judgement import Judgement
+from retrieval.logistic import Logistic
+from retrieval.retriever import Retriever
+from retrieval.terms import words
+
+FALSE_REFUSALS = 0.05
+"""Share of answered questions that may be refused."""
+SAME_SENTENCE = 0.3
+"""Words that a sentence shares with the answer, of those of both, for it to be the answer."""
+WRITTEN_SIGNS = ("covered_first", "covered")
+"""Signs that need no embedder."""
+FOLDS = 10
+STRENGTH = 0.3
+"""Inverse regularisation of the relevance model; ten times as much or as little changes nothing."""
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """A question with its answer, None if the documents do not answer it."""
+
+    question: str
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """judgement, and how well it tells answered questions from others: area under the curve by cross-validation, and
+    the share of unanswered questions below the threshold.
+    """
+
+    judgement: Judgement
+    answered: int
+    unanswered: int
+    auc: float
+    refused_right: float
+
+
+def calibrate_search(
+    settings: Settings,
+    embedder: Embedder,
+    files: Sequence[Path],
+    documents: Path,
+    *,
+    report: Callable[[str], None],
+) -> Fitted:
+    """Fit both models. Raises DeskError if there are too few questions of either kind."""
+    questions = [question for file in files for question in read_labelled(file)]
+    answered = sum(question.answer is not None for question in questions)
+    if min(answered, len(questions) - answered) < 2 * FOLDS:
+        raise DeskError(
+            f"{answered} questions with an answer, {len(questions) - answered} without: {2 * FOLDS} of each are needed",
+            code="too-few-questions",
+        )
+    remembering = RememberingEmbedder(embedder)
+    corpus = corpus_of_folder(documents, settings, remembering, report)
+    retriever = corpus.retriever(remembering)
+    of_questions: list[Signs] = []
+    of_sentences: list[tuple[list[SentenceSigns], int]] = []
+    for number, question in enumerate(questions, start=1):
+        query = retriever.query(wordings(question.question, None)[0])
+        passages = read_found(
+            corpus, retriever, retriever.search([query], settings.passages), remembering.embed_sentences
+        )
+        of_questions.append(signs_of(retriever, query, query, passages))
+        if question.answer is not None:
+            texts = [text for passage in passages for text in passage.sentences]
+            signs = [one for ones in sentence_signs(retriever, query, query, passages) for one in ones]
+            right = closest(question.answer, texts)
+            if right is not None:
+                of_sentences.append((signs, right))
+        if number % 100 == 0 or number == len(questions):
+            report(f"{number}/{len(questions)} questions")
+    labels = np.array([question.answer is not None for question in questions])
+    return fit(embedder.name, of_questions, labels, of_sentences, " and ".join(file.name for file in files))
+
+
+def fit(
+    embedder: str,
+    of_questions: Sequence[Signs],
+    labels: npt.NDArray[np.bool_],
+    of_sentences: Sequence[tuple[list[SentenceSigns], int]],
+    fitted_on: str,
+) -> Fitted:
+    """Both models from the signs. labels: whether each question is answered. of_sentences: the signs of all sentences
+    that were found for a question, and which of them answers it.
+    """
+    names = [name for name in asdict(of_questions[0]) if name != "trust"]
+    rows = np.array([[asdict(signs)[name] for name in names] for signs in of_questions])
+    judged = cross_val_predict(_model(), rows, labels, cv=FOLDS, method="predict_proba")[:, 1]
+    threshold = float(np.quantile(judged[labels], FALSE_REFUSALS))
+    columns = [names.index(name) for name in WRITTEN_SIGNS]
+    sentence_names = list(asdict(of_sentences[0][0][0]))
+    sentence_rows = np.array([[asdict(one)[n] for n in sentence_names] for signs, _ in of_sentences for one in signs])
+    is_right = np.array([number == right for signs, right in of_sentences for number in range(len(signs))])
+    judgement = Judgement(
+        embedder=embedder,
+        fitted_on=f"{len(labels):,} questions of {fitted_on}",
+        threshold=round(threshold, 4),
+        relevance=_fitted(names, rows, labels, balanced=True),
+        written=_fitted(list(WRITTEN_SIGNS), rows[:, columns], labels, balanced=True),
+        sentence=_fitted(sentence_names, sentence_rows, is_right, balanced=False),
+    )
+    return Fitted(
+        judgement=judgement,
+        answered=int(labels.sum()),
+        unanswered=int((~labels).sum()),
+        auc=round(float(roc_auc_score(labels, judged)), 4),
+        refused_right=round(float((judged[~labels] < threshold).mean()), 4),
+    )
+
+
+def _model(*, balanced: bool = True) -> Any:
+    weight = "balanced" if balanced else None
+    return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight=weight, max_iter=500))
+
+
+def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *, balanced: bool) -> Logistic:
+    model = _model(balanced=balanced).fit(rows, labels)
+    scaler, regression = model[0], model[1]
+
+    def named(values: Matrix) -> dict[str, float]:
+        return {name: round(float(value), 5) for name, value in zip(names, values, strict=True)}
+
+    return Logistic(
+        weights=named(regression.coef_[0]),
+        means=named(scaler.mean_),
+        deviations=named(scaler.scale_),
+        bias=round(float(regression.intercept_[0]), 5),
+    )
+
+
+def read_found(
+    corpus: Corpus, retriever: Retriever, found: Sequence[Any], embed: Callable[[Sequence[str]], Vectors]
+) -> list[Read]:
+    """The passages that were found, read."""
+    texts = [corpus.passages[hit.id] for hit in found]
+    return [read(hit, passage.heading_path, passage.text, embed) for hit, passage in zip(found, texts, strict=True)]
+
+
+def closest(answer: str, sentences: Sequence[str]) -> int | None:
+    """Which sentence an answer is, None if it is none of them."""
+    asked = set(words(answer))
+    shares = [len(asked & set(words(s))) / max(1, len(asked | set(words(s)))) for s in sentences]
+    best = max(range(len(shares)), key=shares.__getitem__, default=None)
+    return best if best is not None and shares[best] >= SAME_SENTENCE else None
+
+
+def read_labelled(file: Path) -> list[Labelled]:
+    """JSON lines {question, answer}, {question} or {title, context, qas: [{question, answers}]}. Raises DeskError."""
+    found: list[Labelled] = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for row in (json.loads(line) for line in lines if line.strip()):
+            if "qas" in row:
+                found += [
+                    Labelled(question=qa["question"], answer=next(iter(qa["answers"]), None)) for qa in row["qas"]
+                ]
+            else:
+                found.append(Labelled(question=row["question"], answer=row.get("answer")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeskError(f"{file} cannot be read as questions: {error}", code="bad-file") from error
+    return found

@@ -1,0 +1,148 @@
+"""What speaks for an answer in the passages that were found: signs of the whole, and of each sentence.
+
+Only measures; what the signs are worth is fitted (`judgement`). Cosines count as much as the embedder knows of the
+question's language.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from retrieval.embedding import Vectors
+from retrieval.retriever import Found, Query, Retriever
+from retrieval.sentences import statements
+from retrieval.terms import COMMON, asked_words, stem, words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What speaks for an answer among the passages found.
+
+    trust: what cosines count for. best: highest cosine of a passage. first: cosine of the first passage. above: how far
+    `best` is above what the question has with any text of the index, in standard deviations; spread: that
+    deviation. rest: mean score of the passages. sentence: highest cosine of a sentence of them. told: highest sum
+    of a sentence's cosine and the share of the question's words in it and the headings above it. covered_first,
+    covered: share of the question's words, by rarity, in the first passage and in the one that has most.
+    """
+
+    trust: float
+    best: float
+    first: float
+    above: float
+    spread: float
+    rest: float
+    sentence: float
+    told: float
+    covered_first: float
+    covered: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceSigns:
+    """What speaks for a sentence. cosine, alone: with the question and its earlier turn, and with the question alone.
+    covered: share of the question's words, by rarity, in the sentence and the headings above it. passage: score of its
+    passage; behind: how much less than the first passage's. rank: of its passage, from 0. opens: first of its passage.
+    length: logarithm of its characters. tiny: under 25 characters. has_number.
+    """
+
+    cosine: float
+    alone: float
+    covered: float
+    passage: float
+    behind: float
+    rank: float
+    opens: float
+    length: float
+    tiny: float
+    has_number: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A passage that was found, read: its sentences with their vectors `[sentences, dimension]`."""
+
+    found: Found
+    headings: str
+    text: str
+    sentences: Sequence[str]
+    vectors: Vectors
+
+
+def read(found: Found, heading_path: Sequence[str], text: str, embed: Callable[[Sequence[str]], Vectors]) -> Read:
+    """Read a passage. embed: texts to vectors of length 1."""
+    sentences = tuple(dict.fromkeys(statements(text)))
+    return Read(found=found, headings="\n".join(heading_path), text=text, sentences=sentences, vectors=embed(sentences))
+
+
+def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]) -> Signs:
+    """The signs for a question. query: the wording with its earlier turn, if it has one; question: without.
+    passages: at least one, the best first.
+    """
+    mean, deviation = retriever.index.similarity_spread(query.vector)
+    asked = _Asked(retriever, question.text)
+    best = max(passage.found.cosine for passage in passages)
+    covered = [asked.share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages]
+    cosines, told = [0.0], [0.0]
+    for passage in passages:
+        headings = terms_of(passage.headings)
+        for sentence, cosine in zip(passage.sentences, (passage.vectors @ query.vector).tolist(), strict=True):
+            cosines.append(query.trust * cosine)
+            told.append(query.trust * cosine + asked.share_in(terms_of(sentence) | headings))
+    return Signs(
+        trust=query.trust,
+        best=query.trust * best,
+        first=query.trust * passages[0].found.cosine,
+        above=query.trust * (best - mean) / max(deviation, 1e-6),
+        spread=query.trust * deviation,
+        rest=sum(passage.found.score for passage in passages) / len(passages),
+        sentence=max(cosines),
+        told=max(told),
+        covered_first=covered[0],
+        covered=max(covered),
+    )
+
+
+def sentence_signs(
+    retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]
+) -> list[list[SentenceSigns]]:
+    """The signs of every sentence of every passage; arguments as of `signs_of`."""
+    asked = _Asked(retriever, question.text)
+    return [
+        [
+            SentenceSigns(
+                cosine=query.trust * float(vector @ query.vector),
+                alone=question.trust * float(vector @ question.vector),
+                covered=asked.share_in(terms_of(f"{passage.headings}\n{sentence}")),
+                passage=passage.found.score,
+                behind=passages[0].found.score - passage.found.score,
+                rank=rank,
+                opens=float(place == 0),
+                length=math.log(len(sentence)),
+                tiny=float(len(sentence) < 25),
+                has_number=float(any(map(str.isdigit, sentence))),
+            )
+            for place, (sentence, vector) in enumerate(zip(passage.sentences, passage.vectors, strict=True))
+        ]
+        for rank, passage in enumerate(passages)
+    ]
+
+
+class _Asked:
+    """The terms of a question that say what it is about, each with its rarity; all of its terms if none does."""
+
+    def __init__(self, retriever: Retriever, question: str) -> None:
+        terms = list(dict.fromkeys(stem(word) for word in asked_words(question)))
+        terms = [term for term in terms if term not in COMMON] or terms
+        self._rarity = {term: retriever.keywords.rarity(term) for term in terms}
+        self._total = sum(self._rarity.values())
+
+    def share_in(self, terms: frozenset[str]) -> float:
+        """How much of the question is among some terms, 0 to 1."""
+        return sum(r for term, r in self._rarity.items() if term in terms) / self._total if self._total else 0.0
+
+
+def terms_of(text: str) -> frozenset[str]:
+    """The stems of a text."""
+    return frozenset(map(stem, words(text)))

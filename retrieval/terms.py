@@ -1,0 +1,74 @@
+"""Terms of a text, as keyword search counts them: stems of words, numbers, and Chinese, Japanese and Korean characters.
+
+Full-width letters and digits count as plain ones. A run of Chinese, Japanese or Korean gives its characters and its
+pairs of characters, so that a word of two is found without a dictionary. A model number gives its parts and the whole:
+"KM-450", "KM450" and "km 450" find each other, as do "e-mail" and "email". Words are stemmed as English; other
+languages lose nothing by it that search would miss often. Not covered: synonyms (embeddings know them), misspelling
+(`spelling`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+import snowballstemmer
+
+UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+"""Scripts without spaces between words, as a range of a regular expression. Korean has some, and glues particles on."""
+
+_RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*")
+_PART = re.compile(r"\d+|[^\W\d_]+")
+_STEMMER = snowballstemmer.stemmer("english")
+
+COMMON = frozenset(
+    map(
+        _STEMMER.stemWord,
+        """
+        a about after again all also am an and any are as at be because been before being both but by can
+        could did do does doing don each few for from further get got had has have he hello here hers hi him
+        his how i if in into is it its just like ll long m many may me might more most much must my need no
+        nor not now of off on once only or other our out over own please re s same shall she should so some
+        such t than that the their them then there these they this those through to too under until up us ve
+        very want was we were what when where which while who whom why will with would you your
+        """.split(),  # noqa: SIM905  # a list of words reads better so
+    )
+)
+"""Stems of English words that say nothing about what a question is about."""
+
+
+def folded(text: str) -> str:
+    """The text without differences of case and width."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def words(text: str) -> list[str]:
+    """The words of a text to be searched, folded and not stemmed, as often as they stand there."""
+    return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=False)]
+
+
+def asked_words(text: str) -> list[str]:
+    """The same of a question: single characters count only where they stand alone, pairs say more."""
+    return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=True)]
+
+
+@lru_cache(maxsize=100_000)
+def stem(word: str) -> str:
+    """What a word is counted as."""
+    stemmed: str = _STEMMER.stemWord(word)
+    return stemmed
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word is of a script without spaces."""
+    return re.match(f"[{UNSPACED}]", word) is not None
+
+
+def _words_of(run: str, *, is_question: bool) -> list[str]:
+    if is_unspaced(run):
+        pairs = [run[at : at + 2] for at in range(len(run) - 1)]
+        return pairs or [run] if is_question else [*run, *pairs]
+    parts = _PART.findall(run)
+    joined = "".join(parts)
+    return [*parts, joined] if len(parts) > 1 else parts
