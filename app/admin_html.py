@@ -80,8 +80,8 @@ def header_html(overview: Overview) -> str:
     return (
         '<header class="wd-admin-head"><div class="wd-brand"><span class="wd-logo" aria-hidden="true"></span>'
         f'<h1>Warmdesk <span>admin</span></h1></div><ul class="wd-facts">{shown}</ul>'
-        '<nav><a href="/">Open chat</a><form method="post" action="/admin/logout">'
-        '<button type="submit">Sign out</button></form></nav></header>'
+        '<nav><a href="/admin/documents">Documents</a><a href="/">Open chat</a>'
+        '<form method="post" action="/admin/logout"><button type="submit">Sign out</button></form></nav></header>'
     )
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.answers import Answer
 from app.errors import DeskError
-from app.reports import print_ingest, progress_bar
+from app.reports import ingest_json, print_ingest, progress_bar
 from app.service import Service
 
 QUESTIONS = (
@@ -31,7 +31,7 @@ def run_demo(service: Service, documents: Path) -> None:
     if not documents.is_dir():
         raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
     with progress_bar() as progress:
-        print_ingest(service.ingest([documents], progress))
+        print_ingest(ingest_json(service.ingest([documents], progress)))
     service.prepare()
     begin(service, WARM_UP, "on")  # the first request of a process is slower; this one is about something else
     rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in QUESTIONS]

@@ -1,16 +1,20 @@
 """The seam between the product and what shows it: pages, HTTP and command line call a `Desk` and nothing
 below it.
 
-Not covered: ingestion, settings and evaluation, which have no page yet. tests/fake_desk.py is the fake of
-this seam.
+Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is the fake of this seam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Literal, Protocol
 
 from app.answers import Answer, ConversationSummary, Overview, Turn
+from app.forgetting import Forgotten
+from app.ingestion import IngestReport
+from app.progress import Progress, unseen
+from app.stored import StoredDocument
 
 Feedback = Literal["up", "down"]
 
@@ -57,6 +61,30 @@ class Desk(Protocol):
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Deletes a conversation with all its messages; one that is not there is no error."""
+        ...
+
+    def documents(self) -> list[StoredDocument]:
+        """All documents, by path."""
+        ...
+
+    def ingest(
+        self,
+        paths: Iterable[Path],
+        progress: Progress = unseen,
+        *,
+        collection: str = "",
+        sync: bool = False,
+        warm: bool = True,
+    ) -> IngestReport:
+        """Brings files and folders in, while questions are answered."""
+        ...
+
+    def forget(self, name: str) -> Forgotten:
+        """Removes a document and everything that was made of it."""
+        ...
+
+    def keep_upload(self, name: str, data: bytes) -> Path:
+        """Keeps an uploaded file, to be ingested."""
         ...
 
     def overview(self) -> Overview:

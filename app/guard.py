@@ -25,11 +25,13 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 COOKIE = "warmdesk_admin"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_BODY = 1 << 20
+UPLOAD, MAX_UPLOAD = "/admin/documents/upload", 21 << 20
 _PAGE_PATHS = re.compile(
     r"/(|config|theme\.css|manifest\.json|favicon\.ico|robots\.txt|pwa_icon(/\d+)?"
     r"|(assets|static|svelte)/[\w./@+-]+"
     r"|gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+))/?"
 )
+_DOCUMENT_PATHS = re.compile(r"/admin/documents(/(upload|forget))?")
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _PREVIEW = re.compile(rb"<meta\s[^>]*(?:og:|twitter:)[^>]*>", re.IGNORECASE)
@@ -98,7 +100,7 @@ class Guard:
             return 421, "This desk answers on this machine only (wrong Host header).", ""
         if "transfer-encoding" in headers:
             return 411, "Requests must say their length.", ""
-        if not _length_is_fine(headers.get("content-length", "0")):
+        if not _length_is_fine(headers.get("content-length", "0"), MAX_UPLOAD if path == UPLOAD else MAX_BODY):
             return 413, "The request is too large.", ""
         origin = headers.get("origin")
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
@@ -113,14 +115,16 @@ class Guard:
                 return 401, "Not signed in.", ""
             if path == "/admin":
                 return 307, "", "/admin/"
+            if _DOCUMENT_PATHS.fullmatch(path):
+                return None
             path = path.removeprefix("/admin")
         if method not in ("GET", "HEAD", "POST") or ".." in path or not _PAGE_PATHS.fullmatch(path):
             return 404, "Not found.", ""
         return None
 
 
-def _length_is_fine(length: str) -> bool:
-    return length.isascii() and length.isdigit() and int(length) <= MAX_BODY
+def _length_is_fine(length: str, most: int) -> bool:
+    return length.isascii() and length.isdigit() and int(length) <= most
 
 
 async def _refuse(status: int, words: str, location: str, send: Send) -> None:

@@ -156,6 +156,13 @@ class History:
             session.execute(update(tables.Citation).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
 
+    def quotes_of(self, path: str) -> int:
+        """Stored citations that still hold words of a document."""
+        query = select(func.count()).select_from(tables.Citation)
+        query = query.where(tables.Citation.document == path, tables.Citation.quote != REMOVED_QUOTE)
+        with self._database.read() as session:
+            return session.scalar(query) or 0
+
     # --- for the dashboard ---------------------------------------------------------------------------------
 
     def sums(self) -> Sums:

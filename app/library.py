@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app import tables
@@ -24,6 +24,7 @@ from app.passage_rows import (
     STORED_AS,
     AnyRow,
     AnySelect,
+    drop_neighbours,
     generation,
     neighbours_of,
     next_generation,
@@ -44,6 +45,7 @@ from app.stored import (
     Vectors,
     passage_label,
 )
+from retrieval.units import unit_texts
 
 
 class Library:
@@ -100,6 +102,18 @@ class Library:
         with self._database.read() as session:
             return frozenset(row.id for row in where_in(session, query, tables.Document.path, paths))
 
+    def ids_in(self, collections: Collection[str]) -> frozenset[int]:
+        """The passages of these collections."""
+        query = select(tables.Passage.id).join(tables.Document)
+        with self._database.read() as session:
+            return frozenset(row.id for row in where_in(session, query, tables.Document.collection, collections))
+
+    def collections(self) -> list[str]:
+        """The collections there are, by name; documents that were given none are in ""."""
+        query = select(tables.Document.collection).distinct().order_by(tables.Document.collection)
+        with self._database.read() as session:
+            return list(session.scalars(query))
+
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
         """All passages, rising. only_alone: those without neighbours. only_unencoded: those without a module."""
         query = select(tables.Passage.id).order_by(tables.Passage.id)
@@ -133,12 +147,15 @@ class Library:
         numbers = [row.id for row in rows for _ in range(len(row.embedding) // width)]
         return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
 
-    def searchable(self) -> tuple[list[int], list[str]]:
-        """Passage numbers, rising, and what keyword search reads of each: headings and text."""
+    def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
+        """What keyword search reads of passages, by number: the texts of their units. All passages, or only some."""
         query = select(tables.Passage.id, tables.Passage.heading_path, tables.Passage.text)
         with self._database.read() as session:
-            rows = session.execute(query.order_by(tables.Passage.id)).all()
-        return [row.id for row in rows], ["\n".join((*row.heading_path, row.text)) for row in rows]
+            if ids is None:
+                rows = list(session.execute(query.order_by(tables.Passage.id)))
+            else:
+                rows = list(where_in(session, query, tables.Passage.id, ids))
+        return {row.id: unit_texts(row.heading_path, row.text) for row in rows}
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
         """The passages these modules encode, by key, without their texts. Unknown keys are left out; where
@@ -186,21 +203,31 @@ class Library:
         with self._database.write() as session:
             session.merge(tables.Fact(key=key, value=value))
 
-    def replace(self, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
-        """Store a document, in place of the one of the same path. Raises ValueError for a passage without an
-        embedding whose content its document did not have.
+    def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
+        """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
+        whose content its document did not have.
         """
         now = datetime.now(UTC)
         with self._database.write() as session:
-            row = _document(session, document.path)
-            if row is None:
-                row = tables.Document(path=document.path)
-                session.add(row)
-            is_renamed = row.title not in (None, document.title)
-            row.title, row.content_hash = document.title, document.content_hash
-            row.loaded_at, row.num_passages = now, len(passages)
-            session.flush()
-            return replace_passages(session, row.id, passages, is_renamed=is_renamed)
+            return [_replace(session, document, passages, now) for document, passages in documents]
+
+    def stage(self, vectors: Mapping[str, Vectors]) -> None:
+        """Keep vectors of passages that are not stored yet, by content hash, for a run that is interrupted."""
+        with self._database.write() as session:
+            for hash_, rows in vectors.items():
+                session.merge(tables.StagedEmbedding(content_hash=hash_, embedding=packed(rows)))
+
+    def staged(self, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
+        """Those of these passages' vectors that were kept."""
+        query = select(tables.StagedEmbedding.content_hash, tables.StagedEmbedding.embedding)
+        with self._database.read() as session:
+            rows = list(where_in(session, query, tables.StagedEmbedding.content_hash, hashes))
+        return {row.content_hash: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
+
+    def clear_staged(self) -> None:
+        """Drop the vectors that were kept: all are stored, or will not be."""
+        with self._database.write() as session:
+            session.execute(delete(tables.StagedEmbedding))
 
     def remove(self, path: str) -> Replaced | None:
         """Delete a document and its passages; None if there is none of that path. Quotes in stored answers
@@ -245,6 +272,22 @@ class Library:
                 next_generation(session)
 
 
+def _replace(session: Session, document: NewDocument, passages: Sequence[NewPassage], now: datetime) -> Replaced:
+    row = _document(session, document.path)
+    if row is None:
+        row = tables.Document(path=document.path)
+        session.add(row)
+    is_renamed = row.title not in (None, document.title)
+    was_elsewhere = row.collection not in (None, document.collection)
+    row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
+    row.loaded_at, row.num_passages = now, len(passages)
+    session.flush()
+    if was_elsewhere:  # its neighbours are of another collection
+        ids = session.scalars(select(tables.Passage.id).where(tables.Passage.document_id == row.id))
+        drop_neighbours(session, set(ids))
+    return replace_passages(session, row.id, passages, is_renamed=is_renamed or was_elsewhere)
+
+
 def _document(session: Session, path: str) -> tables.Document | None:
     return session.scalar(select(tables.Document).where(tables.Document.path == path))
 
@@ -285,4 +328,5 @@ def _stored_document(row: tables.Document) -> StoredDocument:
         content_hash=row.content_hash,
         loaded_at=row.loaded_at,
         num_passages=row.num_passages,
+        collection=row.collection,
     )

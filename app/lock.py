@@ -71,18 +71,38 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def add_to_note(folder: Path, **more: str) -> None:
+    """Say more of the process that holds the folder: where it can be reached. Only its user can read that."""
+    _write_note(folder, {**(read_note(folder) or {}), **more})
+
+
+def read_note(folder: Path) -> dict[str, object] | None:
+    """What the process that holds a folder says of itself; None if none does. It may be gone by now."""
+    try:
+        note = json.loads((folder / OWNER_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # nobody does, or between taking the lock and writing the note
+        return None
+    return note if isinstance(note, dict) else None
+
+
 def _write_owner(folder: Path, purpose: str) -> None:
-    owner = {"pid": os.getpid(), "purpose": purpose, "since": datetime.now().isoformat(timespec="minutes")}
+    since = datetime.now().isoformat(timespec="minutes")
+    _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
+
+
+def _write_note(folder: Path, note: dict[str, object]) -> None:
     temporary = folder / f"{OWNER_FILE}.new"
-    temporary.write_text(json.dumps(owner), encoding="utf-8")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(note, file)
     temporary.replace(folder / OWNER_FILE)  # in one step: others read it at any time
 
 
 def _owner(folder: Path) -> str:
+    note = read_note(folder) or {}
     try:
-        owner = json.loads((folder / OWNER_FILE).read_text(encoding="utf-8"))
-        since = datetime.fromisoformat(owner["since"])
+        since = datetime.fromisoformat(str(note["since"]))
         day = "" if since.date() == datetime.now().date() else f"{since:%Y-%m-%d} "
-        return f"process {int(owner['pid'])} ({owner['purpose']}, since {day}{since:%H:%M})"
-    except (OSError, ValueError, KeyError, TypeError):  # between taking the lock and writing the note
+        return f"process {int(str(note['pid']))} ({note['purpose']}, since {day}{since:%H:%M})"
+    except (ValueError, KeyError):
         return "another process"

@@ -198,7 +198,26 @@ def m003_grounding(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE messages ADD COLUMN quoted BOOLEAN"))
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_first_tables, m002_passage_neighbours, m003_grounding)
+def m004_collections(connection: Connection) -> None:
+    """What a document belongs to, and vectors that are not in use yet."""
+    connection.execute(text("ALTER TABLE documents ADD COLUMN collection TEXT DEFAULT '' NOT NULL"))
+    connection.execute(text("CREATE INDEX ix_documents_collection ON documents (collection)"))
+    meta = MetaData(naming_convention=NAMING)
+    staged = Table(
+        "staged_embeddings",
+        meta,
+        Column("content_hash", Text, primary_key=True),
+        Column("embedding", LargeBinary, nullable=False),
+    )
+    staged.create(connection)
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    m001_first_tables,
+    m002_passage_neighbours,
+    m003_grounding,
+    m004_collections,
+)
 
 
 def migrate(connection: Connection, name: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

@@ -5,9 +5,8 @@ A choice stays as it is while passages come and go, so that most modules do, too
 of ingestion. It is made anew when one of the chosen is changed or removed (the library then takes all of them away) and
 when another number is asked for.
 
-An encoded passage carries what its neighbours say, so whoever may read the passage must be allowed to read them. There
-is one collection today, which every reader may read as a whole; with several, candidates must come from those that
-everybody may read who may read the passage.
+An encoded passage carries what its neighbours say, so whoever may read the passage must be allowed to read them:
+neighbours are of the same collection.
 
 Not covered: encoding (`ingestion`), how neighbours stand in front of a passage (`prompting`).
 """
@@ -38,11 +37,15 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     is_other = count != chosen_for(library)
     if not count and not is_other:
         return frozenset()
-    due = library.all_ids(only_alone=not is_other)
+    due = frozenset(library.all_ids(only_alone=not is_other))
     loose: set[str] = set()
-    for first in range(0, len(due), CHOSEN_AT_ONCE):
-        some = due[first : first + CHOSEN_AT_ONCE]
-        loose |= set(library.set_neighbours(search.nearest(some, count) if count else dict.fromkeys(some, ())))
+    for collection in library.collections():
+        inside = library.ids_in([collection])
+        ids = sorted(due & inside)
+        for first in range(0, len(ids), CHOSEN_AT_ONCE):
+            some = ids[first : first + CHOSEN_AT_ONCE]
+            nearest = search.nearest(some, count, within=inside) if count else dict.fromkeys(some, ())
+            loose |= set(library.set_neighbours(nearest))
     if is_other:
         library.set_fact(NEIGHBOURS, str(count))
     return frozenset(loose)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 
-from app.ingestion import passage_of
 from app.library import Library
 from app.prompting import passage_text
+from app.warming import passage_of
 from cache.pml import Module, Role, Schema, Text, Union
 from cache.pml_rules import NOT_XML, RESERVED
 from cache.pml_writer import write_schema

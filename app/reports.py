@@ -20,7 +20,7 @@ from app.batch import BatchFailure, BatchQuestion, BatchResult
 from app.doctor import Check
 from app.formatting import size
 from app.ingestion import IngestReport
-from app.ingestion import Progress as Report
+from app.progress import Progress as Report
 from app.reuse_html import reuse_line
 from app.stored import StoredDocument
 from app.usage_json import usage_json
@@ -28,7 +28,12 @@ from app.usage_json import usage_json
 if TYPE_CHECKING:  # training needs libraries that answering does not
     from cache.adapter_training import Progress as Training
 
-STAGES = {"reading": "Reading documents", "encoding": "Encoding passages", "answering": "Answering"}
+STAGES = {
+    "reading": "Reading documents",
+    "embedding": "Indexing passages",
+    "encoding": "Encoding passages",
+    "answering": "Answering",
+}
 
 
 @contextmanager
@@ -74,22 +79,56 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
         "replaced": report.replaced,
         "removed": report.removed,
         "failed": [asdict(failed) for failed in report.failed],
-        "modules": {"encoded": report.encoded, "kept": report.kept},
+        "warnings": [asdict(warning) for warning in report.warnings],
+        "changes": {"new": report.new, "kept": report.kept, "dropped": report.dropped},
+        "modules": {
+            "encoded": report.encoded,
+            "kept": report.kept_modules,
+            "dropped": report.dropped_modules,
+            "waiting": report.waiting,
+        },
+        "passages_per_s": report.passages_per_second,
+        "timings_s": {
+            "reading": round(report.reading_seconds, 3),
+            "embedding": round(report.embedding_seconds, 3),
+            "encoding": round(report.encoding_seconds, 3),
+        },
         "seconds": report.seconds,
     }
 
 
-def print_ingest(report: IngestReport) -> None:
-    """A line per file that is not in, then the sums."""
-    for failed in report.failed:
-        print(f"skipped {failed.path}: {failed.reason}")
+def print_ingest(report: dict[str, Any]) -> None:
+    """A line per file that is not in or not in whole, then the sums, of the document of `ingest`."""
+    for failed in report["failed"]:
+        print(f"skipped {failed['path']}: {failed['reason']}")
+    for warning in report["warnings"]:
+        print(f"note {warning['path']}: {warning['reason']}")
+    changes, modules, timings = report["changes"], report["modules"], report["timings_s"]
     print(
-        f"{report.documents} documents ({report.unchanged} unchanged, {report.replaced} replaced), "
-        f"{report.passages} passages, {len(report.failed)} skipped"
+        f"{report['documents']} documents ({report['unchanged']} unchanged, {report['replaced']} replaced), "
+        f"{len(report['failed'])} skipped, {report['removed']} removed"
+    )
+    rate = "" if report["passages_per_s"] is None else f", {report['passages_per_s']:.0f} a second"
+    new, kept, dropped = changes["new"], changes["kept"], changes["dropped"]
+    print(f"{report['passages']} passages: {new} new{rate}, {kept} kept, {dropped} dropped")
+    print(
+        f"{modules['encoded']} passages read by the model, {modules['kept']} were already, {modules['dropped']} dropped"
+        + (f", {modules['waiting']} wait for a question: there is no room for more" if modules["waiting"] else "")
     )
     print(
-        f"{report.encoded} passages read by the model, {report.kept} were already; "
-        f"{report.removed} removed; {report.seconds:.1f} s"
+        f"{report['seconds']:.1f} s: reading {timings['reading']:.1f}, indexing {timings['embedding']:.1f}, "
+        f"encoding {timings['encoding']:.1f}"
+    )
+
+
+def print_forgotten(forgotten: dict[str, Any]) -> None:
+    """What was removed, and that nothing is left."""
+    removed = forgotten["removed"]
+    print(f"Forgot {forgotten['document']}")
+    print(
+        f"removed {removed['passages']} passages, {removed['vectors']} of them from the vectors, {removed['keywords']} "
+        f"texts from the keywords, {removed['quotes']} quotations, {removed['modules']} encoded passages; looked for "
+        "them again: nothing is left"
     )
 
 
@@ -184,6 +223,7 @@ def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
                 "path": document.path,
                 "title": document.title,
                 "passages": document.num_passages,
+                "collection": document.collection,
                 "loaded_at": document.loaded_at.isoformat(),
                 "content_hash": document.content_hash,
             }

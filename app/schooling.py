@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import DeskError
-from app.ingestion import passage_of
 from app.library import Library
 from app.prompting import PassageText, PromptBuilder, passage_text, question_text
+from app.warming import passage_of
 from cache.lessons import Branch, Lesson
 from cache.pml import Text
 from cache.text_runs import run_tokens

@@ -15,13 +15,21 @@ from fastapi import FastAPI, Form, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.desk import Desk
+from app.document_routes import add_document_routes
 from app.errors import DeskError
 from app.guard import COOKIE, Guard, session_token
 from app.login_html import login_html
 from app.passwords import session_key, verify
 from app.sessions import LIFETIME_S, LoginBrake, Sessions
 
-API_PATHS = ("/healthz", "/desk.css", "/favicon.ico")
+STATIC = {
+    "/desk.css": ("style.css", "text/css"),
+    "/documents.css": ("documents.css", "text/css"),
+    "/documents.js": ("documents.js", "text/javascript"),
+    "/favicon.ico": ("favicon.svg", "image/svg+xml"),
+}
+"""Own files, by path: name in the package and media type."""
+API_PATHS = ("/healthz", "/desk", *STATIC)
 _FONTS = (
     "system-ui",
     "-apple-system",
@@ -35,9 +43,11 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(desk: Desk, folder: Path, *, host: str = "127.0.0.1", examples: Sequence[str] | None = None) -> FastAPI:
-    """folder: where admin.json is; a password must have been set. host: the address the server will listen
-    on.
+def create_app(
+    desk: Desk, folder: Path, *, host: str = "127.0.0.1", examples: Sequence[str] | None = None, secret: str = ""
+) -> FastAPI:
+    """folder: where admin.json is; a password must have been set. host: the address the server will listen on. secret:
+    what commands beside the server open the document routes with; empty: not at all.
     """
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
@@ -47,27 +57,28 @@ def create_app(desk: Desk, folder: Path, *, host: str = "127.0.0.1", examples: S
     session_key(folder)  # fails now rather than at the first login
     sessions = Sessions(lambda: session_key(folder))
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
-    _add_api(app, desk)
+    _add_api(app)
+    add_document_routes(app, desk, secret)
     _add_login(app, folder, sessions)
     _mount_pages(app, desk, sessions, examples)
     app.add_middleware(Guard, bound_to=host, is_admin=sessions.is_valid, api_paths=API_PATHS)
     return app
 
 
-def _add_api(app: FastAPI, desk: Desk) -> None:
+def _add_api(app: FastAPI) -> None:
     package = Path(str(files("app")))
 
     @app.get("/healthz")
     def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/desk.css")
-    def style() -> FileResponse:
-        return FileResponse(package / "style.css", media_type="text/css")
+    def give_out(path: str, name: str, media_type: str) -> None:
+        @app.get(path)
+        def file() -> FileResponse:
+            return FileResponse(package / name, media_type=media_type)
 
-    @app.get("/favicon.ico")
-    def favicon() -> FileResponse:
-        return FileResponse(package / "favicon.svg", media_type="image/svg+xml")
+    for path, (name, media_type) in STATIC.items():
+        give_out(path, name, media_type)
 
 
 def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:

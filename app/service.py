@@ -18,23 +18,26 @@ import torch
 from app.answering import Answering, Stream
 from app.answers import Answer, ConversationSummary, Overview, Turn
 from app.batch import BatchQuestion, BatchResult, run_batch
-from app.calibration import Calibration, Wording, find_calibration
+from app.calibration import Calibration, Wording, find_calibration, find_judgement
 from app.database import open_database
 from app.desk import Feedback
 from app.errors import DeskError
+from app.finding import Finder
+from app.forgetting import Forgetting, Forgotten, find_document
 from app.history import History
-from app.ingestion import Ingestion, IngestReport, Progress
+from app.ingestion import Ingestion, IngestReport
 from app.library import Library
 from app.overview import Tiers, summarise, tiers_of
-from app.pml_run import PML_TENANT
 from app.profiles import Profile, profile_named
+from app.progress import Progress, unseen
 from app.prompting import PromptBuilder
 from app.search import Search
 from app.settings import Settings
 from app.stored import StoredDocument
+from app.uploads import keep_upload
+from app.warming import Warming
 from cache.disk import DiskTier
 from cache.engine import Engine
-from cache.keys import PUBLIC_TENANT
 from cache.model import LanguageModel, load_model
 from cache.request import Reuse
 from retrieval.embedding import Embedder
@@ -109,7 +112,7 @@ class Service:
             self.settings,
             self.library,
             self.history,
-            self.search,
+            Finder(self.library, self.search, find_judgement(self.settings, self.search.embedder.name)),
             self.engine,
             self.prompts,
             self.profile,
@@ -141,8 +144,7 @@ class Service:
         return Ingestion(
             self.library,
             self.search,
-            self.engine,
-            self.prompts,
+            Warming(self.library, self.engine, self.prompts),
             passage_tokens=self.settings.passage_tokens,
             neighbours=self.settings.neighbours,
         )
@@ -153,67 +155,56 @@ class Service:
 
     # --- documents -----------------------------------------------------------------------------------------
 
-    def ingest(self, paths: Iterable[Path], progress: Progress = lambda stage, done, total: None) -> IngestReport:
+    def ingest(
+        self,
+        paths: Iterable[Path],
+        progress: Progress = unseen,
+        *,
+        collection: str = "",
+        sync: bool = False,
+        warm: bool = True,
+    ) -> IngestReport:
         """Bring files and folders in; see `app.ingestion`."""
-        return self._ingestion.run(paths, progress)
+        return self._ingestion.run(paths, progress, collection=collection, sync=sync, warm=warm)
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
         return self.library.documents()
 
-    def forget(self, name: str) -> str:
-        """Remove a document from database, index, citations and every module tier; returns the path it had.
-
-        Every module goes that neither is the system text nor encodes a passage as it is now, because any may hold the
-        document's text: modules of passages that had one of its passages as neighbour, of PML prompts, and whatever was
-        left behind by changes. Passages that lost a neighbour get others and are encoded again before this returns.
+    def forget(self, name: str) -> Forgotten:
+        """Remove a document from database, search, citations and every module tier; see `app.forgetting`.
 
         name: its path or an unambiguous end of it. Raises DeskError.
         """
-        path = self._document_path(name)
-        self.history.forget_document(path)
-        replaced = self.library.remove(path)
-        if replaced is not None:
-            self.search.apply(replaced)
-            self.search.publish()
-            self.engine.forget(self._stray_modules() | frozenset(replaced.removed_module_keys))
-            self._ingestion.restore_neighbours()
-        return path
+        path = find_document(self.library, name)
+        parts = (self.library, self.history, self.search, self.engine, self.prompts, self._ingestion)
+        forgotten = Forgetting(*parts).forget(path)
+        if Path(path).parent == self.settings.uploads_folder.resolve():  # our own copy
+            Path(path).unlink(missing_ok=True)
+        return forgotten
 
-    def _stray_modules(self) -> frozenset[str]:
-        """Modules that are neither the system text nor a passage as it is now."""
-        system = self.engine.store.key(self.engine.unit(self.prompts.system))
-        known = self.library.module_keys() | {system}
-        return self.engine.call(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
-
-    def _document_path(self, name: str) -> str:
-        paths = [document.path for document in self.library.documents()]
-        wanted = [name, str(Path(name).expanduser().absolute())]
-        found = [path for path in paths if path in wanted] or [
-            path for path in paths if path.endswith("/" + name.lstrip("/"))
-        ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise DeskError(
-                f"{len(found)} documents end in {name!r}: give more of the path, for example {found[0]!r}",
-                code="document-ambiguous",
-            )
-        raise DeskError(
-            f"there is no document {name!r}: `warmdesk documents` lists what there is",
-            code="document-unknown",
-        )
+    def keep_upload(self, name: str, data: bytes) -> Path:
+        """Keep an uploaded file, to be ingested; see `app.uploads`."""
+        return keep_upload(self.settings.uploads_folder, name, data)
 
     # --- conversations (see app.desk.Desk) -----------------------------------------------------------------
 
     def ask(
-        self, question: str, *, conversation_id: str | None = None, reuse: str = "on", policy: str | None = None
+        self,
+        question: str,
+        *,
+        conversation_id: str | None = None,
+        reuse: str = "on",
+        policy: str | None = None,
+        collections: Sequence[str] = (),
     ) -> Stream:
-        """Start an answer. policy: a profile (`app.profiles`); unset: the desk's."""
+        """Start an answer. policy: a profile (`app.profiles`); unset: the desk's. collections: only documents of these
+        are searched; none: all.
+        """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         profile = None if policy is None else profile_named(policy)
-        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), profile)
+        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), profile, collections)
 
     def batch(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import sys
 import threading
@@ -10,6 +11,7 @@ from contextlib import suppress
 import uvicorn
 
 from app.errors import DeskError
+from app.lock import add_to_note
 from app.passwords import ensure_password
 from app.server import create_app
 from app.service import Service
@@ -24,8 +26,9 @@ def serve(service: Service) -> None:
     print("loading the models ...", file=sys.stderr, flush=True)
     service.prepare()
     if not service.library.counts().documents:
-        print("no documents yet: stop with Ctrl-C and run warmdesk ingest FOLDER", file=sys.stderr)
-    application = create_app(service, settings.admin_folder, host=settings.host)
+        print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
+    secret = secrets.token_urlsafe(32)
+    application = create_app(service, settings.admin_folder, host=settings.host, secret=secret)
     shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     print(f"chat       http://{shown}:{port}/", flush=True)
     print(f"dashboard  http://{shown}:{port}/admin", flush=True)
@@ -35,7 +38,16 @@ def serve(service: Service) -> None:
     server = uvicorn.Server(config)
     assert threading.current_thread() is threading.main_thread()
     with listener, suppress(KeyboardInterrupt):  # Ctrl-C is how a desk is stopped; uvicorn raises it again at the end
+        add_to_note(settings.data_dir, url=f"http://{reachable(listener)}", secret=secret)
         server.run(sockets=[listener])
+
+
+def reachable(listener: socket.socket) -> str:
+    """Host and port under which this machine reaches a listening socket."""
+    host, port = listener.getsockname()[:2]
+    if listener.family == socket.AF_INET6:
+        return f"[{'::1' if host == '::' else host}]:{port}"
+    return f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:

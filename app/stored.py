@@ -28,6 +28,7 @@ class NewDocument:
     path: str
     title: str
     content_hash: str
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,6 +54,7 @@ class StoredDocument:
     content_hash: str
     loaded_at: datetime
     num_passages: int
+    collection: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,9 @@ class Base(DeclarativeBase):
 
 
 class Document(Base):
-    """A file or page that was ingested. path: the absolute path or the name it was ingested under."""
+    """A file or page that was ingested. path: the absolute path or the name it was ingested under. collection: what it
+    belongs to, "" if to nothing in particular.
+    """
 
     __tablename__ = "documents"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -87,6 +89,7 @@ class Document(Base):
     content_hash: Mapped[str]
     loaded_at: Mapped[datetime]
     num_passages: Mapped[int]
+    collection: Mapped[str] = mapped_column(server_default="", index=True)
 
 
 class Passage(Base):
@@ -104,6 +107,15 @@ class Passage(Base):
     num_tokens: Mapped[int]
     embedding: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian
     module_key: Mapped[str | None] = mapped_column(index=True)
+
+
+class StagedEmbedding(Base):
+    """The vectors of a passage that a run has not stored yet: one that is interrupted need not compute them again."""
+
+    __tablename__ = "staged_embeddings"
+
+    content_hash: Mapped[str] = mapped_column(primary_key=True)
+    embedding: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class PassageNeighbour(Base):

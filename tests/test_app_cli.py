@@ -104,11 +104,15 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
         "replaced",
         "removed",
         "failed",
+        "warnings",
+        "changes",
         "modules",
+        "passages_per_s",
+        "timings_s",
         "seconds",
     }
     assert (report["documents"], report["failed"]) == (4, [])
-    assert report["modules"] == {"encoded": 4, "kept": 0}
+    assert report["modules"] == {"encoded": 4, "kept": 0, "dropped": 0, "waiting": 0}
 
     first = run("ask", "Can I return a gift card?", "--json").document
     assert {"answer", "refused", "conversation_id", "message_id", "citations", "usage", "modules"} <= set(first)
@@ -192,7 +196,7 @@ def test_reading_commands_need_a_desk(run: Run, desk: Path) -> None:
 def test_ctrl_c_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Was silent once: the command line framework swallows KeyboardInterrupt and only sets the status."""
 
-    def interrupt(self: Service, *arguments: object) -> None:
+    def interrupt(self: Service, *arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Service, "ingest", interrupt)

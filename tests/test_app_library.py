@@ -5,7 +5,7 @@ from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,11 @@ from app import passage_rows
 from app.database import Database, open_database
 from app.errors import DeskError
 from app.library import Library
-from app.stored import Counts, NewDocument, NewPassage, StoredPassage, Vectors
+from app.stored import Counts, NewDocument, NewPassage, Replaced, StoredPassage, Vectors
+
+
+def store(library: Library, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
+    return library.replace([(document, passages)])[0]
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def document(path: str = "/kb/returns.md", content_hash: str = "b2:1") -> NewDoc
 
 def test_new_document(library: Library) -> None:
     assert library.find("/kb/returns.md") is None
-    replaced = library.replace(document(), [passage("a"), passage("b")])
+    replaced = store(library, document(), [passage("a"), passage("b")])
     assert (replaced.ids, replaced.new, replaced.kept, replaced.removed) == ((1, 2), (1, 2), (), ())
     found = library.find("/kb/returns.md")
     assert found is not None
@@ -76,11 +80,12 @@ def test_new_document(library: Library) -> None:
 
 
 def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -> None:
-    library.replace(document(), [passage("a"), passage("b"), passage("c")])
+    store(library, document(), [passage("a"), passage("b"), passage("c")])
     library.set_module_keys({1: "key-a", 2: "key-b", 3: "key-c"})
     known = library.known_hashes("/kb/returns.md")
     assert known == {"b2:a", "b2:b", "b2:c"}
-    replaced = library.replace(
+    replaced = store(
+        library,
         document(content_hash="b2:2"),
         [passage("c", embedded=False), passage("new"), passage("a", embedded=False)],
     )
@@ -98,17 +103,17 @@ def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -
 
 
 def test_same_content_twice_in_a_document(library: Library) -> None:
-    library.replace(document(), [passage("a")])
-    twice = library.replace(document(), [passage("a", embedded=False), passage("a", embedded=False)])
+    store(library, document(), [passage("a")])
+    twice = store(library, document(), [passage("a", embedded=False), passage("a", embedded=False)])
     assert (twice.kept, twice.new) == ((1,), (2,))
     assert np.array_equal(library.vectors(3)[1], np.stack([vector("a"), vector("a")]))
-    once = library.replace(document(), [passage("a", embedded=False)])
+    once = store(library, document(), [passage("a", embedded=False)])
     assert (once.kept, once.removed) == ((1,), (2,))
 
 
 def test_same_content_in_two_documents_is_two_passages_with_one_module(library: Library) -> None:
-    library.replace(document("/one"), [passage("a")])
-    library.replace(document("/two"), [passage("a")])
+    store(library, document("/one"), [passage("a")])
+    store(library, document("/two"), [passage("a")])
     library.set_module_keys({1: "key-a", 2: "key-a"})
     assert library.module_labels(["key-a", "none"])["key-a"].document == "/one"
     removed = library.remove("/one")
@@ -121,16 +126,16 @@ def test_same_content_in_two_documents_is_two_passages_with_one_module(library: 
 
 
 def test_numbers_are_never_used_again(library: Library) -> None:
-    library.replace(document(), [passage("a"), passage("b")])
+    store(library, document(), [passage("a"), passage("b")])
     library.remove("/kb/returns.md")
     assert library.counts() == Counts(documents=0, passages=0)
-    assert library.replace(document(), [passage("c")]).ids == (3,)
+    assert store(library, document(), [passage("c")]).ids == (3,)
 
 
 def test_new_passage_without_embedding_changes_nothing(library: Library) -> None:
-    library.replace(document(), [passage("a")])
+    store(library, document(), [passage("a")])
     with pytest.raises(ValueError, match="passage 1 is new to its document and has no embedding"):
-        library.replace(document(content_hash="b2:2"), [passage("b"), passage("c", embedded=False)])
+        store(library, document(content_hash="b2:2"), [passage("b"), passage("c", embedded=False)])
     found = library.find("/kb/returns.md")
     assert found is not None
     assert (found.content_hash, found.num_passages, library.generation()) == ("b2:1", 1, 1)
@@ -143,15 +148,15 @@ def test_removing_what_is_not_there(library: Library) -> None:
 
 
 def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) -> None:
-    library.replace(document(), [passage("confidential")] + [passage(f"p{number}") for number in range(50)])
+    store(library, document(), [passage("confidential")] + [passage(f"p{number}") for number in range(50)])
     assert any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
     library.remove("/kb/returns.md")
     assert not any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
 
 
 def test_generation_counts_what_an_index_must_follow(library: Library) -> None:
-    assert library.replace(document(), [passage("a")]).generation == library.generation() == 1
-    assert library.replace(document(content_hash="b2:2"), [passage("a")]).generation == 1
+    assert store(library, document(), [passage("a")]).generation == library.generation() == 1
+    assert store(library, document(content_hash="b2:2"), [passage("a")]).generation == 1
     library.set_module_keys({1: "key"})
     library.set_fact("other", "x")
     assert library.generation() == 1
@@ -169,7 +174,7 @@ def test_facts(library: Library) -> None:
 
 
 def test_module_keys_and_embeddings_of_numbers_that_are_gone_are_ignored(library: Library) -> None:
-    library.replace(document(), [passage("a"), passage("b")])
+    store(library, document(), [passage("a"), passage("b")])
     library.set_module_keys({1: "key", 77: "lost"})
     library.set_module_keys({1: None, 2: "key-b"})
     assert [one.module_key for one in library.passages([1, 2])] == [None, "key-b"]
@@ -184,7 +189,7 @@ def test_empty_library_has_no_vectors(library: Library) -> None:
 
 
 def test_embeddings_of_two_models_are_an_error(library: Library) -> None:
-    library.replace(document(), [passage("a"), passage("b")])
+    store(library, document(), [passage("a"), passage("b")])
     library.set_embeddings({1: np.zeros(5, np.float32)})
     with pytest.raises(DeskError, match="ingest everything again"):
         library.vectors(3)
@@ -193,11 +198,11 @@ def test_embeddings_of_two_models_are_an_error(library: Library) -> None:
 def test_more_passages_than_one_query_may_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passage_rows, "_IN_A_QUERY", 3)
     many = [passage(f"p{number}") for number in range(20)]
-    replaced = library.replace(document(), many)
+    replaced = store(library, document(), many)
     assert [found.id for found in library.passages(replaced.ids)] == list(replaced.ids)
     library.set_module_keys({id_: f"key-{id_}" for id_ in replaced.ids})
     assert len(library.module_labels([f"key-{id_}" for id_ in replaced.ids])) == 20
-    assert len(library.replace(document(), many[:4]).removed_module_keys) == 16
+    assert len(store(library, document(), many[:4]).removed_module_keys) == 16
     assert library.counts() == Counts(documents=1, passages=4)
 
 
@@ -218,7 +223,7 @@ def test_any_history_of_replacements(steps: list[tuple[str, list[str]]]) -> None
             before = {one.id for one in library.passages_of(path)}
             known = library.known_hashes(path)
             new = [passage(content, embedded=f"b2:{content}" not in known) for content in contents]
-            replaced = library.replace(document(path), new)
+            replaced = store(library, document(path), new)
             assert len(replaced.kept) == (Counter(now[path]) & Counter(contents)).total()
             assert sorted((*replaced.kept, *replaced.new)) == sorted(replaced.ids)
             assert before - set(replaced.removed) == set(replaced.kept)

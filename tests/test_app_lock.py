@@ -130,7 +130,7 @@ def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
         (errno.ENOSPC, "disk-full", "the disk is full"),
     ],
 )
-@pytest.mark.parametrize("where", ["mkdir", "write_text"])
+@pytest.mark.parametrize("where", ["mkdir", "replace"])
 def test_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int, code: str, words: str
 ) -> None:

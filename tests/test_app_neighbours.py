@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from desks import finish, small_desk
 from sqlalchemy import event
-from test_app_library import document, passage
+from test_app_library import document, passage, store
 
 from app.database import open_database
 from app.errors import DeskError
-from app.ingestion import passage_of
 from app.library import Library
 from app.prompting import passage_text
 from app.service import Service
 from app.settings import load_settings
 from app.stored import StoredPassage, Vectors
+from app.warming import passage_of
 from cache.keys import PUBLIC_TENANT
 from cache.plan import Unit
 from retrieval.embedding import HashEmbedder
@@ -133,7 +133,7 @@ def test_there_may_be_fewer_passages_than_neighbours_asked_for(tmp_path: Path, p
         report = desk.ingest([pages])
         assert {len(near) for near in neighbours(desk).values()} == {5}
         check(desk)
-    assert (alone.encoded, report.encoded, report.kept) == (1, 6, 0)
+    assert (alone.encoded, report.encoded, report.kept_modules) == (1, 6, 0)
 
 
 def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path: Path, pages: Path) -> None:
@@ -188,8 +188,8 @@ def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(
         answer = finish(desk, "Can gift cards be refunded?")
         assert {module.source for module in answer.modules} == {"device"}
     assert report.encoded == 1 + len(touched)
-    assert report.kept == (0 if only_the_file else 5 - len(touched))
-    assert (report.replaced, report.removed) == (1, 1)
+    assert report.kept_modules == (0 if only_the_file else 5 - len(touched))
+    assert (report.replaced, report.dropped) == (1, 1)
 
 
 def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(tmp_path: Path, pages: Path) -> None:
@@ -296,7 +296,13 @@ def test_forgetting_does_not_apply_a_setting_that_waits_for_ingest(tmp_path: Pat
 
 
 @pytest.mark.parametrize("stage", ["reading", "encoding"])
-def test_an_interrupted_ingest_goes_on_where_it_stopped(tmp_path: Path, pages: Path, stage: str) -> None:
+def test_an_interrupted_ingest_goes_on_where_it_stopped(
+    tmp_path: Path, pages: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ingestion.BATCH", 1)
+    monkeypatch.setattr("app.warming.AT_ONCE", 1)
+    monkeypatch.setattr("app.warming.JOBS_IN_FLIGHT", 1)
+
     def interrupt(now: str, done: int, total: int) -> None:
         if (now, done) == (stage, 2):
             raise KeyboardInterrupt
@@ -391,14 +397,14 @@ def library(tmp_path: Path) -> Iterator[Library]:
 
 def test_a_document_with_another_title_is_another_neighbour(library: Library) -> None:
     """A passage without headings is read under its document's title, which its content hash does not cover."""
-    library.replace(document("/a"), [passage("a")])
-    library.replace(document("/b"), [passage("b")])
+    store(library, document("/a"), [passage("a")])
+    store(library, document("/b"), [passage("b")])
     library.set_neighbours({1: [2], 2: [1]})
     library.set_module_keys({1: "key-a", 2: "key-b"})
-    again = library.replace(document("/b", "b2:2"), [passage("b", embedded=False)])
+    again = store(library, document("/b", "b2:2"), [passage("b", embedded=False)])
     assert (again.kept, again.removed_module_keys) == ((2,), ())
-    renamed = library.replace(
-        type(document())(path="/b", title="Other", content_hash="b2:3"), [passage("b", embedded=False)]
+    renamed = store(
+        library, type(document())(path="/b", title="Other", content_hash="b2:3"), [passage("b", embedded=False)]
     )
     assert (renamed.kept, renamed.removed_module_keys) == ((2,), ("key-a",))
     one, two = library.passages([1, 2])
@@ -407,7 +413,7 @@ def test_a_document_with_another_title_is_another_neighbour(library: Library) ->
 
 
 def test_numbers_that_are_gone_are_ignored(library: Library) -> None:
-    library.replace(document("/a"), [passage("a"), passage("b")])
+    store(library, document("/a"), [passage("a"), passage("b")])
     library.set_module_keys({1: "key-a"})
     assert library.set_neighbours({1: [77, 2], 78: [1]}) == ("key-a",)
     (one,) = library.passages([1])
@@ -417,18 +423,18 @@ def test_numbers_that_are_gone_are_ignored(library: Library) -> None:
 
 
 def test_a_module_that_another_passage_has_is_not_given_up(library: Library) -> None:
-    library.replace(document("/a"), [passage("a"), passage("b"), passage("c")])
+    store(library, document("/a"), [passage("a"), passage("b"), passage("c")])
     library.set_module_keys({1: "same", 2: "same", 3: "c"})
     assert library.set_neighbours({1: [3]}) == ()
     assert library.set_neighbours({2: [3]}) == ("same",)
-    removed = library.replace(document("/a", "b2:2"), [passage(name, embedded=False) for name in "ab"])
+    removed = store(library, document("/a", "b2:2"), [passage(name, embedded=False) for name in "ab"])
     assert removed.removed_module_keys == ("c",)
     assert [(p.module_key, p.neighbours) for p in library.passages([1, 2])] == [(None, ()), (None, ())]
 
 
 @pytest.mark.parametrize("count", [2, 20])
 def test_neighbours_are_read_with_few_queries(library: Library, count: int) -> None:
-    library.replace(document("/a"), [passage(f"p{number}") for number in range(count)])
+    store(library, document("/a"), [passage(f"p{number}") for number in range(count)])
     library.set_neighbours({i + 1: [j + 1 for j in range(count) if j != i] for i in range(count)})
     statements: list[str] = []
     event.listen(

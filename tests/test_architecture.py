@@ -44,7 +44,7 @@ ONLY_IN = {
         *("app.passage_rows", "app.statistics"),
     },
     "gradio": {"app.chat_page", "app.admin_page", "app.server"},
-    "fastapi": {"app.server"},
+    "fastapi": {"app.server", "app.document_routes"},
     "evals": {"app.measure_cli"},
     "ray": set[str](),
 }

@@ -1,0 +1,118 @@
+"""Taking a document out of the desk: database, search, citations and every module tier, and looking whether anything of
+it is left.
+
+Every module goes that neither is the system text nor encodes a passage as it is now, because any may hold the
+document's text: modules of passages that had one of its passages as neighbour, of PML prompts, and whatever was left
+behind by changes. Passages that lost a neighbour get others and are encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from app.errors import DeskError
+from app.history import History
+from app.ingestion import Ingestion
+from app.library import Library
+from app.pml_run import PML_TENANT
+from app.prompting import PromptBuilder
+from app.search import Search
+from cache.engine import Engine
+from cache.keys import PUBLIC_TENANT
+from retrieval.units import passage_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What there is of a document: rows of passages, units in the vector and the keyword index, stored citations with
+    its words, modules in any tier.
+    """
+
+    passages: int
+    vectors: int
+    keywords: int
+    quotes: int
+    modules: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """A document that is gone. removed: what there was of it. left: what was found when it was looked for again."""
+
+    document: str
+    removed: Traces
+    left: Traces
+
+
+class Forgetting:
+    """Forgets documents of one desk."""
+
+    def __init__(
+        self,
+        library: Library,
+        history: History,
+        search: Search,
+        engine: Engine,
+        prompts: PromptBuilder,
+        ingestion: Ingestion,
+    ) -> None:
+        self._library, self._history, self._search = library, history, search
+        self._engine, self._prompts, self._ingestion = engine, prompts, ingestion
+
+    def forget(self, path: str) -> Forgotten:
+        """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
+        passages = self._library.passages_of(path)
+        ids = frozenset(passage.id for passage in passages)
+        keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
+        removed = self._traces(path, ids, keys)
+        self._history.forget_document(path)
+        replaced = self._ingestion.remove(path)
+        if replaced is not None:
+            self._engine.forget(self._stray_modules() | frozenset(replaced.removed_module_keys))
+            self._ingestion.restore_neighbours()
+        forgotten = Forgotten(document=path, removed=removed, left=self._traces(path, ids, keys - self._keys_in_use()))
+        if any(asdict(forgotten.left).values()):
+            left = ", ".join(f"{count} {name}" for name, count in asdict(forgotten.left).items() if count)
+            raise DeskError(f"{path} is not forgotten completely ({left} left): run it again", code="forget-incomplete")
+        return forgotten
+
+    def _traces(self, path: str, ids: Collection[int], keys: frozenset[str]) -> Traces:
+        retriever = self._search.retriever
+        return Traces(
+            passages=len(self._library.passages(sorted(ids))),
+            vectors=sum(id_ in retriever.index.passage_ids for id_ in ids),
+            keywords=sum(passage_of(unit) in ids for unit in retriever.keywords.units.tolist()),
+            quotes=self._history.quotes_of(path),
+            modules=len(self._engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) & keys),
+        )
+
+    def _keys_in_use(self) -> frozenset[str]:
+        """Modules of passages as they are now: another document may have the same text."""
+        return self._library.module_keys()
+
+    def _stray_modules(self) -> frozenset[str]:
+        system = self._engine.store.key(self._engine.unit(self._prompts.system))
+        known = self._keys_in_use() | {system}
+        return self._engine.call(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
+
+
+def find_document(library: Library, name: str) -> str:
+    """The path of a document, given it or an unambiguous end of it. Raises DeskError."""
+    paths = [document.path for document in library.documents()]
+    wanted = [name, str(Path(name).expanduser().absolute())]
+    found = [path for path in paths if path in wanted] or [
+        path for path in paths if path.endswith("/" + name.lstrip("/"))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise DeskError(
+            f"{len(found)} documents end in {name!r}: give more of the path, for example {found[0]!r}",
+            code="document-ambiguous",
+        )
+    raise DeskError(
+        f"there is no document {name!r}: `warmdesk documents` lists what there is",
+        code="document-unknown",
+    )

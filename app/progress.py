@@ -1,0 +1,13 @@
+"""How long work tells how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with a stage ("reading", "embedding" or "encoding"), how much of it is done, and how much there is."""
+
+
+def unseen(stage: str, done: int, total: int) -> None:
+    """For work that nobody watches."""

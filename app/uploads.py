@@ -1,0 +1,42 @@
+"""Files that were uploaded: kept in the data folder, because a document is known by its path."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from app.errors import DeskError
+from retrieval.characters import readable
+from retrieval.loaders import MAX_BYTES
+
+LONGEST_NAME = 150
+
+
+def keep_upload(folder: Path, name: str, data: bytes) -> Path:
+    """Write an uploaded file whole or not at all, in place of one of the same name. Raises DeskError for a name that is
+    none, or too much data.
+    """
+    file = folder / safe_name(name)
+    if len(data) > MAX_BYTES:
+        raise DeskError(f"{file.name} is larger than {MAX_BYTES // 2**20} MB", code="upload-too-large")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".upload-")
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return file
+
+
+def safe_name(name: str) -> str:
+    """The last part of a path, without what is invisible. Raises DeskError if nothing is left, or a dot begins it."""
+    plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
+    if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
+        raise DeskError(f"{plain[:40]!r} cannot be the name of a document: give the file another one", code="bad-name")
+    return plain

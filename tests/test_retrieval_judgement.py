@@ -1,0 +1,213 @@
+"""Signs of an answer worked out by hand, and what the fitted models make of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+from meanings import MeaningEmbedder, retriever_of
+
+from retrieval.evidence import Read, SentenceSigns, Signs, read, sentence_signs, signs_of, terms_of
+from retrieval.judgement import LEAST_TRUST, Judgement, load_judgement, rule_of_thumb, save_judgement
+from retrieval.logistic import Logistic
+from retrieval.retriever import Found, Retriever
+from retrieval.sentence_embedder import SentenceEmbedder
+
+SHIPPED = Path(__file__).parent.parent / "data" / "search.json"
+
+NONE = Signs(**{field.name: 0.0 for field in fields(Signs)})
+PLAIN = SentenceSigns(**{field.name: 0.0 for field in fields(SentenceSigns)})
+
+
+# --- the model ------------------------------------------------------------------------------------------
+
+
+def test_a_logistic_model_weighs_standardised_signs() -> None:
+    model = Logistic(
+        weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
+    )
+    signs = {"a": 1.25, "b": 3.0, "unnamed": 99.0}
+    assert model.logit(signs) == pytest.approx(0.5 + 2 * 0.5 - 1.5)
+    assert model.probability({"a": 1.0, "b": 1.0}) == pytest.approx(0.5)
+    assert model.probability({"a": 1.0, "b": 1.0 - 2 * math.log(3)}) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(("sign", "expected"), [(1e9, 1.0), (-1e9, 0.0)])
+def test_signs_beyond_measure_do_not_overflow(sign: float, expected: float) -> None:
+    model = Logistic(weights={"a": 1.0}, means={"a": 0.0}, deviations={"a": 1e-6}, bias=0.0)
+    assert model.probability({"a": sign}) == pytest.approx(expected)
+
+
+def constant(bias: float) -> Logistic:
+    return Logistic(weights={}, means={}, deviations={}, bias=bias)
+
+
+def test_below_least_trust_words_alone_are_judged() -> None:
+    judgement = replace(rule_of_thumb("x"), relevance=constant(math.log(3)), written=constant(-math.log(3)))
+    trusts = (0.0, LEAST_TRUST - 0.01, LEAST_TRUST, 1.0)
+    assert [judgement.is_answered(replace(NONE, trust=trust)) for trust in trusts] == pytest.approx(
+        [0.25, 0.25, 0.75, 0.75]
+    )
+
+
+def test_the_rule_of_thumb_is_even_at_its_means() -> None:
+    judgement = rule_of_thumb("any")
+    assert judgement.embedder == "any"
+    assert judgement.is_answered(replace(NONE, trust=1.0, best=0.3)) == pytest.approx(judgement.threshold)
+    assert judgement.is_answered(replace(NONE, trust=1.0, best=0.31)) > judgement.threshold
+    assert judgement.is_answered(replace(NONE, trust=0.0, covered=0.39)) < judgement.threshold
+    assert judgement.answers(replace(PLAIN, cosine=0.65, covered=0.5)) == pytest.approx(1.0)
+
+
+def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "search.json"
+    judgement = replace(rule_of_thumb("Ä"), threshold=0.123456789, fitted_on="1,000 questions")
+    save_judgement(rule_of_thumb("older"), file)
+    save_judgement(judgement, file)
+    assert load_judgement(file) == judgement
+    assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="No space"):
+        save_judgement(rule_of_thumb("newer"), file)
+    assert load_judgement(file) == judgement
+
+
+def test_what_is_shipped_is_for_the_bundled_embedder_and_tells_good_signs_from_bad() -> None:
+    judgement = load_judgement(SHIPPED)
+    assert judgement.embedder == SentenceEmbedder().name
+    assert 0.0 < judgement.threshold < 1.0
+    assert {*judgement.relevance.weights, "trust"} == set(asdict(NONE))
+    assert set(judgement.written.weights) <= set(asdict(NONE))
+    assert set(judgement.sentence.weights) == set(asdict(PLAIN))
+    for model in (judgement.relevance, judgement.written, judgement.sentence):
+        assert set(model.weights) == set(model.means) == set(model.deviations)
+        assert min(model.deviations.values()) > 0
+    for trust in (0.0, 1.0):
+        good = replace(average(judgement, by=1.0), trust=trust)
+        bad = replace(average(judgement, by=-1.0), trust=trust)
+        assert judgement.is_answered(good) > 0.5 > judgement.is_answered(bad)
+
+
+def average(judgement: Judgement, *, by: float) -> Signs:
+    """Signs of an average question, but so many deviations more of what speaks for an answer."""
+    model = judgement.relevance
+    speak = ("best", "first", "sentence", "told", "covered_first", "covered")
+    values = {name: model.means[name] + (by * model.deviations[name] if name in speak else 0.0) for name in model.means}
+    return Signs(trust=1.0, **values)
+
+
+# --- the signs ------------------------------------------------------------------------------------------
+
+LABELS, DRIVERS = "Labels\nThe parcel label is free. Print 2 of them.", "Drivers\nThe drivers take the parcel."
+QUESTION = "Is the zebra label free?"
+RARE, UNKNOWN = math.log(1 + 1.5 / 1.5), math.log(1 + 2.5 / 0.5)  # of a term that one of two units has, and none
+MEANINGS = {
+    QUESTION: (0, 1, 0),
+    LABELS: (0, 1, 0),
+    DRIVERS: (1, 0, 0),
+    "The parcel label is free.": (0, 3, 4),
+    "Print 2 of them.": (0, 4, 3),
+    "The drivers take the parcel.": (1, 0, 0),
+    f"Earlier? {QUESTION}": (0, 0, 1),
+}
+
+
+def case(knowledge: float) -> tuple[Retriever, list[Read]]:
+    embedder = MeaningEmbedder(MEANINGS, knowledge)
+    retriever = retriever_of({1: [LABELS], 2: [DRIVERS]}, embedder)
+    found = (Found(id=1, score=1.5, cosine=0.9, share=0.6), Found(id=2, score=0.5, cosine=0.95, share=0.1))
+    passages = [
+        read(one, [text.split("\n")[0]], text.split("\n")[1], embedder.embed_documents)
+        for one, text in zip(found, (LABELS, DRIVERS), strict=True)
+    ]
+    return retriever, passages
+
+
+def test_signs_by_hand() -> None:
+    retriever, passages = case(0.8)
+    query = retriever.query(QUESTION)
+    assert query.trust == pytest.approx(0.64)
+    covered = 2 * RARE / (2 * RARE + UNKNOWN)  # label and free, not zebra; is and the say nothing
+    heading_covers = RARE / (2 * RARE + UNKNOWN)
+    assert asdict(signs_of(retriever, query, query, passages)) == pytest.approx(
+        {
+            "trust": 0.64,
+            "best": 0.64 * 0.95,
+            "first": 0.64 * 0.9,
+            "above": 0.64 * (0.95 - 0.5) / 0.5,  # the cosines with the index are 1 and 0
+            "spread": 0.64 * 0.5,
+            "rest": 1.0,
+            "sentence": 0.64 * 0.8,
+            "told": max(0.64 * 0.6 + covered, 0.64 * 0.8 + heading_covers),
+            "covered_first": covered,
+            "covered": covered,
+        },
+        abs=1e-5,
+    )
+    turned = signs_of(retriever, query, query, passages[::-1])
+    assert (turned.covered_first, turned.covered) == (0.0, pytest.approx(covered))
+
+
+def test_an_embedder_that_knows_nothing_leaves_signs_of_words() -> None:
+    retriever, passages = case(0.0)
+    query = retriever.query(QUESTION)
+    signs = signs_of(retriever, query, query, passages)
+    assert (signs.trust, signs.best, signs.first, signs.above, signs.spread, signs.sentence) == (0.0,) * 6
+    assert signs.told == signs.covered > 0
+    assert all(one.cosine == one.alone == 0.0 for of in sentence_signs(retriever, query, query, passages) for one in of)
+
+
+def test_signs_of_sentences_by_hand() -> None:
+    retriever, passages = case(0.8)
+    question, query = retriever.query(QUESTION), retriever.query(f"Earlier? {QUESTION}")
+    (first, second), (third,) = sentence_signs(retriever, query, question, passages)
+    expected = {
+        "cosine": 0.64 * 0.8,
+        "alone": 0.64 * 0.6,
+        "covered": 2 * RARE / (2 * RARE + UNKNOWN),
+        "passage": 1.5,
+        "behind": 0.0,
+        "rank": 0.0,
+        "opens": 1.0,
+        "length": math.log(25),
+        "tiny": 0.0,
+        "has_number": 0.0,
+    }
+    assert asdict(first) == pytest.approx(expected, abs=1e-5)
+    assert (second.opens, second.tiny, second.has_number) == (0.0, 1.0, 1.0)
+    assert second.covered == pytest.approx(RARE / (2 * RARE + UNKNOWN)), "its heading says what it is about"
+    assert (third.passage, third.behind, third.rank, third.opens, third.covered) == (0.5, 1.0, 1.0, 1.0, 0.0)
+
+
+def test_a_question_of_common_words_is_covered_by_them() -> None:
+    retriever, passages = case(1.0)
+    question = retriever.query("Is it the?")
+    assert sentence_signs(retriever, question, question, passages)[0][0].covered > 0
+    blank = retriever.query("?")
+    assert signs_of(retriever, blank, blank, passages).covered == 0.0
+
+
+def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
+    embedder = MeaningEmbedder()
+    found = Found(id=1, score=0, cosine=0, share=0)
+    one = read(found, ["Help", "Returns"], "It is free. What is? It is free.\nNo label", embedder.embed_documents)
+    assert (one.headings, list(one.sentences), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
+    none = read(found, [], "Heading", embedder.embed_documents)
+    assert (list(none.sentences), none.vectors.shape) == ([], (0, 3))
+    retriever, _ = case(1.0)
+    query = retriever.query(QUESTION)
+    assert (signs_of(retriever, query, query, [none]).sentence, signs_of(retriever, query, query, [none]).told) == (
+        0,
+        0,
+    )
+    assert sentence_signs(retriever, query, query, [none]) == [[]]
+
+
+def test_terms_of_a_text_are_stems() -> None:
+    assert terms_of("Returned KM-450s 退款") >= {"return", "km", "450", "退款"}

@@ -1,0 +1,179 @@
+"""Both searches fused into one order of passages: worked examples with an embedder of three dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from meanings import MeaningEmbedder, retriever_of
+
+from retrieval.embedding import HashEmbedder
+from retrieval.errors import RetrievalError
+from retrieval.index import VectorIndex
+from retrieval.keywords import KeywordIndex
+from retrieval.retriever import ALIKE, Found, Retriever
+from retrieval.units import unit_texts
+
+RETURNS, DELIVERY, GIFTS = 1, 2, 3
+PAGES = {
+    RETURNS: ["The parcel label is free."],
+    DELIVERY: ["Drivers come on weekdays."],
+    GIFTS: ["Vouchers last five years."],
+}
+
+
+def search(retriever: Retriever, *wordings: str, k: int = 9, within: Sequence[int] | None = None) -> list[Found]:
+    return retriever.search([retriever.query(text) for text in wordings], k, within=within)
+
+
+def ids(found: Sequence[Found]) -> list[int]:
+    return [one.id for one in found]
+
+
+def about_delivery(knowledge: float) -> Retriever:
+    """The question has a word of the page on returns and the meaning of that on delivery."""
+    meanings = {"parcel": (0, 1, 0), PAGES[DELIVERY][0]: (0, 1, 0), PAGES[GIFTS][0]: (1, 1, 0)}
+    return retriever_of(PAGES, MeaningEmbedder(meanings, knowledge))
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "expected"), [(1.0, [DELIVERY, GIFTS, RETURNS]), (0.0, [RETURNS, DELIVERY, GIFTS])]
+)
+def test_cosines_count_as_much_as_the_embedder_knows(knowledge: float, expected: list[int]) -> None:
+    assert ids(search(about_delivery(knowledge), "parcel")) == expected
+
+
+@pytest.mark.parametrize("knowledge", [1.0, 0.8, 0.0])
+def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words(knowledge: float) -> None:
+    retriever = about_delivery(knowledge)
+    found = {one.id: one for one in search(retriever, "parcel")}
+    assert [found[id_].cosine for id_ in PAGES] == pytest.approx([0, 1, 0.5**0.5], abs=1e-6)
+    assert [found[id_].share for id_ in PAGES] == pytest.approx(retriever.keywords.scores("parcel").tolist())
+    for one in found.values():
+        assert one.score == pytest.approx(knowledge**2 * one.cosine + one.share)
+
+
+def test_an_embedder_that_knows_nothing_leaves_the_order_of_keywords() -> None:
+    texts = {
+        number: [" ".join(["label"] * number + ["abcdefgh"[number - 1]] * (20 - number))] for number in range(1, 9)
+    }
+    retriever = retriever_of(texts, MeaningEmbedder({"label": (0, 1, 0), texts[1][0]: (0, 1, 0)}, knowledge=0.0))
+    scores = retriever.keywords.scores("label").tolist()
+    expected = [id_ for _, id_ in sorted(zip(scores, texts, strict=True), reverse=True)]
+    assert ids(search(retriever, "label")) == expected == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_passage_counts_as_its_best_unit_and_not_as_the_sum() -> None:
+    units = {1: ["one of two", "label", "label"], 2: ["label"], 3: ["label of one"]}
+    found = search(retriever_of(units, MeaningEmbedder(knowledge=0.0)), "label")
+    assert ids(found) == [1, 2, 3]
+    assert found[0].score == found[1].score > found[2].score
+
+
+def test_cosine_and_share_are_of_one_unit() -> None:
+    """A passage whose one stretch means it and whose other one says it is not as good as one that does both at once."""
+    units = {1: ["whole", "label", "sticker"], 2: ["label sticker"]}
+    meanings = {"label": (0, 1, 0), "sticker": (0, 0, 1), "label sticker": (0, 1, 1)}
+    first, second = search(retriever_of(units, MeaningEmbedder(meanings)), "label")
+    assert (first.id, first.cosine) == (1, pytest.approx(1.0))
+    assert second.cosine == pytest.approx(0.5**0.5)
+    found = search(retriever_of(units, MeaningEmbedder(meanings | {"label?": (0, 0, 1)})), "label?")
+    assert [(one.id, one.cosine, one.share > 0) for one in found] == [
+        (2, pytest.approx(0.5**0.5), True),
+        (1, pytest.approx(1.0), False),
+    ]
+
+
+def test_a_long_passage_is_found_by_a_stretch_of_it() -> None:
+    filler = "\n\n".join(f"Filler{number} about something else entirely, number {number}." for number in range(40))
+    units = {
+        3: unit_texts(["Help"], f"{filler}\n\nThe return label costs EUR 3.50."),
+        4: unit_texts(["Help"], "Express delivery costs EUR 9.95."),
+    }
+    assert len(units[3]) > 2
+    retriever = retriever_of(units, HashEmbedder())
+    best, other = search(retriever, "return label")
+    assert (best.id, other.id) == (3, 4)
+    only_whole = retriever_of({id_: texts[:1] for id_, texts in units.items()}, HashEmbedder())
+    assert best.score > search(only_whole, "return label")[0].score
+
+
+def test_of_several_wordings_the_best_score_counts() -> None:
+    retriever = retriever_of(PAGES, HashEmbedder())
+    apart = [{one.id: one for one in search(retriever, text)} for text in ("parcel label", "vouchers")]
+    together = search(retriever, "parcel label", "vouchers")
+    assert {one.id: one for one in together} == {
+        id_: max((one[id_] for one in apart), key=lambda one: one.score) for id_ in PAGES
+    }
+    assert set(ids(together)[:2]) == {RETURNS, GIFTS}
+    assert ids(together) == ids(search(retriever, "vouchers", "parcel label"))
+
+
+SAME = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
+
+
+def test_near_copies_of_better_ones_are_left_out_and_others_take_their_place() -> None:
+    texts = {1: [f"{SAME} label"], 2: [f"{SAME} label extra"], 3: [f"{SAME} 14"], 4: [f"{SAME} 30"], 5: ["other"]}
+    retriever = retriever_of(texts, HashEmbedder())
+    assert retriever.keywords.is_near_copy(1, 2)
+    assert ids(search(retriever, f"{SAME} label extra", k=4)) == [2, 3, 4, 5]
+    assert ids(search(retriever, f"{SAME} label", k=4)) == [1, 3, 4, 5]
+
+
+def test_a_near_copy_that_fits_the_question_much_worse_is_none() -> None:
+    texts = {1: [f"{SAME} label"], 2: [f"{SAME} sticker"]}
+    retriever = retriever_of(texts, MeaningEmbedder({texts[2][0]: (0, 1, 0)}))
+    assert retriever.keywords.is_near_copy(1, 2)
+    first, second = search(retriever, "label")
+    assert first.score - second.score >= ALIKE
+
+
+def test_within_filters_what_either_search_finds() -> None:
+    retriever = about_delivery(1.0)
+    assert ids(search(retriever, "parcel", within=[GIFTS, RETURNS, 99])) == [GIFTS, RETURNS]
+    assert ids(search(retriever, "parcel", within=[DELIVERY])) == [DELIVERY]
+    assert search(retriever, "parcel", within=[]) == search(retriever, "parcel", within=[99]) == []
+    assert ids(search(about_delivery(0.0), "parcel", within=[DELIVERY, GIFTS])) == [DELIVERY, GIFTS]
+
+
+def test_keywords_are_found_beyond_what_the_embedder_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.retriever.CANDIDATES", 2)
+    texts = {number: [f"filler page{letter}"] for number, letter in enumerate("abcdefgh")} | {9: ["the KM-450 kettle"]}
+    meanings = {text: (1, number, 0) for number, (text,) in enumerate(texts.values())}
+    retriever = retriever_of(texts, MeaningEmbedder(meanings, knowledge=0.9))
+    found = search(retriever, "km 450")
+    assert [(one.id, one.share > 0) for one in found] == [(9, True), (0, False), (1, False)]
+    assert found[0].cosine == found[2].cosine, "that of the last one proposed"
+
+
+def test_blank_questions_and_no_passages_find_nothing() -> None:
+    retriever = about_delivery(1.0)
+    assert (
+        search(retriever) == search(retriever, "") == search(retriever, " \n") == search(retriever, "parcel", k=0) == []
+    )
+    assert search(retriever_of({}, HashEmbedder()), "parcel") == []
+    assert ids(search(retriever, "", "parcel")) == ids(search(retriever, "parcel"))
+
+
+def test_a_misspelt_question_is_searched_as_the_passages_spell() -> None:
+    retriever = retriever_of(PAGES, HashEmbedder())
+    assert retriever.query("parcle labl?").text == "parcel label?"
+    assert ids(search(retriever, "vouchrs"))[0] == GIFTS
+    assert search(retriever, "parcle labl") == search(retriever, "parcel label")
+
+
+def test_equal_scores_come_in_order_of_number_and_the_same_each_time() -> None:
+    texts = {number: [f"filler page{letter}"] for number, letter in zip((5, 3, 4, 1), "abcd", strict=True)}
+    for retriever in (retriever_of(texts, MeaningEmbedder()), retriever_of(texts, HashEmbedder())):
+        found = search(retriever, "unknown zebra")
+        assert found == sorted(found, key=lambda one: (-one.score, one.id))
+        assert all(search(retriever, "unknown zebra") == found for _ in range(3))
+    assert ids(search(retriever_of(texts, MeaningEmbedder()), "zebra", k=3)) == [1, 3, 4]
+
+
+def test_an_index_of_another_embedder_is_refused() -> None:
+    for index in (VectorIndex("hash", 256), VectorIndex("hash-256", 8)):
+        with pytest.raises(
+            RetrievalError, match=f"the index is of {index.embedder}, the embedder is hash-256; rebuild"
+        ):
+            Retriever(HashEmbedder(), index, KeywordIndex())

@@ -1,0 +1,77 @@
+"""Which words of a question are corrected, and which are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from retrieval.sentence_embedder import SentenceEmbedder
+from retrieval.spelling import Spelling
+
+WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "cup", "退款"]
+
+
+def nobody(_: str) -> bool:
+    return False
+
+
+def corrected(question: str, is_known: Callable[[str], bool] = nobody) -> str:
+    return Spelling(WORDS, is_known).corrected(question)
+
+
+@pytest.fixture(scope="module")
+def bundled() -> SentenceEmbedder:
+    return SentenceEmbedder()
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Traking my delivrey?", "tracking my delivery?"),
+        ("REFUDN", "refund"),
+        ("a voucer, a warrenty", "a voucher, a warranty"),
+        ("retrun 450", "return 450"),  # letters that change places count once
+    ],
+)
+def test_misspelt_words_become_words_of_the_passages(question: str, expected: str) -> None:
+    assert corrected(question) == expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Return the VOUCHER",
+        "returned returning refunds",  # forms of words that passages have
+        "trucking zzzzzz",  # nothing is near enough, or it is
+        "cpu cap",  # too short
+        "xeturn qracking",  # another first letter
+        "退宽 환불은 返品",
+        "451",
+        "",
+    ],
+)
+def test_other_words_stay(question: str) -> None:
+    assert corrected(question, lambda word: word == "trucking") == question
+
+
+def test_words_the_embedder_knows_stay_and_are_asked_for_folded() -> None:
+    assert corrected("Gatway") == "gateway"
+    assert corrected("Gatway", lambda word: word == "gatway") == "Gatway"
+
+
+def test_names_and_plain_words_stay_with_the_bundled_embedder(bundled: SentenceEmbedder) -> None:
+    question = "Does Barcelona's building in Galway return traking?"
+    assert corrected(question, bundled.knows_word) == question.replace("traking", "tracking")
+
+
+def test_the_nearest_word_wins_whatever_the_order_of_words() -> None:
+    orders = [["tracking", "trucking"], ["trucking", "tracking"]]
+    assert {Spelling(order, nobody).corrected("trackng") for order in orders} == {"tracking"}
+    assert len({Spelling(order, nobody).corrected("trcking") for order in orders}) == 1
+
+
+@pytest.mark.xfail(reason="a run of letters is taken for one word although its scripts change inside it")
+@pytest.mark.parametrize("question", ["warranty退货", "iphone退款", "iPhoneの"])
+def test_chinese_behind_a_word_is_not_lost(question: str) -> None:
+    assert corrected(question) == question

@@ -1,0 +1,98 @@
+"""Terms of texts and questions: which words find each other."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import snowballstemmer
+
+from retrieval.terms import COMMON, asked_words, is_unspaced, stem, words
+
+
+def share_found(question: str, text: str) -> float:
+    """Share of the question's terms that a text has."""
+    asked = {stem(word) for word in asked_words(question)}
+    return len(asked & {stem(word) for word in words(text)}) / len(asked)
+
+
+def test_chinese_gives_characters_and_pairs() -> None:
+    assert words("无法退款。") == ["无", "法", "退", "款", "无法", "法退", "退款"]
+    assert asked_words("无法退款。") == ["无法", "法退", "退款"]
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("退款", "我们无法退款给您"),
+        ("退款？", "「退款」需要五天。"),
+        ("猫", "小猫用品"),
+        ("환불", "환불은 오 일이 걸립니다"),
+        ("ケース", "iPhoneケースの返品"),
+        ("返品", "iPhoneケースの返品"),
+        ("iphone", "iPhoneケースの返品"),
+        ("ｹｰｽ", "iPhoneケースの返品"),  # half-width
+        ("5GB", "套餐5GB版"),
+    ],
+)
+def test_a_word_is_found_inside_a_run_without_a_dictionary(question: str, text: str) -> None:
+    assert share_found(question, text) == 1.0
+
+
+def test_characters_of_a_question_do_not_count_one_by_one() -> None:
+    assert share_found("退款", "退回的款项") == 0.0
+
+
+def test_mixed_scripts_part_where_they_change() -> None:
+    assert words("iPhoneケースの返品") == ["iphone", *"ケースの返品", "ケー", "ース", "スの", "の返", "返品"]
+    assert asked_words("가격 인상") == ["가격", "인상"]
+
+
+def test_full_width_letters_and_digits_count_as_plain_ones() -> None:
+    assert words("ＡＢＣ１２３") == words("abc123") == ["abc", "123", "abc123"]
+
+
+@pytest.mark.parametrize("question", ["KM-450", "KM450", "km 450", "ｋｍ４５０", "km.450", "KM/450"])
+@pytest.mark.parametrize("text", ["the KM-450 kettle", "the KM450", "a km 450", "Km/450."])
+def test_model_numbers_find_each_other(question: str, text: str) -> None:
+    asked = {stem(word) for word in asked_words(question)}
+    assert {"km", "450"} <= asked & set(words(text))
+    assert share_found(question, text) >= 2 / 3
+    assert share_found(question, "the KM-451 kettle") < share_found(question, text)
+
+
+@pytest.mark.parametrize(("question", "text"), [("e-mail", "Write an email."), ("email", "Write an e-mail.")])
+def test_hyphens_inside_a_word_do_not_matter(question: str, text: str) -> None:
+    assert "email" in set(asked_words(question)) & set(words(text))
+
+
+def test_forms_of_a_word_are_one_term_and_other_words_are_not() -> None:
+    assert {stem(word) for word in words("Return returns RETURNED returning")} == {"return"}
+    assert stem("refund") != stem("return")
+
+
+def test_words_stand_as_often_as_in_the_text_and_underscores_part_them() -> None:
+    assert words("a_b a") == ["a", "b", "a"]
+    assert words("STRASSE Straße") == ["strasse", "strasse"]
+    assert words(" \n—!?") == asked_words("") == []
+
+
+def test_common_words_are_stems_and_say_nothing() -> None:
+    assert {stem(word) for word in asked_words("How long does it take before they were being here?")} - COMMON == {
+        "take"
+    }
+    assert not COMMON & {"return", "work", "card"}
+
+
+def test_scripts_without_spaces() -> None:
+    assert [is_unspaced(word) for word in ("退款", "ケース", "환불", "word", "450", "é")] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.xfail(reason="the stemmer keeps its word in itself: threads get stems of each other's words, for good")
+def test_threads_may_stem_at_once() -> None:
+    letters = random.Random(7)
+    unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(8000)]
+    expected = [snowballstemmer.stemmer("english").stemWord(word) for word in unseen]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(lambda _: [stem(word) for word in unseen], range(4)))
