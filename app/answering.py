@@ -195,7 +195,23 @@ class Answering:
                 code="collection-unknown",
             )
         within = self.library.ids_in(collections) if collections else None
-        return self.finder.find(question, earlier=earlier, count=self.settings.passages, within=within)
+        said = {id_ for message in past for id_ in message.passage_ids}
+
+        def cost(passage: StoredPassage) -> int:
+            """From what is in the conversation already to what has to be computed."""
+            if passage.id in said:
+                return 0
+            tier = self.engine.store.tier(passage.module_key) if passage.module_key else None
+            return {"device": 1, "disk": 2, None: 3}[tier]
+
+        return self.finder.find(
+            question,
+            earlier=earlier,
+            count=self.settings.passages,
+            within=within,
+            margin=self.settings.order_margin,
+            cost=cost,
+        )
 
     @property
     def refuse_below(self) -> float:

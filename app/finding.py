@@ -6,7 +6,7 @@ One snapshot of the search and one state of the database, also while documents c
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from app.library import Library
@@ -14,6 +14,7 @@ from app.search import Search
 from app.stored import StoredPassage
 from retrieval.evidence import read, sentence_signs, signs_of
 from retrieval.judgement import Judgement
+from retrieval.ordering import prefer_cheap
 from retrieval.terms import COMMON, asked_words, stem
 
 
@@ -53,20 +54,30 @@ class Finder:
         self._library, self._search, self.judgement = library, search, judgement
 
     def find(
-        self, question: str, *, earlier: str | None = None, count: int, within: Collection[int] | None = None
+        self,
+        question: str,
+        *,
+        earlier: str | None = None,
+        count: int,
+        within: Collection[int] | None = None,
+        margin: float = 0.0,
+        cost: Callable[[StoredPassage], int] = lambda passage: 0,
     ) -> Findings:
-        """What the documents say. earlier: the question before it in its conversation. within: only these passages."""
+        """What the documents say. earlier: the question before it in its conversation. within: only these passages.
+        margin, cost: among passages whose scores differ by no more, the cheapest are taken.
+        """
         while True:
             retriever = self._search.retriever
             queries = [retriever.query(text) for text in wordings(question, earlier)]
-            found = retriever.search(queries, count, within=within)
+            found = retriever.search(queries, count if margin <= 0 else 2 * count, within=within)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
             self._search.wait()  # a passage was replaced meanwhile: the next snapshot knows by what
             if retriever is self._search.retriever:
                 break
-        found = [hit for hit in found if hit.id in stored]
+        there = [hit for hit in found if hit.id in stored]
+        found = prefer_cheap(there, count, margin, lambda hit: cost(stored[hit.id]))
         if not found:
             return NOTHING
         passages = [

@@ -123,6 +123,12 @@ class Store:
         """Whether a module is in any tier."""
         return key in self.residents or self._is_kept(key)
 
+    def tier(self, key: str) -> Literal["device", "disk"] | None:
+        """The fastest tier that has a module. From any thread; it may have moved when this returns."""
+        if key in self.residents:
+            return "device"
+        return "disk" if self._is_kept(key) else None
+
     def find(self, unit: Unit, tenant: str) -> Found:
         """Look a module up, promote it from disk if it is there, and pin it.
 
