@@ -5,6 +5,7 @@ One snapshot of the search and one state of the database, also while documents c
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -85,11 +86,10 @@ class Finder:
         ]
         asked, wording = queries[0], queries[-1]
         of_sentences = sentence_signs(retriever, wording, asked, passages)
-        ranked = {
-            text: self.judgement.answers(signs)
-            for passage, of_passage in zip(passages, of_sentences, strict=True)
-            for text, signs in zip(passage.sentences, of_passage, strict=True)
-        }
+        ranked: dict[str, float] = {}
+        for passage, of_passage in zip(passages, of_sentences, strict=True):
+            for text, signs in zip(passage.sentences, of_passage, strict=True):
+                ranked[text] = max(self.judgement.answers(signs), ranked.get(text, -math.inf))
         return Findings(
             passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
             sentences=tuple(

@@ -37,7 +37,7 @@ class Search:
     def __init__(self, library: Library, embedder: Embedder, path: Path) -> None:
         self.embedder = embedder
         self._library, self._path = library, path
-        self._lock = threading.Lock()
+        self._lock, self._remembering = threading.Lock(), threading.Lock()
         self._sentences: dict[str, np.ndarray[Any, Any]] = {}
         self._use_this_embedder()
         self._index = self._open()
@@ -63,8 +63,11 @@ class Search:
         unknown = [text for text, vector in found.items() if vector is None]
         if unknown:
             found.update(zip(unknown, self.embedder.embed_documents(unknown), strict=True))
-        with self._lock:
-            self._sentences.update((text, vector) for text, vector in found.items() if vector is not None)
+        with self._remembering:
+            for text, vector in found.items():
+                if vector is not None:
+                    self._sentences.pop(text, None)  # what is used goes to the end, and stays longest
+                    self._sentences[text] = vector
             while len(self._sentences) > SENTENCES_KEPT:
                 del self._sentences[next(iter(self._sentences))]
         return np.array([found[text] for text in texts]).reshape(-1, self.embedder.dimension)

@@ -33,7 +33,7 @@ from retrieval.retriever import CANDIDATES, Found, Query, Retriever
 from retrieval.units import passage_of
 
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
-RANKED = 50
+RANKED = 20
 """Passages ranked for a question."""
 RRF = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009)."""
@@ -110,8 +110,10 @@ def measure_recall(
             refused = None
             if name == "fused":
                 passages = read_found(corpus, retriever, hits[: settings.passages], remembering.embed_sentences)
-                signs = signs_of(retriever, queries[-1], queries[0], passages)
-                refused = judgement.is_answered(signs) < judgement.threshold
+                refused = not passages
+                if passages:
+                    signs = signs_of(retriever, queries[-1], queries[0], passages)
+                    refused = judgement.is_answered(signs) < judgement.threshold
             outcome = Outcome(
                 question=question,
                 rank=names.index(question.right) if question.right in names else None,

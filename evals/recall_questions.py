@@ -200,6 +200,20 @@ def _last_question(history: Any) -> str | None:
     return None
 
 
+def is_question(row: Any) -> bool:
+    """Whether a row is a question about an article."""
+    return isinstance(row, dict) and {"question", "article"} <= row.keys()
+
+
+def is_document(row: Any) -> bool:
+    """Whether a row is a document with questions."""
+    return (
+        isinstance(row, dict)
+        and {"title", "context", "qas"} <= row.keys()
+        and all(isinstance(qa, dict) and {"question", "answers"} <= qa.keys() for qa in row["qas"])
+    )
+
+
 def _rows(file: Path) -> Iterable[dict[str, Any]]:
     try:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
@@ -207,7 +221,7 @@ def _rows(file: Path) -> Iterable[dict[str, Any]]:
                 row = json.loads(line) if line.strip() else None
                 if row is None:
                     continue
-                if not {"question", "article"} <= row.keys() and not {"title", "context", "qas"} <= row.keys():
+                if not is_question(row) and not is_document(row):
                     raise DeskError(
                         f"{file}, line {number}: question and article, or title, context and qas are needed",
                         code="bad-row",

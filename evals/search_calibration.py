@@ -89,6 +89,8 @@ def calibrate_search(
     of_sentences: list[tuple[list[SentenceSigns], int]] = []
     for number, question in enumerate(questions, start=1):
         query = retriever.query(wordings(question.question, None)[0])
+        if not question.question.strip():
+            raise DeskError(f"question {number} is empty", code="bad-row")
         passages = read_found(
             corpus, retriever, retriever.search([query], settings.passages), remembering.embed_sentences
         )
@@ -115,6 +117,8 @@ def fit(
     """Both models from the signs. labels: whether each question is answered. of_sentences: the signs of all sentences
     that were found for a question, and which of them answers it.
     """
+    if not of_sentences:
+        raise DeskError("no answer is a sentence of the documents: are these the right ones?", code="no-answers")
     names = [name for name in asdict(of_questions[0]) if name != "trust"]
     rows = np.array([[asdict(signs)[name] for name in names] for signs in of_questions])
     judged = cross_val_predict(_model(), rows, labels, cv=FOLDS, method="predict_proba")[:, 1]

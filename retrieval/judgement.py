@@ -13,7 +13,7 @@ from pathlib import Path
 from retrieval.evidence import SentenceSigns, Signs
 from retrieval.logistic import Logistic
 
-LEAST_TRUST = 0.5
+LEAST_TRUST = 0.7
 """What cosines must count for to be judged by."""
 
 

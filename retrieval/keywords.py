@@ -22,6 +22,14 @@ K1, B = 1.2, 0.75
 
 NEAR_COPY = 0.95
 """Share of their words that near copies have in common."""
+DECISIVE = frozenset(
+    """
+    no not never none nor without except unless only cannot t zero one two three four five six seven eight
+    nine ten eleven twelve fifteen twenty thirty forty fifty sixty ninety hundred thousand first second third
+    half double once twice
+    """.split()  # noqa: SIM905  # a list of words reads better so
+)
+"""English words that make another statement of the same words. Numbers of other scripts are known as such."""
 
 Scores = npt.NDArray[np.float32]
 
@@ -76,18 +84,17 @@ class KeywordIndex:
         return scores / np.float32(most) if most else scores
 
     def is_near_copy(self, first: int, second: int) -> bool:
-        """Whether two passages have nearly the same words, and exactly the same numbers."""
-        rows = [self._row_of.get(passage * UNITS) for passage in (first, second)]  # the first unit is the whole
-        if rows[0] is None or rows[1] is None:
+        """Whether two passages have nearly the same words: none that differs is a number or a denial."""
+        wholes = (first * UNITS, second * UNITS)  # the first unit of each
+        rows = [self._row_of[unit] for unit in wholes if unit in self._row_of]
+        if len(rows) < 2:
             return False
-        longer = max(self._lengths[rows[0]], self._lengths[rows[1]])
-        if min(self._lengths[rows[0]], self._lengths[rows[1]]) < NEAR_COPY * longer:
-            return False
-        one, other = self._counts[rows[0]], self._counts[rows[1]]
-        if one.minimum(other).sum() < NEAR_COPY * longer:
+        one, other = (self._counts.indices[slice(*self._counts.indptr[row : row + 2])] for row in rows)
+        if len(np.intersect1d(one, other, assume_unique=True)) < NEAR_COPY * max(len(one), len(other)):
             return False
         by_column = list(self.words)
-        return not any(any(map(str.isdigit, by_column[column])) for column in (one - other).nonzero()[1])
+        different = [by_column[column] for column in np.setxor1d(one, other, assume_unique=True).tolist()]
+        return not any(word in DECISIVE or any(map(str.isnumeric, word)) for word in different)
 
     def rarity(self, term: str) -> float:
         """The inverse document frequency of a stemmed term; one that no passage has is the rarest."""
@@ -104,7 +111,6 @@ class KeywordIndex:
         weights = (self._counts @ merge).tocsc()
         number = len(self.units)
         lengths = np.asarray(weights.sum(axis=1)).ravel()
-        self._lengths = lengths.tolist()
         self._row_of = {unit: row for row, unit in enumerate(self.units.tolist())}
         with_it = weights.getnnz(axis=0)
         self._rarity = np.log1p((number - with_it + 0.5) / (with_it + 0.5)).astype(np.float32)

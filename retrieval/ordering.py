@@ -16,7 +16,7 @@ def prefer_cheap(ranked: Sequence[Found], count: int, margin: float, cost: Calla
     if margin <= 0 or len(ranked) <= count:
         return list(ranked[:count])
     last = ranked[count - 1].score
-    safe = [found for found in ranked if found.score > last + margin / 2]
     close = [found for found in ranked if abs(found.score - last) <= margin / 2]
+    safe = [found for found in ranked if found.score > last and found not in close]
     cheapest = sorted(close, key=lambda found: (cost(found), -found.score, found.id))[: count - len(safe)]
     return sorted([*safe, *cheapest], key=lambda found: (-found.score, found.id))

@@ -60,28 +60,37 @@ class SentenceEmbedder:
                     normalize_embeddings=True,
                     show_progress_bar=False,
                 )
-        return vectors
+        return _of_length_one(vectors)
 
     def embed_query(self, text: str) -> Vectors:
         with self._lock:
             vector = self._model.encode_query(text, normalize_embeddings=True, show_progress_bar=False)
-        return np.asarray(vector, dtype=np.float32)
+        return _of_length_one(np.asarray(vector, dtype=np.float32))
 
     def knowledge(self, text: str) -> float:
-        """Characters that a token stands for, at most one a token: a tokenizer breaks a language it was not made for
-        into tokens that stand for nothing known, or for parts of a character.
+        """The share of the characters that stand in known tokens, less if these are parts of characters: a tokenizer
+        breaks a language it was not made for into tokens that stand for nothing known, or for single bytes.
         """
+        text = "".join(text.encode("utf-8", "ignore").decode().split())
         with self._lock:
             found = self._model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        tokens, spans = found["input_ids"], found["offset_mapping"]
         unknown = self._model.tokenizer.unk_token_id
-        known = {at for token, span in zip(tokens, spans, strict=True) if token != unknown for at in range(*span)}
-        return min(1.0, len(known) / len(tokens)) if tokens else 1.0
+        tokens = zip(found["input_ids"], found["offset_mapping"], strict=True)
+        spans = [span for token, span in tokens if token != unknown]
+        known = {at for span in spans for at in range(*span)}
+        return len(known) / len(text) * min(1.0, len(known) / len(spans)) if known else float(not text)
 
     def knows_word(self, word: str) -> bool:
         with self._lock:
             tokens = self._model.tokenizer(word, add_special_tokens=False)["input_ids"]
         return len(tokens) == 1 and tokens[0] != self._model.tokenizer.unk_token_id
+
+
+def _of_length_one(vectors: Vectors) -> Vectors:
+    """Rows of length 1 also where the model computed in half precision."""
+    length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    unit: Vectors = (vectors / length).astype(np.float32)
+    return unit
 
 
 def bundled_folder() -> Path:

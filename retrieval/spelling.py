@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from retrieval.terms import folded, is_unspaced, stem
+from retrieval.terms import UNSPACED, folded, stem
 
-_WORD = re.compile(r"[^\W\d_]{4,}")
+_WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
 _LEAST_SIMILARITY = 0.7
 """Of 16 misspelt sample questions all but two words come out right at this; unrelated words are below it."""
 
@@ -27,7 +27,7 @@ class Spelling:
     def __init__(self, words: Iterable[str], is_known: Callable[[str], bool]) -> None:
         """words: folded. is_known: whether a folded word is known anyhow."""
         self._is_known = is_known
-        self._words = frozenset(word for word in words if _WORD.fullmatch(word) and not is_unspaced(word))
+        self._words = frozenset(word for word in words if _WORD.fullmatch(word))
         self._stems = frozenset(map(stem, self._words))
         self._by_letter: defaultdict[str, list[str]] = defaultdict(list)
         for word in sorted(self._words):
@@ -39,7 +39,7 @@ class Spelling:
 
     def _corrected_word(self, written: str) -> str:
         word = folded(written)
-        if is_unspaced(word) or word in self._words or stem(word) in self._stems or self._is_known(word):
+        if word in self._words or stem(word) in self._stems or self._is_known(word):
             return written
         nearest = process.extractOne(
             word, self._by_letter[word[0]], scorer=OSA.normalized_similarity, score_cutoff=_LEAST_SIMILARITY

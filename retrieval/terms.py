@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from threading import Lock
 
 import snowballstemmer
 
@@ -21,6 +22,8 @@ UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*")
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _STEMMER = snowballstemmer.stemmer("english")
+_STEMMING = Lock()
+"""The stemmer keeps the word it works on in itself."""
 
 COMMON = frozenset(
     map(
@@ -56,7 +59,8 @@ def asked_words(text: str) -> list[str]:
 @lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
     """What a word is counted as."""
-    stemmed: str = _STEMMER.stemWord(word)
+    with _STEMMING:
+        stemmed: str = _STEMMER.stemWord(word)
     return stemmed
 
 

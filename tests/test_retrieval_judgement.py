@@ -69,10 +69,10 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_judgement(file) == judgement
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
         save_judgement(rule_of_thumb("newer"), file)
     assert load_judgement(file) == judgement
@@ -150,6 +150,9 @@ def test_signs_by_hand() -> None:
         },
         abs=1e-5,
     )
+    second = replace(passages[0], sentences=passages[0].sentences[1:], vectors=passages[0].vectors[1:])
+    told = signs_of(retriever, query, query, [second]).told
+    assert told == pytest.approx(0.64 * 0.8 + heading_covers, abs=1e-5), "its heading says what it is about"
     turned = signs_of(retriever, query, query, passages[::-1])
     assert (turned.covered_first, turned.covered) == (0.0, pytest.approx(covered))
 

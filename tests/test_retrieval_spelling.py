@@ -9,7 +9,7 @@ import pytest
 from retrieval.sentence_embedder import SentenceEmbedder
 from retrieval.spelling import Spelling
 
-WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "cup", "退款"]
+WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "card", "退款"]
 
 
 def nobody(_: str) -> bool:
@@ -44,7 +44,7 @@ def test_misspelt_words_become_words_of_the_passages(question: str, expected: st
         "Return the VOUCHER",
         "returned returning refunds",  # forms of words that passages have
         "trucking zzzzzz",  # nothing is near enough, or it is
-        "cpu cap",  # too short
+        "cad 退",  # too short
         "xeturn qracking",  # another first letter
         "退宽 환불은 返品",
         "451",
@@ -71,7 +71,6 @@ def test_the_nearest_word_wins_whatever_the_order_of_words() -> None:
     assert len({Spelling(order, nobody).corrected("trcking") for order in orders}) == 1
 
 
-@pytest.mark.xfail(reason="a run of letters is taken for one word although its scripts change inside it")
 @pytest.mark.parametrize("question", ["warranty退货", "iphone退款", "iPhoneの"])
 def test_chinese_behind_a_word_is_not_lost(question: str) -> None:
     assert corrected(question) == question

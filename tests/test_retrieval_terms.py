@@ -89,7 +89,6 @@ def test_scripts_without_spaces() -> None:
     assert [is_unspaced(word) for word in ("退款", "ケース", "환불", "word", "450", "é")] == [True] * 3 + [False] * 3
 
 
-@pytest.mark.xfail(reason="the stemmer keeps its word in itself: threads get stems of each other's words, for good")
 def test_threads_may_stem_at_once() -> None:
     letters = random.Random(7)
     unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(8000)]
