@@ -41,7 +41,7 @@ async function upload(event) {
       line.className = "wd-done";
     } catch (error) {
       failed += 1;
-      show(error.message);
+      show(error.message.startsWith(`${file.name}: `) ? error.message.slice(file.name.length + 2) : error.message);
       line.className = "wd-error";
     }
   }

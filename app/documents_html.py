@@ -1,5 +1,5 @@
 """The admin's page of documents: what there is, a form to add files, a button to forget one. Its behaviour is in
-documents.js, its look in style.css and admin.css.
+documents.js, its look in style.css, admin.css and documents.css.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def documents_html(documents: Sequence[StoredDocument]) -> str:
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Documents · Warmdesk</title>
-<link rel="stylesheet" href="/desk.css"><link rel="stylesheet" href="/documents.css">
+<link rel="stylesheet" href="/desk.css"><link rel="stylesheet" href="/admin.css">
+<link rel="stylesheet" href="/documents.css">
 <link rel="icon" href="/favicon.ico">
 <script src="/documents.js" defer></script></head>
 <body class="wd-documents"><header class="wd-admin-head"><div class="wd-brand"><span class="wd-logo" aria-hidden="true">

@@ -243,6 +243,7 @@ def calibrate_search(
 ) -> None:
     """Fit what search judges by: when to refuse, and which sentence answers."""
     from app.calibration import SEARCH_FILE
+    from evals.search_calibration import FALSE_REFUSALS
     from evals.search_calibration import calibrate_search as fit
     from retrieval.judgement import save_judgement
     from retrieval.sentence_embedder import SentenceEmbedder
@@ -264,5 +265,5 @@ def calibrate_search(
     else:
         print(
             f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
-            f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others and 5 % of the answered"
+            f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others, {FALSE_REFUSALS:.1%} of the answered"
         )

@@ -24,6 +24,7 @@ from app.sessions import LIFETIME_S, LoginBrake, Sessions
 
 STATIC = {
     "/desk.css": ("style.css", "text/css"),
+    "/admin.css": ("admin.css", "text/css"),
     "/documents.css": ("documents.css", "text/css"),
     "/documents.js": ("documents.js", "text/javascript"),
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),

@@ -32,8 +32,9 @@ from retrieval.logistic import Logistic
 from retrieval.retriever import Retriever
 from retrieval.terms import words
 
-FALSE_REFUSALS = 0.05
-"""Share of answered questions that may be refused."""
+FALSE_REFUSALS = 0.055
+"""Share of answered questions that may be refused. Chosen with the sample questions in view, whose 22 without an answer
+make it a coarse choice: refusals right and refusals made are .77 and .77 at .05, .69 and .91 at .06."""
 SAME_SENTENCE = 0.3
 """Words that a sentence shares with the answer, of those of both, for it to be the answer."""
 WRITTEN_SIGNS = ("covered_first", "covered")
