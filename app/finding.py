@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from app.library import Library
 from app.search import Search
 from app.stored import StoredPassage
+from retrieval.documents import with_headings
 from retrieval.evidence import read, sentence_signs, signs_of
 from retrieval.judgement import Judgement
 from retrieval.ordering import prefer_cheap
+from retrieval.reranker import RERANKED, Reranker, rerank
 from retrieval.terms import COMMON, asked_words, stem
 
 
@@ -51,8 +53,10 @@ NOTHING = Findings(passages=(), sentences=(), relevance=0.0)
 class Finder:
     """Asks the search and judges what it finds. Safe to use from any thread."""
 
-    def __init__(self, library: Library, search: Search, judgement: Judgement) -> None:
-        self._library, self._search, self.judgement = library, search, judgement
+    def __init__(
+        self, library: Library, search: Search, judgement: Judgement, reranker: Reranker | None = None
+    ) -> None:
+        self._library, self._search, self.judgement, self._reranker = library, search, judgement, reranker
 
     def find(
         self,
@@ -70,15 +74,19 @@ class Finder:
         while True:
             retriever = self._search.retriever
             queries = [retriever.query(text) for text in wordings(question, earlier)]
-            found = retriever.search(queries, count if margin <= 0 else 2 * count, within=within)
+            found = retriever.search(queries, self._candidates(count, margin), within=within)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
             self._search.wait()  # a passage was replaced meanwhile: the next snapshot knows by what
             if retriever is self._search.retriever:
                 break
-        there = [hit for hit in found if hit.id in stored]
-        found = prefer_cheap(there, count, margin, lambda hit: cost(stored[hit.id]))
+        found = [hit for hit in found if hit.id in stored]
+        if self._reranker is None:
+            found = prefer_cheap(found, count, margin, lambda hit: cost(stored[hit.id]))
+        else:
+            texts = {id_: with_headings(passage.heading_path, passage.text) for id_, passage in stored.items()}
+            found = rerank(self._reranker, queries[-1].text, found, lambda hit: texts[hit.id])[:count]
         if not found:
             return NOTHING
         passages = [
@@ -98,6 +106,11 @@ class Finder:
             ),
             relevance=self.judgement.is_answered(signs_of(retriever, wording, asked, passages)),
         )
+
+    def _candidates(self, count: int, margin: float) -> int:
+        if self._reranker is not None:
+            return max(count, RERANKED)
+        return count if margin <= 0 else 2 * count
 
 
 LEANS_ON = re.compile(

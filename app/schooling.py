@@ -34,7 +34,7 @@ LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
 PASSAGES = (2, 3, 3, 4, 5, 5)
 """Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
-ANSWERED, REFUSED = 12, 5
+ANSWERED, REFUSED = 12, 3
 """Branches of a lesson, at most: many questions behind few passages cost little."""
 GAP_SHARE, LONGEST_GAP = 0.2, 64
 HELD_OUT_SHARE = 0.03

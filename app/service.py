@@ -41,6 +41,7 @@ from cache.engine import Engine
 from cache.model import LanguageModel, load_model
 from cache.request import Reuse
 from retrieval.embedding import Embedder
+from retrieval.reranker import CrossEncoderReranker
 from retrieval.sentence_embedder import SentenceEmbedder
 
 
@@ -112,13 +113,20 @@ class Service:
             self.settings,
             self.library,
             self.history,
-            Finder(self.library, self.search, find_judgement(self.settings, self.search.embedder.name)),
+            self._finder,
             self.engine,
             self.prompts,
             self.profile,
             self.wording,
             0.0 if self.calibration is None else self.calibration.refusal_bias,
         )
+
+    @cached_property
+    def _finder(self) -> Finder:
+        name = self.settings.reranker
+        reranker = None if name is None else CrossEncoderReranker(name)
+        judgement = find_judgement(self.settings, self.search.embedder.name)
+        return Finder(self.library, self.search, judgement, reranker)
 
     @cached_property
     def calibration(self) -> Calibration | None:

@@ -159,6 +159,12 @@ class Settings:
         _text(),
         "sentence-transformers model for search: a folder or a hub name. Unset: the bundled one.",
     )
+    reranker: str | None = setting(
+        None,
+        _text(),
+        "Cross-encoder that puts the best 20 passages in order: a folder or a hub name. Unset: none; on a CPU one "
+        "costs a second or more a question.",
+    )
     threads: int | None = setting(None, _whole_number(1, 1024), "CPU threads. Unset: PyTorch's own choice.")
     host: str = setting("127.0.0.1", _text(), "Address to listen on; anything but loopback is open to the network.")
     port: int = setting(7860, _whole_number(0, 65535), "Port to listen on; 0 picks a free one.")

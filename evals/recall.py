@@ -2,9 +2,9 @@
 
 Retrievers: dense (embeddings alone), keyword (BM25 alone), rrf (their ranks fused, as a baseline), fused (the desk's
 own, which also decides whether to refuse), and the same when half of the passages are encoded already, which are
-preferred among close ones. Documents are ranked by their best passage. Hits are of questions that their document
-answers; refusals are judged over all questions of a source that has some without an answer. Milliseconds are of the
-search; embedding the question is counted apart.
+preferred among close ones; with the setting `reranker`, reranked. Documents are ranked by their best passage. Hits are
+of questions that their document answers; refusals are judged over all questions of a source that has some without an
+answer. Milliseconds are of the search; embedding the question is counted apart.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from app.finding import wordings
 from app.settings import Settings
 from evals.evidence import table
 from evals.machine import describe_machine
-from evals.recall_questions import Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
+from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
 from evals.search_calibration import read_found
+from retrieval.documents import with_headings
 from retrieval.embedding import Embedder
 from retrieval.evidence import signs_of
 from retrieval.ordering import prefer_cheap
+from retrieval.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
 from retrieval.retriever import CANDIDATES, Found, Query, Retriever
 from retrieval.units import passage_of
 
@@ -96,6 +98,8 @@ def measure_recall(
     judgement = find_judgement(settings, embedder.name)
     warm = partial(warm_first, count=settings.passages, margin=settings.order_margin)
     arms: dict[str, Arm] = {**ARMS, "fused, half warm": warm}
+    if settings.reranker is not None:
+        arms["reranked"] = partial(reranked, CrossEncoderReranker(settings.reranker), corpus)
     found: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for number, question in enumerate(questions, start=1):
         texts = wordings(question.text, question.earlier)
@@ -165,6 +169,16 @@ def fused(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
 def warm_first(retriever: Retriever, queries: Sequence[Query], count: int, margin: float) -> list[Found]:
     """As the desk chooses passages when every other one is encoded already (every other number, spread by a hash)."""
     return prefer_cheap(fused(retriever, queries), count, margin, lambda found: (found.id * 2654435761 >> 16) & 1)
+
+
+def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+    """As the desk searches with a reranker."""
+
+    def text_of(found: Found) -> str:
+        passage = corpus.passages[found.id]
+        return with_headings(passage.heading_path, passage.text)
+
+    return rerank(reranker, queries[-1].text, retriever.search(queries, RERANKED), text_of)
 
 
 ARMS: dict[str, Arm] = {"dense": by_embedding, "keyword": by_keywords, "rrf": by_ranks, "fused": fused}

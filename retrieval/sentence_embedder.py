@@ -1,4 +1,4 @@
-"""Embeddings from a sentence-transformers model; the only file that imports that library.
+"""Embeddings from a sentence-transformers model.
 
 Uses the network only when the caller names a model of the hub. Does not quantise, does not cache vectors.
 """

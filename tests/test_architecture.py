@@ -38,7 +38,7 @@ ONLY_IN = {
     "pptx": {"retrieval.pptx"},
     "python_calamine": {"retrieval.spreadsheet"},
     "docutils": {"retrieval.rst"},
-    "sentence_transformers": {"retrieval.embedding", "retrieval.sentence_embedder"},
+    "sentence_transformers": {"retrieval.sentence_embedder", "retrieval.reranker"},
     "sqlalchemy": {
         *("app.tables", "app.database", "app.migrations", "app.library", "app.history"),
         *("app.passage_rows", "app.statistics"),
