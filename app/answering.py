@@ -104,6 +104,11 @@ class Answering:
         past = [] if conversation_id is None else self.history.past(conversation_id)
         if conversation_id is not None and not past:
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
+        if unknown := set(collections) - set(self.library.collections() if collections else ()):
+            raise DeskError(
+                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
+                code="collection-unknown",
+            )
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
         prepared = self.prepare(question, past, collections)
@@ -189,12 +194,6 @@ class Answering:
     def _find(self, question: str, past: Sequence[PastMessage], collections: Sequence[str]) -> Findings:
         """What the documents say. A follow-up is also searched together with the question before it."""
         earlier = next((message.text for message in reversed(past) if message.role == "user"), None)
-        if unknown := set(collections) - set(self.library.collections() if collections else ()):
-            raise DeskError(
-                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
-                code="collection-unknown",
-            )
-        within = self.library.ids_in(collections) if collections else None
         said = {id_ for message in past for id_ in message.passage_ids}
 
         def cost(passage: StoredPassage) -> int:
@@ -208,7 +207,7 @@ class Answering:
             question,
             earlier=earlier,
             count=self.settings.passages,
-            within=within,
+            collections=collections,
             margin=self.settings.order_margin,
             cost=cost,
         )

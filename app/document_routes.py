@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from pydantic import BaseModel
 
 from app.desk import Desk
 from app.documents_html import documents_html
@@ -34,36 +35,48 @@ Work = Callable[[Progress], dict[str, Any]]
 FAILED = "something went wrong on our side; the log of the desk says more"
 
 
+class IngestOrder(BaseModel):
+    """What to ingest, as `Desk.ingest` takes it."""
+
+    paths: list[str]
+    collection: str = ""
+    sync: bool = False
+    warm: bool = True
+
+
+class ForgetOrder(BaseModel):
+    """What to forget."""
+
+    document: str
+
+
 def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
     """secret: opens the routes for commands; empty: they stay closed."""
 
     def is_allowed(authorization: str) -> bool:
         return bool(secret) and hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode())
 
-    @app.post("/desk/ingest")
-    async def ingest(request: Request, authorization: Annotated[str, Header()] = "") -> Response:
+    def only_allowed(authorization: Annotated[str, Header()] = "") -> None:
         if not is_allowed(authorization):
-            return JSONResponse({"error": "not allowed"}, status_code=401)
-        order = await request.json()
+            raise HTTPException(401, "not allowed")
 
+    @app.get("/desk/check", dependencies=[Depends(only_allowed)])
+    def check() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.post("/desk/ingest", dependencies=[Depends(only_allowed)])
+    def ingest(order: IngestOrder) -> Response:
         def work(progress: Progress) -> dict[str, Any]:
-            report = desk.ingest(
-                [Path(path) for path in order["paths"]],
-                progress,
-                collection=order["collection"],
-                sync=order["sync"],
-                warm=order["warm"],
+            paths = [Path(path) for path in order.paths]
+            return ingest_json(
+                desk.ingest(paths, progress, collection=order.collection, sync=order.sync, warm=order.warm)
             )
-            return ingest_json(report)
 
         return events(work)
 
-    @app.post("/desk/forget")
-    async def forget(request: Request, authorization: Annotated[str, Header()] = "") -> Response:
-        if not is_allowed(authorization):
-            return JSONResponse({"error": "not allowed"}, status_code=401)
-        order = await request.json()
-        return events(lambda progress: asdict(desk.forget(order["document"])))
+    @app.post("/desk/forget", dependencies=[Depends(only_allowed)])
+    def forget(order: ForgetOrder) -> Response:
+        return events(lambda progress: asdict(desk.forget(order.document)))
 
     @app.get("/admin/documents")
     def page() -> HTMLResponse:
@@ -75,9 +88,8 @@ def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
         return events(lambda progress: _take_upload(desk, name, data, collection, progress))
 
     @app.post("/admin/documents/forget")
-    async def forget_from_page(request: Request) -> Response:
-        order = await request.json()
-        return events(lambda progress: asdict(desk.forget(str(order["document"]))))
+    def forget_from_page(order: ForgetOrder) -> Response:
+        return events(lambda progress: asdict(desk.forget(order.document)))
 
 
 def _take_upload(desk: Desk, name: str, data: bytes, collection: str, progress: Progress) -> dict[str, Any]:
@@ -98,6 +110,9 @@ def events(work: Work) -> StreamingResponse:
             waiting.put({"result": result})
         except DeskError as error:
             waiting.put({"error": {"code": error.code, "message": str(error)}})
+        except OSError as error:
+            message = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+            waiting.put({"error": {"code": "system", "message": message}})
         except Exception:
             log.exception("a change of the documents failed")
             waiting.put({"error": {"code": "internal", "message": FAILED}})

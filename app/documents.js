@@ -57,7 +57,7 @@ async function forget(button) {
   button.textContent = "Forgetting";
   try {
     const body = JSON.stringify({ document: name });
-    await follow(await fetch("/admin/documents/forget", { method: "POST", body }), () => {});
+    await follow(await fetch("/admin/documents/forget", { method: "POST", body, headers: { "content-type": "application/json" } }), () => {});
     window.location.reload();
   } catch (error) {
     button.textContent = error.message;

@@ -64,16 +64,22 @@ class Finder:
         *,
         earlier: str | None = None,
         count: int,
-        within: Collection[int] | None = None,
+        collections: Collection[str] = (),
         margin: float = 0.0,
         cost: Callable[[StoredPassage], int] = lambda passage: 0,
     ) -> Findings:
-        """What the documents say. earlier: the question before it in its conversation. within: only these passages.
-        margin, cost: among passages whose scores differ by no more, the cheapest are taken.
+        """What the documents say. earlier: the question before it in its conversation. collections: only
+        documents of these, if any are given. margin, cost: among passages whose scores differ by no more, the cheapest
+        are taken.
         """
         while True:
             retriever = self._search.retriever
             queries = [retriever.query(text) for text in wordings(question, earlier)]
+            within = self._library.ids_in(collections) if collections else None
+            if within is not None:
+                self._search.wait()
+                if retriever is not self._search.retriever:
+                    continue  # these may be the passages of a newer snapshot
             found = retriever.search(queries, self._candidates(count, margin), within=within)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):

@@ -23,6 +23,9 @@ from cache.engine import Engine
 from cache.keys import PUBLIC_TENANT
 from retrieval.units import passage_of
 
+FORGETTING = "forgetting"
+"""Fact that names a document that is being forgotten: after a failure it can be forgotten again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
@@ -63,15 +66,22 @@ class Forgetting:
 
     def forget(self, path: str) -> Forgotten:
         """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
+        with self._ingestion.alone():
+            self._library.set_fact(FORGETTING, path)
+            forgotten = self._forget(path)
+            self._library.set_fact(FORGETTING, "")
+        return forgotten
+
+    def _forget(self, path: str) -> Forgotten:
         passages = self._library.passages_of(path)
         ids = frozenset(passage.id for passage in passages)
         keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
         removed = self._traces(path, ids, keys)
         self._history.forget_document(path)
-        replaced = self._ingestion.remove(path)
-        if replaced is not None:
-            self._engine.forget(self._stray_modules() | frozenset(replaced.removed_module_keys))
-            self._ingestion.restore_neighbours()
+        self._library.clear_staged()
+        self._ingestion.remove(path)
+        self._engine.forget(self._stray_modules())
+        self._ingestion.restore_neighbours()
         forgotten = Forgotten(document=path, removed=removed, left=self._traces(path, ids, keys - self._keys_in_use()))
         if any(asdict(forgotten.left).values()):
             left = ", ".join(f"{count} {name}" for name, count in asdict(forgotten.left).items() if count)
@@ -101,6 +111,8 @@ class Forgetting:
 def find_document(library: Library, name: str) -> str:
     """The path of a document, given it or an unambiguous end of it. Raises DeskError."""
     paths = [document.path for document in library.documents()]
+    if (begun := library.fact(FORGETTING)) and begun not in paths:
+        paths.append(begun)
     wanted = [name, str(Path(name).expanduser().absolute())]
     found = [path for path in paths if path in wanted] or [
         path for path in paths if path.endswith("/" + name.lstrip("/"))

@@ -119,6 +119,12 @@ class History:
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
+            there = set(session.scalars(select(tables.Document.path)))
+            gone = [citation for citation in row.citations if citation.document not in there]
+            for citation in gone:  # forgotten while the answer was under way
+                citation.quote = REMOVED_QUOTE
+            if gone and row.quoted:
+                row.text, row.tokens = REMOVED_QUOTE, None
             _append(session, answer.conversation_id, row)
 
     def delete_conversation(self, conversation_id: str) -> None:

@@ -124,7 +124,7 @@ class Ingestion:
         written; what was done until then stays done.
         """
         paths = list(paths)
-        with self._alone():
+        with self.alone():
             started = time.perf_counter()
             report = IngestReport()
             try:
@@ -142,28 +142,23 @@ class Ingestion:
 
     def remove(self, path: str) -> Replaced | None:
         """Take a document out of library and search at once; None if there is none of that path. Its modules are the
-        caller's to forget.
+        caller's to forget, who works alone.
         """
-        with self._alone():
-            replaced = self._remove(path)
-            self.search.save()
-            return replaced
+        changes = self.search.change(lambda: [found] if (found := self.library.remove(path)) else [])
+        self.search.save()
+        return changes[0] if changes else None
 
     def restore_neighbours(self) -> None:
         """After a document was removed: other neighbours for the passages that had one of it, which are encoded again,
         before this returns. Another number of neighbours in the settings waits for the next run. Raises as `run`.
         """
         if count := chosen_for(self.library):
-            with self._alone():
-                self._choose_neighbours(count)
-                self.warming.run((), unseen)
-
-    def _remove(self, path: str) -> Replaced | None:
-        changes = self.search.change(lambda: [found] if (found := self.library.remove(path)) else [])
-        return changes[0] if changes else None
+            self._choose_neighbours(count)
+            self.warming.run((), unseen)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Change documents without another run. Raises DeskError if one is on."""
         if not self._running.acquire(blocking=False):
             raise DeskError("documents are being taken in already: wait until that is done", code="ingestion-running")
         try:
@@ -240,13 +235,14 @@ class Ingestion:
     def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
         """Vectors by content hash; those of an interrupted run are used."""
         by_hash = {passage.content_hash: passage for passage in passages}
-        vectors = self.library.staged(by_hash, self.search.embedder.dimension)
+        embedder = self.search.embedder
+        vectors = self.library.staged(embedder.name, by_hash, embedder.dimension)
         missing = [passage for hash_, passage in by_hash.items() if hash_ not in vectors]
         for first in range(0, len(missing), EMBEDDED_AT_ONCE):
             some = missing[first : first + EMBEDDED_AT_ONCE]
             found = self.search.embed([(p.heading_path, p.text) for p in some])
             new = {passage.content_hash: rows for passage, rows in zip(some, found, strict=True)}
-            self.library.stage(new)
+            self.library.stage(embedder.name, new)
             vectors |= new
             progress("embedding", first + len(some), len(missing))
         return vectors
@@ -258,8 +254,8 @@ class Ingestion:
         for document in self.library.documents():
             path = Path(document.path)
             is_below = any(path.is_relative_to(folder) for folder in folders)
-            if is_below and document.path not in there and not path.exists():
-                replaced = self._remove(document.path)
+            if is_below and document.path not in there and is_gone(path):
+                replaced = self.remove(document.path)
                 if replaced is not None:
                     report.removed += 1
                     report.dropped += len(replaced.removed)
@@ -282,3 +278,11 @@ class Ingestion:
 
     def _count(self, text: str) -> int:
         return len(self.engine.model.tokenizer.encode([Text(text=text)]))
+
+
+def is_gone(path: Path) -> bool:
+    """Whether a file is certainly not there any more: one in a folder that may not be entered is not gone."""
+    try:
+        return not path.exists()
+    except OSError:
+        return False

@@ -31,6 +31,7 @@ from app.passage_rows import (
     packed,
     replace_passages,
     set_neighbours,
+    unused,
     where_in,
 )
 from app.stored import (
@@ -211,18 +212,21 @@ class Library:
         with self._database.write() as session:
             return [_replace(session, document, passages, now) for document, passages in documents]
 
-    def stage(self, vectors: Mapping[str, Vectors]) -> None:
-        """Keep vectors of passages that are not stored yet, by content hash, for a run that is interrupted."""
+    def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
+        """Keep an embedder's vectors of passages that are not stored yet, by content hash, for a run that is
+        interrupted.
+        """
         with self._database.write() as session:
             for hash_, rows in vectors.items():
-                session.merge(tables.StagedEmbedding(content_hash=hash_, embedding=packed(rows)))
+                session.merge(tables.StagedEmbedding(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
-    def staged(self, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
+    def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
         """Those of these passages' vectors that were kept."""
+        named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
         query = select(tables.StagedEmbedding.content_hash, tables.StagedEmbedding.embedding)
         with self._database.read() as session:
-            rows = list(where_in(session, query, tables.StagedEmbedding.content_hash, hashes))
-        return {row.content_hash: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
+            rows = list(where_in(session, query, tables.StagedEmbedding.content_hash, named))
+        return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
 
     def clear_staged(self) -> None:
         """Drop the vectors that were kept: all are stored, or will not be."""
@@ -282,10 +286,13 @@ def _replace(session: Session, document: NewDocument, passages: Sequence[NewPass
     row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
     row.loaded_at, row.num_passages = now, len(passages)
     session.flush()
+    loose: set[str] = set()
     if was_elsewhere:  # its neighbours are of another collection
         ids = session.scalars(select(tables.Passage.id).where(tables.Passage.document_id == row.id))
-        drop_neighbours(session, set(ids))
-    return replace_passages(session, row.id, passages, is_renamed=is_renamed or was_elsewhere)
+        loose = drop_neighbours(session, set(ids))
+    replaced = replace_passages(session, row.id, passages, is_renamed=is_renamed or was_elsewhere)
+    gone = {*replaced.removed_module_keys, *unused(session, loose)}
+    return replace(replaced, removed_module_keys=tuple(sorted(gone)))
 
 
 def _document(session: Session, path: str) -> tables.Document | None:

@@ -59,21 +59,26 @@ def find_running(folder: Path) -> RunningDesk | None:
     if note is None or not note.get("url") or not note.get("secret"):
         return None
     desk = RunningDesk(str(note["url"]), str(note["secret"]))
+    headers = {"Authorization": f"Bearer {desk.secret}"}
     try:
-        httpx.get(f"{desk.url}/healthz", timeout=5.0, trust_env=False).raise_for_status()
-    except httpx.HTTPError:  # a note that a killed process left behind
+        httpx.get(f"{desk.url}/desk/check", headers=headers, timeout=5.0, trust_env=False).raise_for_status()
+    except httpx.HTTPError:  # the note is of a process that was killed; whatever listens there is not its desk
         return None
     return desk
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
     """The result at the end of a stream of events, one JSON object a line. Raises DeskError for an error among them."""
+    lost = DeskError("the running desk broke off: what it finished is kept, try again", code="desk-lost")
     for line in lines:
-        event = json.loads(line)
-        if "error" in event:
-            raise DeskError(event["error"]["message"], code=event["error"]["code"])
-        if "result" in event:
-            result: dict[str, Any] = event["result"]
-            return result
-        progress(event["stage"], event["done"], event["total"])
-    raise DeskError("the running desk broke off: what it finished is kept, try again", code="desk-lost")
+        try:
+            event = json.loads(line)
+            if "error" in event:
+                raise DeskError(event["error"]["message"], code=event["error"]["code"])
+            if "result" in event:
+                result: dict[str, Any] = event["result"]
+                return result
+            progress(event["stage"], event["done"], event["total"])
+        except (ValueError, KeyError, TypeError) as error:  # half a line, or another program's
+            raise lost from error
+    raise lost

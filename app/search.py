@@ -39,6 +39,8 @@ class Search:
         self._library, self._path = library, path
         self._lock, self._remembering = threading.Lock(), threading.Lock()
         self._sentences: dict[str, np.ndarray[Any, Any]] = {}
+        for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed while it wrote
+            unfinished.unlink(missing_ok=True)
         self._use_this_embedder()
         self._index = self._open()
         self._keywords = KeywordIndex().updated((), library.searchable())

@@ -34,7 +34,7 @@ from app.prompting import PromptBuilder
 from app.search import Search
 from app.settings import Settings
 from app.stored import StoredDocument
-from app.uploads import keep_upload
+from app.uploads import keep_upload, tidy_uploads
 from app.warming import Warming
 from cache.disk import DiskTier
 from cache.engine import Engine
@@ -160,6 +160,7 @@ class Service:
     def prepare(self) -> None:
         """Open everything a question needs."""
         assert self._answering
+        tidy_uploads(self.settings.uploads_folder)
 
     # --- documents -----------------------------------------------------------------------------------------
 

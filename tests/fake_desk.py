@@ -4,15 +4,18 @@ screenshots.
 Words that matter: "weather" is refused, "crash" fails before the answer, "break" fails in the middle, "html"
 answers with hostile text, "follow" has a notice. Anything else is answered from three documents about a
 home-ware shop.
+
+Documents whose names have "crash" in them fail when they are taken in or forgotten, "unreadable" ones are refused.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from fake_overview import make_overview
 
@@ -28,6 +31,11 @@ from app.answers import (
 )
 from app.desk import Feedback
 from app.errors import DeskError
+from app.forgetting import Forgotten, Traces
+from app.ingestion import FileReason, IngestReport
+from app.progress import Progress, unseen
+from app.stored import StoredDocument
+from app.uploads import safe_name
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000
@@ -186,6 +194,29 @@ class FakeStream:
         self.cancelled.set()
 
 
+@dataclass(frozen=True)
+class Ingested:
+    """What a fake desk was asked to take in."""
+
+    paths: tuple[str, ...]
+    collection: str
+    sync: bool
+    warm: bool
+
+
+def fake_document(path: str, title: str, *, collection: str = "", loaded_at: datetime = NOW) -> StoredDocument:
+    """A document as it is listed."""
+    return StoredDocument(
+        id=1,
+        path=path,
+        title=title,
+        content_hash="b2:1/400",
+        loaded_at=loaded_at,
+        num_passages=3,
+        collection=collection,
+    )
+
+
 class FakeDesk:
     """Satisfies `Desk`. wait_s: before the first word; piece_s: after each word."""
 
@@ -194,6 +225,13 @@ class FakeDesk:
         self.seeded, self.ready = seeded, True
         self.said: list[tuple[str, Feedback | None, str]] = []
         self.streams: list[FakeStream] = []
+        self.ingested: list[Ingested] = []
+        self.uploads: dict[str, bytes] = {}
+        self.listed: dict[str, StoredDocument] = {}
+        if seeded:
+            for one in CITATIONS:
+                path = f"/help/{one.document}"
+                self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3))
         self._turns: dict[str, list[Turn]] = {}
         self._updated: dict[str, datetime] = {}
         self._ids = 0
@@ -261,6 +299,54 @@ class FakeDesk:
     def delete_conversation(self, conversation_id: str) -> None:
         self._turns.pop(conversation_id, None)
         self._updated.pop(conversation_id, None)
+
+    # --- documents -----------------------------------------------------------------------------------------
+
+    def documents(self) -> list[StoredDocument]:
+        return [self.listed[path] for path in sorted(self.listed)]
+
+    def ingest(
+        self,
+        paths: Iterable[Path],
+        progress: Progress = unseen,
+        *,
+        collection: str = "",
+        sync: bool = False,
+        warm: bool = True,
+    ) -> IngestReport:
+        names = [str(path) for path in paths]
+        self.ingested.append(Ingested(tuple(names), collection, sync, warm))
+        report = IngestReport()
+        for done, name in enumerate(names):
+            if "crash" in name:
+                raise RuntimeError("an internal path /secret/place")
+            progress("reading", done, len(names))
+            if "unreadable" in name:
+                report.failed.append(FileReason(path=name, reason="no text in it"))
+                continue
+            report.replaced += name in self.listed
+            self.listed[name] = fake_document(name, Path(name).stem, collection=collection)
+            report.documents, report.passages = report.documents + 1, report.passages + 3
+            report.new, report.encoded = report.new + 3, report.encoded + 3
+        for stage in ("reading", "embedding", "encoding"):
+            progress(stage, len(names), len(names))
+        return report
+
+    def forget(self, name: str) -> Forgotten:
+        if "crash" in name:
+            raise RuntimeError("an internal path /secret/place")
+        if name not in self.listed:
+            raise DeskError(f"there is no document {name!r}", code="document-unknown")
+        del self.listed[name]
+        removed = Traces(passages=3, vectors=5, keywords=5, quotes=1, modules=3)
+        return Forgotten(
+            document=name, removed=removed, left=Traces(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
+        )
+
+    def keep_upload(self, name: str, data: bytes) -> Path:
+        plain = safe_name(name)
+        self.uploads[plain] = data
+        return Path("/desk/uploads") / plain
 
     def overview(self) -> Overview:
         return (

@@ -1,0 +1,381 @@
+"""Routes that change documents: who may use them, what they stream, and what names and titles cannot do."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from desk_site import BASE, HTML
+from desks import small_desk
+from fake_desk import FakeDesk, Ingested, fake_document
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from app.document_routes import FAILED, add_document_routes
+from app.errors import DeskError
+from app.guard import MAX_BODY, MAX_UPLOAD
+from app.passwords import reset_password
+from app.server import create_app
+from app.service import Service
+from app.uploads import LONGEST_NAME, keep_upload, safe_name
+from retrieval.loaders import MAX_BYTES
+
+SECRET = "open-sesame"
+ALLOWED = {"Authorization": f"Bearer {SECRET}"}
+ORDER = {"paths": ["/a/one.md", "/a/two.md"], "collection": "shop", "sync": True, "warm": False}
+
+
+class Site:
+    """The whole application of a fake desk, which commands beside it reach with a secret."""
+
+    def __init__(self, folder: Path) -> None:
+        self.desk = FakeDesk()
+        self.password = reset_password(folder)
+        self.app = create_app(self.desk, folder, secret=SECRET)
+        self._cookies = self._login()
+
+    def client(self) -> TestClient:
+        return TestClient(self.app, base_url=BASE, follow_redirects=False)
+
+    def admin(self) -> TestClient:
+        client = self.client()
+        client.cookies.update(self._cookies)
+        return client
+
+    def _login(self) -> httpx.Cookies:
+        client = self.client()
+        assert client.post("/admin/login", data={"password": self.password}).status_code == 303
+        return client.cookies
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("admin"))
+
+
+@pytest.fixture
+def site(application: Site) -> Site:
+    desk = application.desk
+    desk.listed.clear()
+    desk.ingested.clear()
+    desk.uploads.clear()
+    return application
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("application/x-ndjson")
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+# --- for commands beside the desk --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": SECRET},
+        {"Authorization": f"Basic {SECRET}"},
+        {"Authorization": f"Bearer {SECRET[:-1]}"},
+        {"Authorization": "Bearer \u00e9".encode("latin-1")},
+    ],
+)
+@pytest.mark.parametrize("path", ["/desk/ingest", "/desk/forget"])
+def test_without_the_secret_nothing_is_done(site: Site, path: str, headers: dict[str, Any]) -> None:
+    response = site.client().post(path, json={**ORDER, "document": "/a/one.md"}, headers=headers)
+    assert response.status_code == 401
+    assert site.desk.ingested == []
+
+
+def test_a_login_does_not_open_the_routes_of_commands(site: Site) -> None:
+    assert site.admin().post("/desk/ingest", json=ORDER).status_code == 401
+    assert site.desk.ingested == []
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer ", "Bearer"])
+def test_a_desk_without_a_secret_keeps_them_closed(authorization: str) -> None:
+    app, desk = FastAPI(), FakeDesk(seeded=False)
+    add_document_routes(app, desk, "")
+    response = TestClient(app).post("/desk/ingest", json=ORDER, headers={"Authorization": authorization})
+    assert response.status_code == 401
+    assert desk.ingested == []
+
+
+def test_with_the_secret_it_streams_stages_and_ends_in_the_report(site: Site) -> None:
+    *stages, last = events(site.client().post("/desk/ingest", json=ORDER, headers=ALLOWED))
+    assert [event["stage"] for event in stages] == ["reading", "reading", "reading", "embedding", "encoding"]
+    assert stages[-1] == {"stage": "encoding", "done": 2, "total": 2}
+    assert set(last) == {"result"}
+    assert (last["result"]["documents"], last["result"]["changes"]["new"]) == (2, 6)
+    assert site.desk.ingested == [Ingested(("/a/one.md", "/a/two.md"), "shop", sync=True, warm=False)]
+
+
+def test_forgetting_streams_what_was_removed_and_an_unknown_document_is_an_error(site: Site) -> None:
+    site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
+    (done,) = events(site.client().post("/desk/forget", json={"document": "/a/one.md"}, headers=ALLOWED))
+    assert done["result"]["removed"]["passages"] == 3
+    assert not any(done["result"]["left"].values())
+    (again,) = events(site.client().post("/desk/forget", json={"document": "/a/one.md"}, headers=ALLOWED))
+    assert again == {"error": {"code": "document-unknown", "message": "there is no document '/a/one.md'"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "order"),
+    [
+        ("/desk/ingest", {**ORDER, "paths": ["/a/crash.md"]}),
+        ("/desk/forget", {"document": "crash"}),
+    ],
+)
+def test_an_internal_error_is_one_line_without_a_trace(
+    site: Site, path: str, order: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = site.client().post(path, json=order, headers=ALLOWED)
+    assert events(response)[-1] == {"error": {"code": "internal", "message": FAILED}}
+    assert "Traceback" not in response.text
+    assert "/secret/place" not in response.text
+    assert "a change of the documents failed" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/desk/ingest", "/desk/forget", "/admin/documents/forget"])
+def test_what_is_no_json_shows_no_trace_either(site: Site, path: str) -> None:
+    client = TestClient(site.app, base_url=BASE, raise_server_exceptions=False)
+    client.post("/admin/login", data={"password": site.password}, follow_redirects=False)
+    response = client.post(path, content=b"{nonsense", headers=ALLOWED)
+    assert response.status_code in (400, 422, 500)
+    assert "Traceback" not in response.text
+    assert len(response.text) < 200
+
+
+# --- the admin's page --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/admin/documents"),
+        ("POST", "/admin/documents/upload?name=a.md"),
+        ("POST", "/admin/documents/forget"),
+        ("GET", "/admin/documents/"),
+        ("GET", "/admin//documents"),
+        ("POST", "/admin/documents/upload/?name=a.md"),
+    ],
+)
+def test_nobody_reaches_the_page_without_a_login(site: Site, method: str, path: str) -> None:
+    """The secret of commands does not help."""
+    response = site.client().request(method, BASE + path, content=b"{}", headers=ALLOWED)
+    assert response.status_code in (401, 404)
+    assert site.desk.uploads == {}
+    assert len(response.content) < 100
+
+
+def test_browsers_are_sent_to_the_login(site: Site) -> None:
+    response = site.client().get("/admin/documents", headers=HTML)
+    assert (response.status_code, response.headers["location"]) == (303, "/admin/login")
+
+
+def test_the_page_lists_documents_and_is_not_kept(site: Site) -> None:
+    site.desk.listed["/help/returns.md"] = fake_document("/help/returns.md", "Our returns", collection="shop")
+    page = site.admin().get("/admin/documents")
+    assert page.status_code == 200
+    assert page.headers["cache-control"] == "no-store"
+    assert "'unsafe-inline'" not in page.headers["content-security-policy"].partition("style-src")[0]
+    for expected in ("Our returns", "/help/returns.md", "<td>shop</td>", "1 document", "3 passages"):
+        assert expected in page.text
+    site.desk.listed.clear()
+    assert "No documents yet" in site.admin().get("/admin/documents").text
+
+
+def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
+    hostile = """"><script>window.owned=1</script><img src=x onerror='window.owned=2'>\u202e&amp;"""
+    path = f"/help/{hostile}.md"
+    site.desk.listed[path] = fake_document(path, hostile, collection=hostile)
+    page = site.admin().get("/admin/documents").text
+    assert "<script>" not in page
+    assert "<img" not in page
+    assert "\u202e" not in page
+    assert page.count("&lt;script&gt;window.owned=1") == 6  # title twice, path thrice, collection once
+    rows = page.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert rows.count('"') == 2 * 5, "no quotation mark ends an attribute early"
+    quoted = rows.partition('data-document="')[2].partition('"')[0]
+    assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
+
+
+def test_uploading_keeps_the_file_and_ingests_it_under_its_collection(site: Site) -> None:
+    response = site.admin().post(
+        "/admin/documents/upload", params={"name": "a.md", "collection": "shop"}, content=b"# A"
+    )
+    assert events(response)[-1]["result"]["documents"] == 1
+    assert site.desk.uploads == {"a.md": b"# A"}
+    assert site.desk.ingested == [Ingested(("/desk/uploads/a.md",), "shop", sync=False, warm=True)]
+
+
+def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site: Site) -> None:
+    response = site.admin().post("/admin/documents/upload", params={"name": "unreadable.md"}, content=b"\0")
+    assert events(response)[-1] == {"error": {"code": "unreadable", "message": "unreadable.md: no text in it"}}
+
+
+@pytest.mark.parametrize("name", ["", ".hidden.md", "..", "../..", "x/.env", "a" * LONGEST_NAME + ".md"])
+def test_a_name_that_is_none_is_an_error(site: Site, name: str) -> None:
+    response = site.admin().post("/admin/documents/upload", params={"name": name}, content=b"x")
+    assert events(response)[-1]["error"]["code"] == "bad-name"
+    assert site.desk.uploads == {}
+    assert site.desk.ingested == []
+
+
+def test_forgetting_from_the_page(site: Site) -> None:
+    site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
+    (done,) = events(site.admin().post("/admin/documents/forget", json={"document": "/a/one.md"}))
+    assert done["result"]["document"] == "/a/one.md"
+    (error,) = events(site.admin().post("/admin/documents/forget", json={"document": "crash"}))
+    assert error == {"error": {"code": "internal", "message": FAILED}}
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [("/admin/documents/upload?name=a.md", MAX_UPLOAD), ("/admin/documents/forget", MAX_BODY)],
+)
+def test_too_much_is_refused_before_it_is_read(site: Site, path: str, most: int) -> None:
+    client = site.admin()
+    response = client.post(path, content=b"x", headers={"content-length": str(most + 1)})
+    assert response.status_code == 413
+    assert site.desk.uploads == {}
+    assert MAX_UPLOAD > MAX_BYTES, "a file of the greatest size passes"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999", f"{BASE}.evil.example"])
+@pytest.mark.parametrize("path", ["/admin/documents/upload?name=a.md", "/admin/documents/forget", "/desk/ingest"])
+def test_other_sites_cannot_send_anything(site: Site, path: str, origin: str) -> None:
+    site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
+    response = site.admin().post(path, json={**ORDER, "document": "/a/one.md"}, headers={"origin": origin, **ALLOWED})
+    assert response.status_code == 403
+    assert list(site.desk.listed) == ["/a/one.md"]
+    assert site.desk.uploads == {}
+    assert site.desk.ingested == []
+
+
+def test_our_own_pages_can(site: Site) -> None:
+    response = site.admin().post("/admin/documents/upload?name=a.md", content=b"# A", headers={"origin": BASE})
+    assert "result" in events(response)[-1]
+
+
+# --- uploaded files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("returns.md", "returns.md"),
+        ("../../etc/cron.d/job.md", "job.md"),
+        ("..\\..\\windows\\win.md", "win.md"),
+        ("C:\\Users\\me\\Returns 2024.txt", "Returns 2024.txt"),
+        ("a/..\\b.md", "b.md"),
+        ("re\x00tur\x1b[31mns\r\n\t.md", "retur[31mns .md"),
+        ("\u202eexe.md", "exe.md"),
+        ("  two   words.md ", "two words.md"),
+        ("返品.md", "返品.md"),
+    ],
+)
+def test_only_the_last_part_of_a_name_is_kept_and_nothing_invisible(tmp_path: Path, name: str, kept: str) -> None:
+    assert safe_name(name) == kept
+    file = keep_upload(tmp_path / "uploads", name, b"text")
+    assert file == tmp_path / "uploads" / kept
+    assert [path.name for path in (tmp_path / "uploads").iterdir()] == [kept]
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "/", "a/", "\\", ".", "..", "...", ".md", "a/.md", " .md", "\u200b.md", "\0"]
+)
+def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DeskError) as caught:
+        keep_upload(tmp_path / "uploads", name, b"text")
+    assert caught.value.code == "bad-name"
+    assert not (tmp_path / "uploads").exists()
+
+
+def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.uploads.MAX_BYTES", 100)
+    file = keep_upload(tmp_path, "a.md", b"x" * 100)
+    with pytest.raises(DeskError) as caught:
+        keep_upload(tmp_path, "a.md", b"x" * 101)
+    assert caught.value.code == "upload-too-large"
+    assert file.stat().st_size == 100, "the one before is still there"
+
+
+def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path: Path) -> None:
+    file = keep_upload(tmp_path, "a.md", b"good")
+    with pytest.raises(DeskError) as caught:
+        keep_upload(tmp_path, "a.md", b"\0\1\2 binary")
+    assert (caught.value.code, caught.value.args[0].partition(":")[0]) == ("unreadable", "a.md")
+    assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"good", [file])
+
+
+@pytest.mark.parametrize(
+    ("path", "order"),
+    [("/desk/ingest", {"collection": "no paths"}), ("/desk/ingest", []), ("/desk/forget", {})],
+)
+def test_an_order_that_is_none_is_refused(site: Site, path: str, order: object) -> None:
+    assert site.client().post(path, json=order, headers=ALLOWED).status_code == 422
+
+
+def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_upload(tmp_path / "uploads", "a.md", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("app.uploads.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        keep_upload(tmp_path / "uploads", "a.md", b"new")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "uploads").iterdir()} == {"a.md": b"old"}
+
+
+# --- with a real desk --------------------------------------------------------------------------------------
+
+
+def client_of(desk: Service) -> TestClient:
+    app = FastAPI()
+    add_document_routes(app, desk, SECRET)
+    return TestClient(app)
+
+
+def upload(client: TestClient, name: str, text: str) -> dict[str, Any]:
+    return events(client.post("/admin/documents/upload", params={"name": name}, content=text.encode()))[-1]
+
+
+def test_a_second_upload_of_the_same_name_replaces_the_first(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        client = client_of(desk)
+        first = upload(client, "cards.md", "# Cards\n\nCards last five years.\n")["result"]
+        same = upload(client, "x/cards.md", "# Cards\n\nCards last five years.\n")["result"]
+        second = upload(client, "cards.md", "# Cards\n\nCards last nine years.\n")["result"]
+        (document,) = desk.documents()
+        assert document.path == str((desk.settings.uploads_folder / "cards.md").resolve())
+        assert "nine years" in desk.library.passages_of(document.path)[0].text
+        assert "Cards" in client.get("/admin/documents").text
+        assert desk.settings.uploads_folder.stat().st_mode & 0o777 == 0o700
+        assert Path(document.path).stat().st_mode & 0o077 == 0
+    assert (first["documents"], first["replaced"]) == (1, 0)
+    assert (same["unchanged"], second["replaced"], second["changes"]["dropped"]) == (1, 1, 1)
+
+
+def test_an_upload_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        assert upload(client_of(desk), "secret.exe", "Confidential")["error"]["code"] == "unreadable"
+        assert desk.documents() == []
+        assert list(desk.settings.uploads_folder.iterdir()) == []
+
+
+def test_work_goes_on_when_nobody_listens_any_more(site: Site) -> None:
+    with site.client().stream("POST", "/desk/ingest", json=ORDER, headers=ALLOWED) as response:
+        next(response.iter_lines())
+    assert site.desk.ingested

@@ -1,0 +1,291 @@
+"""A document is forgotten: what is counted, what is left (nothing), and what happens where that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+from sqlalchemy import func, select
+from test_app_ingestion import ReaderHere
+from test_app_neighbours import check, stored
+
+from app import tables
+from app.errors import DeskError
+from app.forgetting import Traces
+from app.service import Service
+from cache.keys import PUBLIC_TENANT
+
+SECRET = "xylophone marmalade zeppelin"
+NOTHING = Traces(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
+
+
+@pytest.fixture(autouse=True)
+def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ingestion.Reader", ReaderHere)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    folder = write_pages(tmp_path / "pages")
+    (folder / "secret.md").write_text(f"# Plans\n\nThe word of the day is {SECRET}, and no other.\n")
+    return folder
+
+
+def files_with(folder: Path, *phrases: str) -> set[str]:
+    """The files of a folder that hold one of the phrases, in any of the ways text is stored."""
+    wanted = [phrase.encode(code) for phrase in phrases for code in ("utf-8", "utf-16-le")]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.name for path in files if any(phrase in path.read_bytes() for phrase in wanted)}
+
+
+def modules(desk: Service) -> frozenset[str]:
+    return desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
+
+
+# --- what goes ---------------------------------------------------------------------------------------------
+
+
+def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        finish(desk, "What is the word of the day?")
+        finish(desk, "What is the word of the day?")
+        key = stored(desk)["secret"].module_key
+        before = modules(desk)
+        forgotten = desk.forget("secret.md")
+        assert modules(desk) == before - {key}
+        assert len(desk.documents()) == desk.library.counts().documents == 4
+    assert forgotten.document == str(pages / "secret.md")
+    assert forgotten.removed == Traces(passages=1, vectors=1, keywords=1, quotes=2, modules=1)
+    assert forgotten.left == NOTHING
+
+
+def test_a_long_document_is_counted_whole(tmp_path: Path) -> None:
+    parts = [f"## Part {i}\n\n{' '.join([f'Sentence {i} about parcels.'] * 7)}" for i in range(5)]
+    (tmp_path / "long.md").write_text("# Long\n\n" + "\n\n".join(parts))
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([tmp_path / "long.md"])
+        ids, _ = desk.library.vectors(desk.search.embedder.dimension)
+        forgotten = desk.forget("long.md")
+        assert len(desk.search.retriever.index) == 0
+        assert len(desk.search.retriever.keywords.units) == 0
+    assert (forgotten.removed.passages, forgotten.removed.modules) == (5, 5)
+    assert forgotten.removed.vectors == 5
+    assert forgotten.removed.keywords == len(ids)
+
+
+def test_a_document_that_was_never_asked_about_nor_encoded(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages], warm=False)
+        forgotten = desk.forget("secret.md")
+    assert forgotten.removed == Traces(passages=1, vectors=1, keywords=1, quotes=0, modules=0)
+    assert forgotten.left == NOTHING
+
+
+@pytest.mark.parametrize("neighbours", [0, 2])
+@pytest.mark.parametrize("wording", ["free", "quote"])
+def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbours: int, wording: str) -> None:
+    """While the desk runs, and after it was closed. The question was the customer's own."""
+    folder = tmp_path / "desk"
+    with small_desk(folder, neighbours=neighbours, wording=wording, answer_tokens=90) as desk:
+        desk.ingest([pages])
+        upload = desk.keep_upload("upload.md", f"# More\n\nAlso {SECRET} forever.\n".encode())
+        desk.ingest([upload])
+        for _ in range(2):
+            finish(desk, "What is the word of the day?")
+        (pages / "secret.md").write_text(f"# Plans\n\nThe word of the day is {SECRET}, it was changed.\n")
+        desk.ingest([pages])
+        assert files_with(folder, SECRET) >= {"upload.md"}
+        assert any("sqlite3" in name for name in files_with(folder, SECRET))
+        desk.forget("secret.md")
+        desk.forget("upload.md")
+        assert files_with(folder, SECRET, "zeppelin") == set()
+        words = desk.search.retriever.keywords.words
+        assert not {"xylophone", "marmalade", "zeppelin"} & set(words)
+        assert "galway" in words
+        check(desk)
+        assert "zeppelin" not in "".join(c.quote for c in finish(desk, "What is the word of the day?").citations)
+    assert files_with(folder, SECRET, "zeppelin") == set()
+    with small_desk(folder, neighbours=neighbours) as desk:
+        assert "zeppelin" not in desk.search.retriever.keywords.words
+        check(desk)
+
+
+def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -> None:
+    """Also what a conversation holds in memory: the next turn computes its own."""
+    with small_desk(tmp_path / "desk", neighbours=3) as desk:
+        desk.ingest([pages])
+        answer = finish(desk, "What is the word of the day?")
+        before = modules(desk)
+        desk.forget("secret.md")
+        check(desk)
+        names = desk.engine.call(lambda store: [r.header.name for r in store.residents.values()])
+        assert not any("secret.md" in name for name in names)
+        assert not any("secret.md" in header.name for header in desk.engine.store.disk.headers())  # type: ignore[union-attr]
+        gone = before - modules(desk)
+        assert len(gone) >= 1
+        again = finish(desk, "And tomorrow?", conversation_id=answer.conversation_id)
+        assert again.usage.session == 0
+        assert not gone & {module.id for module in again.modules}
+
+
+def test_an_uploaded_file_is_deleted_and_one_of_the_user_is_not(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        upload = desk.keep_upload("upload.md", b"# Upload\n\nUploaded text.\n")
+        desk.ingest([pages, upload])
+        desk.forget("upload.md")
+        desk.forget("secret.md")
+        assert not upload.exists()
+        assert (pages / "secret.md").exists()
+        assert list(desk.settings.uploads_folder.iterdir()) == []
+
+
+def test_another_document_with_the_same_text_keeps_its_module(tmp_path: Path, pages: Path) -> None:
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    (twin / "secret.md").write_text((pages / "secret.md").read_text())
+    with small_desk(tmp_path / "desk", passages=1) as desk:
+        desk.ingest([pages, twin])
+        first, second = (desk.library.passages_of(str(folder / "secret.md"))[0] for folder in (pages, twin))
+        assert first.module_key == second.module_key
+        assert first.module_key is not None
+        forgotten = desk.forget(str(pages / "secret.md"))
+        assert desk.engine.store.tier(first.module_key) == "device"
+        assert forgotten.left == NOTHING
+        answer = finish(desk, "What is the word of the day?")
+        assert answer.citations[0].document == str(twin / "secret.md")
+        assert {module.source for module in answer.modules} == {"device"}
+        desk.forget(str(twin / "secret.md"))
+        assert desk.engine.store.tier(first.module_key) is None
+
+
+# --- which one ---------------------------------------------------------------------------------------------
+
+
+def test_an_ambiguous_or_unknown_name_forgets_nothing(tmp_path: Path, pages: Path) -> None:
+    other = write_pages(tmp_path / "other")
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages, other])
+        for name, code in (
+            ("returns.md", "document-ambiguous"),
+            ("eturns.md", "document-unknown"),
+            ("", "document-unknown"),
+            ("%", "document-unknown"),
+        ):
+            with pytest.raises(DeskError) as caught:
+                desk.forget(name)
+            assert caught.value.code == code
+        assert len(desk.documents()) == 9
+        assert desk.forget("other/returns.md").document == str(other / "returns.md")
+
+
+# --- where it fails ----------------------------------------------------------------------------------------
+
+
+def keep_modules(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.engine, "forget", lambda keys: 0)
+
+
+def keep_vectors(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.search, "change", lambda write: write())
+
+
+def keep_quotes(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.history, "forget_document", lambda path: None)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (keep_modules, "1 modules left"),
+        (keep_vectors, "1 vectors, 1 keywords left"),
+        (keep_quotes, "1 quotes left"),
+    ],
+)
+def test_an_incomplete_removal_is_an_error_that_says_what_is_left(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, broken: object, says: str
+) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        finish(desk, "What is the word of the day?")
+        with monkeypatch.context() as context:
+            broken(desk, context)  # type: ignore[operator]
+            with pytest.raises(DeskError, match=says) as caught:
+                desk.forget("secret.md")
+    assert caught.value.code == "forget-incomplete"
+    assert "\n" not in str(caught.value)
+
+
+def test_an_incomplete_removal_can_be_repeated_as_the_error_says(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        upload = desk.keep_upload("upload.md", b"# Upload\n\nUploaded text.\n")
+        desk.ingest([pages, upload])
+        with monkeypatch.context() as context:
+            keep_modules(desk, context)
+            with pytest.raises(DeskError, match="run it again"):
+                desk.forget("upload.md")
+        assert desk.forget("upload.md").left == NOTHING
+        check(desk)
+        assert not upload.exists()
+
+
+def test_a_removal_that_another_run_stops_can_be_repeated(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        finish(desk, "What is the word of the day?")
+
+        def meanwhile(stage: str, done: int, total: int) -> None:
+            with pytest.raises(DeskError, match="taken in already"):
+                desk.forget("secret.md")
+
+        desk.ingest([pages], meanwhile)
+        assert desk.forget("secret.md").removed.passages == 1
+        assert files_with(tmp_path / "desk", SECRET) == set()
+
+
+def test_a_removal_that_another_run_stops_changes_nothing(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        finish(desk, "What is the word of the day?")
+        path = str(pages / "secret.md")
+
+        def meanwhile(stage: str, done: int, total: int) -> None:
+            with pytest.raises(DeskError, match="taken in already"):
+                desk.forget("secret.md")
+
+        desk.ingest([pages], meanwhile)
+        assert desk.library.passages_of(path)
+        assert desk.history.quotes_of(path) == 1
+
+
+def test_vectors_of_an_interrupted_run_go_too(tmp_path: Path, pages: Path) -> None:
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage == "embedding":
+            raise KeyboardInterrupt
+
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        (pages / "secret.md").write_text(f"# Plans\n\nThe word is {SECRET} again.\n")
+        with pytest.raises(KeyboardInterrupt):
+            desk.ingest([pages], interrupt)
+        desk.forget("secret.md")
+        assert staged(desk) == 0
+
+
+def staged(desk: Service) -> int:
+    with desk._database.read() as session:
+        return session.scalar(select(func.count()).select_from(tables.StagedEmbedding)) or 0
+
+
+def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        stream = desk.ask("What is the word of the day?")
+        assert desk.forget("secret.md").left == NOTHING
+        for _ in stream:
+            pass
+        assert desk.history.quotes_of(str(pages / "secret.md")) == 0
+        assert files_with(tmp_path / "desk", SECRET) == set()

@@ -1,0 +1,433 @@
+"""Documents coming in: what is counted, what goes and what stays, collections, room for modules, progress."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+from desks import finish, small_desk, write_pages
+from test_app_neighbours import check, neighbours, stored, write
+
+from app.answers import Answer
+from app.errors import DeskError
+from app.ingestion import FileReason, IngestReport
+from app.service import Service
+from retrieval import loaders
+
+
+class ReaderHere:
+    """Reads files in this process: starting another for each run takes longer than all the rest."""
+
+    def __init__(self, **limits: float) -> None:
+        self.load = loaders.load
+
+    def __enter__(self) -> ReaderHere:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ingestion.Reader", ReaderHere)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    return write_pages(tmp_path / "pages")
+
+
+def sections(*texts: str) -> str:
+    """A page with a passage for each text."""
+    parts = [f"## {text.split()[0]}\n\n{' '.join([text] * (120 // len(text) + 1))}" for text in texts]
+    return "# Page\n\n" + "\n\n".join(parts) + "\n"
+
+
+def changes(report: IngestReport) -> tuple[int, int, int]:
+    return report.new, report.kept, report.dropped
+
+
+def documents(report: IngestReport) -> tuple[int, int, int, int]:
+    return report.documents, report.unchanged, report.replaced, report.removed
+
+
+def names(desk: Service) -> list[str]:
+    return sorted(Path(document.path).name for document in desk.documents())
+
+
+def ask(desk: Service, question: str, *collections: str) -> Answer:
+    stream = desk.ask(question, collections=collections)
+    for _ in stream:
+        pass
+    return stream.answer
+
+
+def cited(answer: Answer) -> set[str]:
+    return {Path(citation.document).name for citation in answer.citations}
+
+
+# --- counts ------------------------------------------------------------------------------------------------
+
+
+def test_every_document_and_passage_is_counted_once(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "one.md").write_text(sections("alpha is first", "beta is second", "gamma is third"))
+    (pages / "two.md").write_text(sections("delta is alone"))
+    with small_desk(tmp_path / "desk") as desk:
+        first = desk.ingest([pages])
+        again = desk.ingest([pages])
+        (pages / "one.md").write_text(sections("gamma is third", "alpha is first", "epsilon is new"))
+        (pages / "three.md").write_text(sections("zeta comes", "eta comes"))
+        changed = desk.ingest([pages])
+        (pages / "one.md").write_text(sections("alpha is first"))
+        shorter = desk.ingest([pages / "one.md"])
+        assert desk.library.counts().passages == 4
+    assert (documents(first), changes(first), first.passages) == ((2, 0, 0, 0), (4, 0, 0), 4)
+    assert (documents(again), changes(again), again.passages) == ((2, 2, 0, 0), (0, 4, 0), 4)
+    assert (documents(changed), changes(changed), changed.passages) == ((3, 1, 1, 0), (3, 3, 1), 6)
+    assert (documents(shorter), changes(shorter), shorter.passages) == ((1, 0, 1, 0), (0, 1, 2), 1)
+    modules = [(report.encoded, report.kept_modules, report.dropped_modules) for report in (first, again, changed)]
+    assert modules == [(4, 0, 0), (0, 4, 0), (3, 3, 1)]
+    assert (shorter.encoded, shorter.kept_modules, shorter.dropped_modules) == (0, 1, 2)
+    assert again.passages_per_second is None
+    assert first.passages_per_second
+
+
+def test_passages_of_another_length_are_other_passages(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", passage_tokens=40) as desk:
+        report = desk.ingest([pages])
+        assert all(p.num_tokens <= 40 for p in desk.library.passages(desk.library.all_ids()))
+    assert documents(report) == (4, 0, 4, 0)
+
+
+def test_a_file_named_twice_is_taken_in_once(tmp_path: Path, pages: Path) -> None:
+    (tmp_path / "link.md").symlink_to(pages / "returns.md")
+    with small_desk(tmp_path / "desk") as desk:
+        report = desk.ingest([pages / "returns.md", pages, pages / ".." / "pages", tmp_path / "link.md"])
+        assert names(desk) == ["gift-cards.md", "returns.md", "shipping.html", "stores.txt"]
+    assert documents(report) == (4, 0, 0, 0)
+
+
+# --- files that cannot be read -----------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        before = desk.library.passages_of(str(pages / "gift-cards.md"))
+        (pages / "gift-cards.md").write_bytes(bytes(range(256)) * 8)
+        report = desk.ingest([pages], sync=True)
+        assert desk.library.passages_of(str(pages / "gift-cards.md")) == before
+        assert "cannot be returned" in finish(desk, "Can gift cards be returned?").citations[0].quote
+    assert documents(report) == (3, 3, 0, 0)
+    assert [Path(failed.path).name for failed in report.failed] == ["gift-cards.md"]
+    assert report.dropped_modules == 0
+
+
+def test_a_part_that_is_left_out_is_a_warning_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "faq.csv"
+    file.write_text("question,answer\nHow long do cards last?,Five years.\nIs there parking?,\n")
+    warning = FileReason(path=str(file), reason="row 3 left out: no question or no answer")
+    with small_desk(tmp_path / "desk") as desk:
+        for unchanged in (0, 1):
+            report = desk.ingest([file])
+            assert (report.warnings, report.failed, report.unchanged) == ([warning], [], unchanged)
+
+
+def test_a_name_that_would_move_the_cursor_is_printed_harmlessly(tmp_path: Path) -> None:
+    file = tmp_path / "a\x1b[2J\nb.md"
+    file.write_text("")
+    with small_desk(tmp_path / "desk") as desk:
+        (failed,) = desk.ingest([file]).failed
+    assert failed.reason == "empty file"
+    assert not any(character in failed.path for character in "\x1b\n")
+
+
+# --- sync --------------------------------------------------------------------------------------------------
+
+
+def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        key = desk.library.passages_of(str(pages / "gift-cards.md"))[0].module_key
+        assert key is not None
+        (pages / "gift-cards.md").unlink()
+        kept = desk.ingest([pages])
+        assert (kept.removed, "gift-cards.md" in names(desk)) == (0, True)
+        report = desk.ingest([pages], sync=True)
+        assert names(desk) == ["returns.md", "shipping.html", "stores.txt"]
+        assert desk.engine.store.tier(key) is None
+        assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
+    assert (documents(report), report.dropped, report.dropped_modules) == ((3, 3, 0, 1), 1, 1)
+    with small_desk(tmp_path / "desk") as desk:
+        assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
+
+
+def test_sync_is_of_the_folders_that_were_named(tmp_path: Path, pages: Path) -> None:
+    """What is elsewhere stays, also in a folder whose name only begins alike."""
+    others = [write_pages(tmp_path / "pages-2"), write_pages(tmp_path / "other")]
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages, *others])
+        for folder in (pages, *others):
+            (folder / "stores.txt").unlink()
+        shutil.rmtree(others[1])
+        assert desk.ingest([pages], sync=True).removed == 1
+        assert len(desk.documents()) == 11
+        assert desk.ingest([pages / "returns.md"], sync=True).removed == 0, "a file is no folder"
+        assert desk.ingest([tmp_path], sync=True).removed == 5, "the folder above has everything"
+
+
+def test_sync_keeps_everything_when_the_folder_itself_is_missing(tmp_path: Path, pages: Path) -> None:
+    """A drive that is not mounted now."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        pages.rename(tmp_path / "away")
+        report = desk.ingest([pages], sync=True)
+        assert len(desk.documents()) == 4
+        (tmp_path / "away").rename(pages)
+        assert desk.ingest([pages], sync=True).unchanged == 4
+    assert (report.removed, len(report.failed)) == (0, 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\1\2" * 99, bytes(loaders.MAX_BYTES + 1)])
+def test_sync_keeps_documents_whose_files_are_only_unreadable_now(tmp_path: Path, pages: Path, content: bytes) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        (pages / "stores.txt").write_bytes(content)
+        report = desk.ingest([pages], sync=True)
+        assert "stores.txt" in names(desk)
+    assert (report.removed, len(report.failed)) == (0, 1)
+
+
+def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated: permission bits do not stop root."""
+    locked = write_pages(pages / "locked")
+    real = Path.stat
+
+    def stat(self: Path, **options: Any) -> Any:
+        if locked in self.parents:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, **options)
+
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        monkeypatch.setattr(Path, "stat", stat)
+        report = desk.ingest([pages], sync=True)
+        assert len(desk.documents()) == 8
+    assert (report.removed, report.unchanged) == (0, 4)
+
+
+# --- collections -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Pages about the same things in two folders."""
+    for folder, years in (("shop", "five"), ("club", "nine")):
+        write(
+            tmp_path / folder,
+            {
+                f"{folder}-cards": f"Gift cards of the {folder} last {years} years and can be given away.",
+                f"{folder}-returns": f"Returns to the {folder} take thirty days from delivery of the parcel.",
+                f"{folder}-parcels": f"Delivery of a parcel of the {folder} takes three days.",
+            },
+        )
+    return tmp_path / "shop", tmp_path / "club"
+
+
+def test_asked_within_a_collection_only_its_documents_are_cited(tmp_path: Path, two: tuple[Path, Path]) -> None:
+    shop, club = two
+    question = "How long do gift cards last?"
+    with small_desk(tmp_path / "desk", passages=4) as desk:
+        desk.ingest([shop], collection="shop")
+        desk.ingest([club], collection="club")
+        assert {document.collection for document in desk.documents()} == {"shop", "club"}
+        of_shop, of_club, of_all = ask(desk, question, "shop"), ask(desk, question, "club"), ask(desk, question)
+        assert ask(desk, question, "shop", "club").citations == of_all.citations
+        follow_up = desk.ask("And the parcel?", conversation_id=of_shop.conversation_id, collections=["club"])
+        assert "".join(follow_up) is not None
+        assert all(name.startswith("club-") for name in cited(follow_up.answer))
+    assert all(name.startswith("shop-") for name in cited(of_shop))
+    assert "shop-cards.md" in cited(of_shop)
+    assert all(name.startswith("club-") for name in cited(of_club))
+    assert {"shop-cards.md", "club-cards.md"} <= cited(of_all)
+
+
+def test_an_unknown_collection_is_a_clear_error(tmp_path: Path, two: tuple[Path, Path]) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([two[0]], collection="shop")
+        for collections in (["club"], ["shop", "club"]):
+            with pytest.raises(DeskError, match="there is no collection 'club'") as caught:
+                desk.ask("How long?", collections=collections)
+            assert caught.value.code == "collection-unknown"
+
+
+def test_a_question_to_an_unknown_collection_leaves_no_conversation(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        with pytest.raises(DeskError):
+            desk.ask("How long?", collections=["club"])
+        assert desk.conversations() == []
+
+
+def test_neighbours_are_of_the_same_collection(tmp_path: Path, two: tuple[Path, Path]) -> None:
+    shop, club = two
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        desk.ingest([shop], collection="shop")
+        desk.ingest([club], collection="club")
+        for name, near in neighbours(desk).items():
+            assert len(near) == 2
+            assert {other.split("-")[0] for other in near} == {name.split("-")[0]}
+        check(desk)
+        desk.forget("shop-returns.md")
+        assert neighbours(desk)["shop-cards"] == ["shop-parcels"], "rather one fewer than one of another collection"
+        check(desk)
+
+
+def move(desk: Service, two: tuple[Path, Path]) -> IngestReport:
+    """Both folders are in; then a document of the shop becomes one of the club."""
+    desk.ingest([two[0]], collection="shop")
+    desk.ingest([two[1]], collection="club")
+    return desk.ingest([two[0] / "shop-cards.md"], collection="club")
+
+
+def test_a_document_that_moves_has_neighbours_where_it_is_now(tmp_path: Path, two: tuple[Path, Path]) -> None:
+    with small_desk(tmp_path / "desk", neighbours=2, passages=4) as desk:
+        report = move(desk, two)
+        near = neighbours(desk)
+        assert {other.split("-")[0] for other in near["shop-cards"]} == {"club"}
+        for name in ("shop-returns", "shop-parcels"):
+            assert "shop-cards" not in near[name], "who stays has none of another collection"
+        assert None not in {passage.module_key for passage in stored(desk).values()}
+        assert "shop-cards.md" in cited(ask(desk, "How long do gift cards last?", "club"))
+        assert "shop-cards.md" not in cited(ask(desk, "How long do gift cards last?", "shop"))
+    assert (documents(report), changes(report)) == ((1, 0, 1, 0), (0, 1, 0))
+
+
+def test_a_document_that_moves_leaves_no_module_that_has_read_the_former_collection(
+    tmp_path: Path, two: tuple[Path, Path]
+) -> None:
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        move(desk, two)
+        check(desk)
+
+
+# --- modules -----------------------------------------------------------------------------------------------
+
+
+def test_without_warming_passages_are_found_and_encoded_by_the_first_question(tmp_path: Path, pages: Path) -> None:
+    question = "Can gift cards be returned?"
+    with small_desk(tmp_path / "desk") as desk:
+        cold = desk.ingest([pages], warm=False)
+        assert {passage.module_key for passage in stored(desk).values()} == {None}
+        first, second = finish(desk, question), finish(desk, question)
+        warm = desk.ingest([pages / "returns.md"])
+        assert None not in {passage.module_key for passage in stored(desk).values()}
+    assert (cold.new, cold.encoded, cold.waiting, cold.encoding_seconds) == (4, 0, 0, 0.0)
+    assert {module.source for module in first.modules if module.document} == {"computed"}
+    assert {module.source for module in second.modules if module.document} == {"device"}
+    assert "gift-cards.md" in cited(first)
+    assert warm.encoded + warm.kept_modules == 4, "what waits elsewhere is encoded, too"
+
+
+def many(folder: Path, count: int) -> Path:
+    write(folder, {f"page{i}": " ".join([f"Subject{i} is explained here."] * 6) for i in range(count)})
+    return folder
+
+
+def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
+    pages = many(tmp_path / "pages", 40)
+    with small_desk(tmp_path / "desk", memory=1 << 20, disk=0) as desk:
+        report = desk.ingest([pages])
+        assert 0 < report.waiting < 40
+        assert report.encoded + report.waiting == report.passages == 40
+        resident = desk.engine.call(lambda store: [r.header.num_tokens for r in store.residents.values()])
+        assert sum(resident) <= desk.engine.store.allocator.capacity
+        for number in (0, 39):
+            answer = finish(desk, f"What is subject{number}?")
+            assert f"page{number}.md" in cited(answer)
+    with small_desk(tmp_path / "other", memory=1 << 20, disk=64 << 20) as desk:
+        report = desk.ingest([pages])
+        assert (report.encoded, report.waiting) == (40, 0)
+        assert all(desk.engine.store.tier(p.module_key or "") for p in stored(desk).values())
+
+
+# --- one run at a time -------------------------------------------------------------------------------------
+
+
+def test_one_run_at_a_time(tmp_path: Path, pages: Path) -> None:
+    codes: list[str] = []
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages / "returns.md"])
+
+        def another(stage: str, done: int, total: int) -> None:
+            for attempt in (lambda: desk.ingest([pages]), lambda: desk.forget("returns.md")):
+                with pytest.raises(DeskError) as caught:
+                    attempt()
+                codes.append(caught.value.code)
+
+        report = desk.ingest([pages], another)
+        assert report.documents == 4
+        assert set(codes) == {"ingestion-running"}
+        assert desk.ingest([pages]).unchanged == 4, "the lock is free again"
+        assert desk.forget("returns.md").removed.passages == 1
+
+
+def test_after_a_run_that_failed_another_may_start(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        with monkeypatch.context() as broken:
+            broken.setattr(desk.search, "embed", fail)
+            with pytest.raises(OSError, match="full"):
+                desk.ingest([pages])
+        assert desk.documents() == []
+        assert desk.ingest([pages]).new == 4
+
+
+def fail(passages: Sequence[object]) -> list[Any]:
+    raise OSError("the disk is full")
+
+
+# --- what it is for ----------------------------------------------------------------------------------------
+
+
+def test_a_table_of_questions_is_found_by_its_questions(tmp_path: Path, pages: Path) -> None:
+    (pages / "faq.csv").write_text(
+        "Question;Answer;Category\n"
+        "May I bring my dog?;Dogs on a lead are welcome.;Visit\n"
+        "Who waters the plants?;Our gardener does.;Visit\n"
+    )
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        answer = finish(desk, "May I bring my dog?")
+    assert Path(answer.citations[0].document).name == "faq.csv"
+    assert answer.citations[0].quote == "Dogs on a lead are welcome."
+    assert "May I bring my dog?" in answer.citations[0].passage
+
+
+def test_progress_names_every_stage_and_ends_with_all_of_it(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ingestion.EMBEDDED_AT_ONCE", 2)
+    monkeypatch.setattr("app.warming.AT_ONCE", 1)
+    seen: list[tuple[str, int, int]] = []
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages], lambda *event: seen.append(event))
+    by_stage = {stage: [(done, total) for name, done, total in seen if name == stage] for stage, _, _ in seen}
+    assert list(by_stage) == ["reading", "embedding", "encoding"]
+    assert by_stage["reading"] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert by_stage["embedding"] == [(2, 4), (4, 4)]
+    assert by_stage["encoding"] == sorted(by_stage["encoding"])
+    assert by_stage["encoding"][-1] == (4, 4)
