@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,6 @@ from app.progress import Progress, unseen
 from app.search import Search
 from app.stored import NewDocument, NewPassage, Replaced, Vectors
 from app.warming import Warming
-from cache.pml import Text
 from retrieval.documents import Document, Passage
 from retrieval.errors import UnreadableDocument
 from retrieval.files import find_files
@@ -101,13 +100,21 @@ class Ingestion:
     """Brings files into the library, the index and the module store; one run at a time."""
 
     def __init__(
-        self, library: Library, search: Search, warming: Warming, *, passage_tokens: int, neighbours: int
+        self,
+        library: Library,
+        search: Search,
+        open_warming: Callable[[], Warming],
+        count_tokens: Callable[[str], int],
+        *,
+        passage_tokens: int,
+        neighbours: int,
     ) -> None:
-        """neighbours: how many each passage is encoded behind; none if the model cannot make use of them."""
-        self.library, self.search, self.warming = library, search, warming
-        self.engine = warming.engine
-        self.passage_tokens = passage_tokens
-        self.neighbours = neighbours if self.engine.model.info.is_relocatable else 0
+        """open_warming: loads the model, when it is needed. neighbours: how many each passage is encoded behind; none
+        if the model cannot make use of them.
+        """
+        self.library, self.search = library, search
+        self._open_warming, self._count = open_warming, count_tokens
+        self.passage_tokens, self.neighbours = passage_tokens, neighbours
         self._running = threading.Lock()
 
     def run(
@@ -134,7 +141,7 @@ class Ingestion:
             finally:
                 self.search.save()
             self.library.clear_staged()
-            self._choose_neighbours(self.neighbours)
+            self._choose_neighbours(self.neighbours if self.neighbours and self._can_relocate() else 0)
             if warm:
                 self._warm(known, report, progress)
             report.seconds = round(time.perf_counter() - started, 3)
@@ -154,7 +161,7 @@ class Ingestion:
         """
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
-            self.warming.run((), unseen)
+            self._open_warming().run((), unseen)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -264,20 +271,20 @@ class Ingestion:
     def _forget(self, replaced: Replaced, report: IngestReport) -> None:
         if gone := frozenset(replaced.removed_module_keys):
             report.dropped_modules += len(gone)
-            self.engine.forget(gone)
+            self._open_warming().engine.forget(gone)
 
     def _choose_neighbours(self, count: int) -> None:
         if gone := choose_neighbours(self.library, self.search, count):
-            self.engine.forget(gone)
+            self._open_warming().engine.forget(gone)
+
+    def _can_relocate(self) -> bool:
+        return self._open_warming().engine.model.info.is_relocatable
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
-        warmed = self.warming.run(documents, progress)
+        warmed = self._open_warming().run(documents, progress)
         report.encoded, report.kept_modules, report.waiting = warmed.encoded, warmed.kept, warmed.waiting
         report.encoding_seconds = time.perf_counter() - started
-
-    def _count(self, text: str) -> int:
-        return len(self.engine.model.tokenizer.encode([Text(text=text)]))
 
 
 def is_gone(path: Path) -> bool:

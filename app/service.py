@@ -38,11 +38,23 @@ from app.uploads import keep_upload, tidy_uploads
 from app.warming import Warming
 from cache.disk import DiskTier
 from cache.engine import Engine
-from cache.model import LanguageModel, load_model
+from cache.model import LanguageModel, load_model, load_tokenizer
+from cache.pml import Text
 from cache.request import Reuse
+from cache.tokenizer import ModelTokenizer
 from retrieval.embedding import Embedder
 from retrieval.reranker import CrossEncoderReranker
 from retrieval.sentence_embedder import SentenceEmbedder
+
+
+def load_model_of(settings: Settings) -> LanguageModel:
+    """The language model that the settings name. Raises CacheError."""
+    return load_model(
+        settings.model,
+        device=settings.device,
+        converted=settings.models_folder,
+        adapter=settings.adapter_folder,
+    )
 
 
 class Service:
@@ -54,17 +66,12 @@ class Service:
         self,
         settings: Settings,
         *,
-        model: Callable[[Settings], LanguageModel] = lambda settings: load_model(
-            settings.model,
-            device=settings.device,
-            converted=settings.models_folder,
-            adapter=settings.adapter_folder,
-        ),
+        model: Callable[[Settings], LanguageModel] | None = None,
         embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
     ) -> None:
-        """model, embedder: how they are loaded when they are first needed."""
+        """model, embedder: how they are loaded when they are first needed, unless as the settings say."""
         self.settings = settings
-        self._load_model, self._load_embedder = model, embedder
+        self._load_model, self._load_embedder = model or load_model_of, embedder
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self._database = open_database(settings.database_url)
@@ -147,12 +154,23 @@ class Service:
             return cast("Wording", self.settings.wording)
         return "checked" if self.calibration is None else self.calibration.wording
 
+    def _count_tokens(self, text: str) -> int:
+        return len(self._tokenizer.encode([Text(text=text)]))
+
+    @cached_property
+    def _tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer; documents can be taken in with it alone."""
+        if "engine" in self.__dict__ or self._load_model is not load_model_of:
+            return self.engine.model.tokenizer
+        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
+
     @cached_property
     def _ingestion(self) -> Ingestion:
         return Ingestion(
             self.library,
             self.search,
-            Warming(self.library, self.engine, self.prompts),
+            lambda: Warming(self.library, self.engine, self.prompts),
+            self._count_tokens,
             passage_tokens=self.settings.passage_tokens,
             neighbours=self.settings.neighbours,
         )
