@@ -45,7 +45,7 @@ class Schedule:
     rank: int = 16
     learning_rate: float = 5e-4
     warmup: int = 40
-    paired_share: float = 0.25
+    paired_share: float = 0.1
     evaluate_every: int = 50
     patience: int = 4
     seed: int = 0

@@ -61,7 +61,7 @@ def measure_quality(
     sources = sorted({case.source for case in cases})
     return {
         "model": info.name,
-        "adapter": settings.adapter,
+        "adapter": None if settings.adapter_folder is None else str(settings.adapter_folder),
         "dtype": str(info.kv.dtype).removeprefix("torch."),
         "file": file.name,
         "passages": passages,
