@@ -17,6 +17,7 @@ from pathlib import Path
 
 from app.errors import DeskError
 from app.library import Library
+from app.memory import give_memory_back
 from app.neighbours import choose_neighbours, chosen_for
 from app.progress import Progress, unseen
 from app.search import Search
@@ -225,6 +226,7 @@ class Ingestion:
             report.kept += len(replaced.kept)
             report.dropped += len(replaced.removed)
             self._forget(replaced, report)
+        give_memory_back()
         report.embedding_seconds += time.perf_counter() - started
 
     def _new_passages(self, due: Due, vectors: dict[str, Vectors]) -> list[NewPassage]:
