@@ -117,8 +117,8 @@ class VectorIndex:
             return []
         with _one_thread():
             scores, ids = self._faiss.search(query, k, params=only)
-        hits = [Hit(id_, score) for id_, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True) if id_ >= 0]
-        return sorted(hits, key=lambda hit: (-hit.score, hit.id))
+        pairs = sorted(zip((-scores[0]).tolist(), ids[0].tolist(), strict=True))  # equal scores by rising number
+        return [Hit(id_, -score) for score, id_ in pairs if id_ >= 0]
 
     def similarity_spread(self, vector: Vectors) -> tuple[float, float]:
         """Mean and standard deviation of the cosines of `vector` with everything in the index."""

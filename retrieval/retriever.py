@@ -22,7 +22,7 @@ from retrieval.keywords import KeywordIndex
 from retrieval.spelling import Spelling
 from retrieval.units import UNITS, passage_of
 
-CANDIDATES = 600
+CANDIDATES = 300
 """Units either search proposes. One that only keywords propose counts with the lowest cosine of the others."""
 ALIKE = 0.1
 """Near copies differ in score by less than this."""
@@ -90,21 +90,22 @@ class Retriever:
         if not query.text.strip() or not len(self.index):
             return []
         only = None if within is None else np.array(sorted(within), np.int64)
-        cosines = {hit.id: hit.score for hit in self.index.search(query.vector, CANDIDATES, within=only)}
-        if not cosines:
+        hits = self.index.search(query.vector, CANDIDATES, within=only)
+        if not hits:
             return []
-        lowest = min(cosines.values())
-        units, shares = self.keywords.units, self.keywords.scores(query.text)
+        shares = self.keywords.scores(query.text)
         if only is not None:
-            shares[~np.isin(units // UNITS, only)] = 0.0
-        written = (
-            np.argpartition(-shares, CANDIDATES)[:CANDIDATES] if len(shares) > CANDIDATES else np.arange(len(shares))
-        )
-        share_of = {int(units[at]): float(shares[at]) for at in written if shares[at] > 0}
-        best: dict[int, Found] = {}
-        for unit in cosines.keys() | share_of.keys():
-            cosine, share, id_ = cosines.get(unit, lowest), share_of.get(unit, 0.0), passage_of(unit)
-            score = query.trust * cosine + share
-            if id_ not in best or score > best[id_].score:
-                best[id_] = Found(id=id_, score=score, cosine=cosine, share=share)
-        return list(best.values())
+            shares[~np.isin(self.keywords.units // UNITS, only)] = 0.0
+        written = np.flatnonzero(shares)
+        if len(written) > CANDIDATES:
+            written = written[np.argpartition(-shares[written], CANDIDATES)[:CANDIDATES]]
+        share_of = dict(zip(self.keywords.units[written].tolist(), shares[written].tolist(), strict=True))
+        cosine_of = {hit.id: hit.score for hit in hits}
+        lowest = hits[-1].score
+        best: dict[int, tuple[float, float, float]] = {}  # score, cosine and share of a passage's best unit
+        for unit in cosine_of.keys() | share_of.keys():
+            cosine, share, id_ = cosine_of.get(unit, lowest), share_of.get(unit, 0.0), passage_of(unit)
+            unit_is = (query.trust * cosine + share, cosine, share)
+            if id_ not in best or unit_is > best[id_]:
+                best[id_] = unit_is
+        return [Found(id=id_, score=score, cosine=cosine, share=share) for id_, (score, cosine, share) in best.items()]
