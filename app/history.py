@@ -54,6 +54,7 @@ class History:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._forgotten: dict[str, datetime] = {}  # documents by when they were forgotten, since this was opened
 
     def start_conversation(self, title: str) -> str:
         """A new conversation; gives its id. title: usually the first question; it is shortened."""
@@ -119,8 +120,9 @@ class History:
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
-            there = set(session.scalars(select(tables.Document.path)))
-            gone = [citation for citation in row.citations if citation.document not in there]
+            question = session.get(tables.Message, details.question_id)
+            asked = row.created if question is None else question.created
+            gone = [one for one in row.citations if self._forgotten.get(one.document, asked) > asked]
             for citation in gone:  # forgotten while the answer was under way
                 citation.quote = REMOVED_QUOTE
             if gone and row.quoted:
@@ -154,6 +156,7 @@ class History:
         When a document is to be forgotten this comes before `Library.remove`, so that it can be repeated if
         it fails.
         """
+        self._forgotten[path] = _now()
         cited = tables.Citation.document == path
         with self._database.write() as session:
             citing = select(tables.Citation.message_id).where(cited)
