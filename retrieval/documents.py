@@ -12,9 +12,12 @@ from typing import Literal, TypeAlias
 BlockKind: TypeAlias = Literal["heading", "text", "list", "table", "code"]
 
 
-def content_hash(data: bytes) -> str:
-    """The identity of some content: "b2:" and the 256-bit BLAKE2b digest in hexadecimal."""
-    return "b2:" + blake2b(data, digest_size=32).hexdigest()
+def content_hash(*parts: bytes | memoryview) -> str:
+    """The identity of some content, whole or in parts: "b2:" and the 256-bit BLAKE2b digest in hexadecimal."""
+    digest = blake2b(digest_size=32)
+    for part in parts:
+        digest.update(part)
+    return "b2:" + digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -140,10 +140,10 @@ class VectorIndex:
 
         Raises OSError when the folder cannot be written.
         """
-        payload = faiss.serialize_index(self._faiss).tobytes()
+        payload = faiss.serialize_index(self._faiss).data
         header = _Header(embedder=self._embedder, dimension=self._dimension, generation=self._generation)
-        data = json.dumps(asdict(header)).encode("ascii") + b"\n" + payload
-        _replace(path, _MAGIC + content_hash(data).encode("ascii") + b"\n" + data)
+        header_line = json.dumps(asdict(header)).encode("ascii") + b"\n"
+        _replace(path, (_MAGIC, content_hash(header_line, payload).encode("ascii"), b"\n", header_line, payload))
 
     @classmethod
     def load(cls, path: Path, embedder: str, dimension: int) -> "VectorIndex":
@@ -158,11 +158,13 @@ class VectorIndex:
             raise IndexDamaged(path, reason) from None
         if not content.startswith(_MAGIC):
             raise IndexDamaged(path, "not a vector index of this program")
-        stored_hash, _, data = content[len(_MAGIC) :].partition(b"\n")
-        if content_hash(data).encode("ascii") != stored_hash:
+        start_of_data = content.find(b"\n", len(_MAGIC)) + 1
+        start_of_payload = content.find(b"\n", start_of_data) + 1
+        data = memoryview(content)[start_of_data:]  # views, not copies: an index may take hundreds of megabytes
+        if content_hash(data).encode("ascii") != content[len(_MAGIC) : start_of_data - 1]:
             raise IndexDamaged(path, "truncated or altered")
-        header_line, _, payload = data.partition(b"\n")
-        header = _Header(**json.loads(header_line))
+        header = _Header(**json.loads(content[start_of_data:start_of_payload]))
+        payload = memoryview(content)[start_of_payload:]
         if (header.embedder, header.dimension) != (embedder, dimension):
             made_by = f"made by {header.embedder} with {header.dimension} numbers a vector"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
@@ -200,11 +202,11 @@ def _one_thread() -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
