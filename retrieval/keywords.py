@@ -20,6 +20,9 @@ from retrieval.units import UNITS, unit_ids
 K1, B = 1.2, 0.75
 """Saturation of repeated terms, and how much long passages count less: the usual values; others were no better."""
 
+LARGE, COMMON_RARITY = 10_000, 1.5
+"""In an index of so many units, terms that more than a fifth of them have are left out of a query: they tell little and
+cost most of the time."""
 NEAR_COPY = 0.95
 """Share of their words that near copies have in common."""
 DECISIVE = frozenset(
@@ -76,8 +79,10 @@ class KeywordIndex:
         scores = np.zeros(len(self.units), np.float32)
         most = 0.0
         for term in dict.fromkeys(stem(word) for word in asked_words(query)):
-            most += self.rarity(term) * (K1 + 1)
             column = self.terms.get(term)
+            if column is not None and len(self.units) >= LARGE and self._rarity[column] < COMMON_RARITY:
+                continue
+            most += self.rarity(term) * (K1 + 1)
             if column is not None:
                 span = slice(self._weights.indptr[column], self._weights.indptr[column + 1])
                 scores[self._weights.indices[span]] += self._weights.data[span]
