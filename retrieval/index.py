@@ -4,7 +4,7 @@ A passage may have several vectors, one for each of its units (see `units`).
 
 An index is a snapshot that never changes: `updated` gives a new one, and whoever holds the old one goes on
 reading it. It is rebuildable from the stored passages, so a damaged file is refused, not repaired. Knows
-passage numbers only, not texts; no approximate search.
+numbers of units only, not texts; no approximate search.
 """
 
 import json
