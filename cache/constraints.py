@@ -1,12 +1,11 @@
 """Answers out of a given set: a trie over the token ids of the texts an answer may consist of, and how much is
 expected of each before the model has said anything.
 
-An answer is one or more whole choices, none twice, then the stop token; a choice that stands alone is the whole
-answer. At every step only tokens that keep to this are allowed (constrained decoding over a trie: GENRE, De Cao et
-al. 2021, arXiv 2010.00904), without their beam search: one greedy or sampled descent. To the model's logits is added
-the logarithm of the prior mass behind each token, so that priors act where choices part and nowhere else. Where
-choices do not part there is nothing to decide and the token is free: the length of a choice costs it nothing, and
-no length normalisation is needed.
+An answer is one or more whole choices, none twice, then the stop token. At every step only tokens that keep to this
+are allowed (constrained decoding over a trie: GENRE, De Cao et al. 2021, arXiv 2010.00904), without their beam search:
+one greedy or sampled descent. To the model's logits is added the prior of the best choice behind each token, so that
+priors act where choices part and nowhere else. Where choices do not part there is nothing to decide and the token is
+free: the length of a choice costs it nothing, and no length normalisation is needed.
 
 Ids only: which texts are choices, how they are tokenised and what is expected of them is the caller's affair
 (`app.quoting`). Not covered: looking ahead. The model decides between two choices at the token where they part, by
@@ -18,25 +17,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Literal
-
-Mass = Literal["sum", "best"]
-"""What several choices behind one token weigh together. sum: the sum of their shares, which is right for sampling,
-but favours words that many choices begin with when the likeliest token is taken. best: the share of the best one, so
-that, if the model is indifferent, the likeliest token leads to the choice with the highest prior."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One text an answer may consist of. behind: its tokens where another choice stands before it, with what parts
     the two (byte-level tokenizers put the space on the word); None: the same tokens. prior: log-weight, not
-    normalised. alone: it is the whole answer or no part of it. Raises ValueError.
+    normalised. Raises ValueError.
     """
 
     tokens: tuple[int, ...]
     behind: tuple[int, ...] | None = None
     prior: float = 0.0
-    alone: bool = False
 
     def __post_init__(self) -> None:
         if not self.tokens or self.behind == ():
@@ -85,11 +77,9 @@ class Choices:
     choices: tuple[Choice, ...]
     stop: int
     most: int = 2
-    mass: Mass = "best"
     enough: float | None = None
     _first: Node = field(init=False, repr=False, compare=False, default_factory=Node)
     _behind: Node = field(init=False, repr=False, compare=False, default_factory=Node)
-    _alone: set[int] = field(init=False, repr=False, compare=False, default_factory=set)
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -100,37 +90,33 @@ class Choices:
             if self.stop in choice.tokens or self.stop in (choice.behind or ()):
                 raise ValueError(f"choice {number} holds the stop token {self.stop}")
             self._first.insert(choice.tokens, number)
-            if choice.alone:
-                self._alone.add(number)
-            else:
-                self._behind.insert(choice.behind or choice.tokens, number)
+            self._behind.insert(choice.behind or choice.tokens, number)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest possible answer, its stop token included: what Sampling.max_tokens must allow if no
         choice is to be cut.
         """
-        alone = max((len(choice.tokens) for choice in self.choices if choice.alone), default=0)
-        joined = sorted((max(len(c.tokens), len(c.behind or ())) for c in self.choices if not c.alone), reverse=True)
-        return max(alone, sum(joined[: self.most])) + 1
+        lengths = sorted((max(len(c.tokens), len(c.behind or ())) for c in self.choices), reverse=True)
+        return sum(lengths[: self.most]) + 1
 
     def allowed(self, answer: Sequence[int]) -> dict[int, float]:
         """Every token that may come next, with the log-weight to be added to its logit.
 
         The weights are those of this process, given the answer so far: choices are drawn by their priors, until one
-        is drawn that may not be said any more (it was said, or stands alone) or `most` are said. With mass "sum" they
-        are log-probabilities; with "best" those of the best continuation, less those of the best of all. Behind tokens
-        that are no beginning of an answer only the stop token is allowed. Takes time in the length of the answer.
+        is drawn that was said already, or `most` are said. A token's weight is that of its best continuation (a sum
+        would favour words that many choices begin with), less that of the best of all: where the model is indifferent,
+        the likeliest token leads to the choice with the highest prior. Behind tokens that are no beginning of an
+        answer only the stop token is allowed. Takes time in the length of the answer.
         """
-        found: dict[int, list[float]] = {}
+        weights: dict[int, float] = {}
         for parse in self._parses(answer):
             for token, weight in self._continuations(parse):
-                found.setdefault(token, []).append(weight)
-        if not found:
+                weights[token] = max(weight, weights.get(token, weight))
+        if not weights:
             return {self.stop: 0.0}
-        weights = {token: self._together(several) for token, several in found.items()}
-        whole = self._together(list(weights.values()))
-        return {token: weight - whole for token, weight in weights.items()}
+        best = max(weights.values())
+        return {token: weight - best for token, weight in weights.items()}
 
     def _parses(self, answer: Sequence[int]) -> list[Parse]:
         """All readings of an answer: more than one if a choice is the beginning of another one, or of two joined. One
@@ -149,9 +135,8 @@ class Choices:
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
         """Next tokens with the joint log-weight of all that is said and of what they lead to."""
         for state in self._states(parse):
-            barred = self._barred(state.said)
             for token, child in state.node.children.items():
-                if possible := child.below - barred:
+                if possible := child.below.difference(state.said):
                     yield token, self._drawn(state.said) + self._mass(possible)
         if (said := self._ended(parse)) is not None:
             yield self.stop, self._drawn(said) + self._ending(said)
@@ -165,31 +150,20 @@ class Choices:
     def _ended(self, parse: Parse) -> tuple[int, ...] | None:
         """What is said if the choice that ends here, if one does, was meant."""
         number = parse.node.ends
-        return None if number is None or number in self._barred(parse.said) else (*parse.said, number)
-
-    def _barred(self, said: tuple[int, ...]) -> Set[int]:
-        """Choices that may not be said any more."""
-        return self._alone.union(said) if said else frozenset()
+        return None if number is None or number in parse.said else (*parse.said, number)
 
     def _is_last(self, said: tuple[int, ...]) -> bool:
-        return len(said) == self.most or said[-1] in self._alone or self._first.below <= self._barred(said)
+        return len(said) == min(self.most, len(self.choices))
 
     def _ending(self, said: tuple[int, ...]) -> float:
         """Log-weight of saying no more."""
         if self._is_last(said):
             return self._mass(self._first.below)
-        return self._mass(self._barred(said)) if self.enough is None else self.enough
+        return self._mass(set(said)) if self.enough is None else self.enough
 
     def _drawn(self, said: tuple[int, ...]) -> float:
         """Log-weight of having drawn these choices one after another."""
         return sum(self.choices[number].prior - self._mass(self._first.below) for number in said)
 
     def _mass(self, numbers: Set[int]) -> float:
-        return self._together([self.choices[number].prior for number in numbers])
-
-    def _together(self, weights: list[float]) -> float:
-        """Log-weight of several things of which one happens."""
-        highest = max(weights)
-        if self.mass == "best":
-            return highest
-        return highest + math.log(math.fsum(math.exp(weight - highest) for weight in weights))
+        return max(self.choices[number].prior for number in numbers)

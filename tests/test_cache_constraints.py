@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recording import running
 from tiny import build
 
-from cache.constraints import Choice, Choices, Mass
+from cache.constraints import Choice, Choices
 from cache.plan import Plan, Span
 from cache.request import Request
 from cache.sampling import Sampler, Sampling, loop_length
@@ -31,12 +31,11 @@ def sets_of_choices(draw: st.DrawFn) -> Choices:
     behind = draw(st.lists(tokens, min_size=len(first), max_size=len(first), unique=True))
     return Choices(
         choices=tuple(
-            Choice(tokens=one, behind=other, prior=draw(st.floats(-4, 4)), alone=draw(st.booleans()))
+            Choice(tokens=one, behind=other, prior=draw(st.floats(-4, 4)))
             for one, other in zip(first, behind, strict=True)
         ),
         stop=STOP,
         most=draw(st.integers(1, 3)),
-        mass=draw(st.sampled_from(["sum", "best"])),
     )
 
 
@@ -44,23 +43,14 @@ def answers(choices: Choices) -> Iterator[tuple[tuple[int, ...], float]]:
     """Every answer, its stop token included, with the log-weight of the process `Choices.allowed` describes, by
     drawing choices one after another; an answer that can be read in two ways comes twice.
     """
-    together = together_of(choices.mass)
-    everything = together([choice.prior for choice in choices.choices])
+    everything = max(choice.prior for choice in choices.choices)
     for number in range(1, choices.most + 1):
         for said in permutations(choices.choices, number):
-            if any(choice.alone for choice in said) and number > 1:
-                continue
-            barred = [c.prior for c in choices.choices if c in said or c.alone]
-            is_last = number == choices.most or said[0].alone or len(barred) == len(choices.choices)
+            is_last = number in (choices.most, len(choices.choices))
             first, *others = said
             text = first.tokens + tuple(t for c in others for t in c.behind or c.tokens) + (STOP,)
-            ending = 0.0 if is_last else together(barred) - everything
+            ending = 0.0 if is_last else max(choice.prior for choice in said) - everything
             yield text, sum(choice.prior - everything for choice in said) + ending
-
-
-def together_of(mass: Mass) -> Callable[[Iterable[float]], float]:
-    """Log-weight of any of several things."""
-    return max if mass == "best" else lambda weights: math.log(math.fsum(map(math.exp, weights)))
 
 
 def said(choices: Choices, logits: Iterator[torch.Tensor], **options: float) -> tuple[int, ...]:
@@ -96,27 +86,20 @@ def test_an_answer_is_whole_choices_without_repeat_whatever_the_logits(
 @given(sets_of_choices())
 def test_weights_are_those_of_the_whole_set_of_answers(choices: Choices) -> None:
     """The trie against all answers written out, at every beginning of each of them."""
-    every, together = list(answers(choices)), together_of(choices.mass)
+    every = list(answers(choices))
     for begun in {text[:length] for text, _ in every for length in range(len(text))}:
         expected: dict[int, list[float]] = {}
         for text, weight in every:
             if text[: len(begun)] == begun:
                 expected.setdefault(text[len(begun)], []).append(weight)
-        whole = together([weight for weights in expected.values() for weight in weights])
-        assert choices.allowed(begun) == pytest.approx({t: together(w) - whole for t, w in expected.items()}, abs=1e-6)
+        best = max(weight for weights in expected.values() for weight in weights)
+        assert choices.allowed(begun) == pytest.approx({t: max(w) - best for t, w in expected.items()}, abs=1e-6)
 
 
 @settings(max_examples=200, deadline=None)
 @given(sets_of_choices())
 def test_the_longest_answer_is_known(choices: Choices) -> None:
     assert max(len(text) for text, _ in answers(choices)) <= choices.longest
-
-
-def test_one_that_stands_alone_is_the_whole_answer() -> None:
-    refusal = Choice(tokens=(1, 2), prior=9.0, alone=True)
-    choices = Choices(choices=(refusal, Choice(tokens=(3,)), Choice(tokens=(4,))), stop=STOP, most=3)
-    assert said(choices, always(FLAT)) == (1, 2, STOP)
-    assert set(choices.allowed([3])) == {4, STOP}
 
 
 def test_a_choice_may_begin_another_one() -> None:
@@ -129,27 +112,13 @@ def test_a_choice_may_begin_another_one() -> None:
 
 
 def test_priors_alone_decide_where_the_logits_are_flat() -> None:
-    """The best choice shares no word; those that share one weigh more together, which a sum takes for a reason."""
+    """The best choice shares no word; those that share one would weigh more together."""
     choices = (
         Choice(tokens=(1, 2), prior=1.0),
         Choice(tokens=(3, 4), prior=0.9),
         Choice(tokens=(3, 5), prior=0.8),
     )
     assert said(Choices(choices=choices, stop=STOP, most=1), always(FLAT)) == (1, 2, STOP)
-    assert said(Choices(choices=choices, stop=STOP, most=1, mass="sum"), always(FLAT)) == (3, 4, STOP)
-
-
-def test_sampled_answers_follow_the_priors_where_the_logits_are_flat() -> None:
-    choices = tuple(Choice(tokens=tokens, prior=p) for tokens, p in [((1, 2), 1.0), ((3, 4), 0.0), ((3, 5, 5), -1.0)])
-    sampler = Sampler(Sampling(choices=Choices(choices=choices, stop=STOP, most=1, mass="sum"), temperature=1, seed=0))
-    counts = {choice.tokens: 0 for choice in choices}
-    for _ in range(2000):
-        answer: list[int] = []
-        while (token := sampler.choose(FLAT, answer)) != STOP:
-            answer.append(token)
-        counts[tuple(answer)] += 1
-    expected = torch.tensor([choice.prior for choice in choices]).softmax(0)
-    assert (torch.tensor(list(counts.values())) / 2000 - expected).abs().max() < 0.04
 
 
 @pytest.mark.parametrize("wanted", [(1, 2), (1, 3), (4, 2)])
