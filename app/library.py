@@ -131,6 +131,11 @@ class Library:
         with self._database.read() as session:
             return frozenset(key for key in session.scalars(query) if key is not None)
 
+    def passage_ids(self) -> frozenset[int]:
+        """The numbers of all passages."""
+        with self._database.read() as session:
+            return frozenset(session.scalars(select(tables.Passage.id)))
+
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
         """Passage numbers, each as often as it has vectors, and the vectors, one a row: what the vector index holds.
         All passages, rising, or only some.

@@ -118,15 +118,15 @@ class Search:
         return Retriever(self.embedder, self._index, self._keywords)
 
     def _open(self) -> VectorIndex:
-        ids, vectors = self._library.vectors(self.embedder.dimension)
         try:
             index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
-            if index.passage_ids == frozenset(ids.tolist()):
+            if index.passage_ids == self._library.passage_ids():
                 return index
             reason = "it holds other passages than the database"
         except IndexDamaged as damage:
             reason = damage.reason
         index = VectorIndex(self.embedder.name, self.embedder.dimension)
+        ids, vectors = self._library.vectors(self.embedder.dimension)
         if len(ids):
             log.warning("the vector index is rebuilt from the database: %s", reason)
             index = index.updated((), ids.tolist(), vectors)

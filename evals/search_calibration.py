@@ -35,8 +35,8 @@ from retrieval.terms import words
 FALSE_REFUSALS = 0.055
 """Share of answered questions that may be refused. Chosen with the sample questions in view, whose 22 without an answer
 make it a coarse choice: refusals right and refusals made are .77 and .77 at .05, .69 and .91 at .06."""
-SAME_SENTENCE = 0.3
-"""Words that a sentence shares with the answer, of those of both, for it to be the answer."""
+SAME_STATEMENT = 0.45
+"""Share of the answer's words that a statement must have to be the answer."""
 WRITTEN_SIGNS = ("covered_first", "covered")
 """Signs that need no embedder."""
 FOLDS = 10
@@ -173,12 +173,12 @@ def read_found(
     return [read(hit, passage.heading_path, passage.text, embed) for hit, passage in zip(found, texts, strict=True)]
 
 
-def closest(answer: str, sentences: Sequence[str]) -> int | None:
-    """Which sentence an answer is, None if it is none of them."""
-    asked = set(words(answer))
-    shares = [len(asked & set(words(s))) / max(1, len(asked | set(words(s)))) for s in sentences]
-    best = max(range(len(shares)), key=shares.__getitem__, default=None)
-    return best if best is not None and shares[best] >= SAME_SENTENCE else None
+def closest(answer: str, statements: Sequence[str]) -> int | None:
+    """Which statement an answer is, the shortest if several hold it; None if it is none of them."""
+    said = set(words(answer))
+    shares = [len(said & set(words(statement))) / max(1, len(said)) for statement in statements]
+    best = max(range(len(shares)), key=lambda n: (shares[n], -len(statements[n])), default=None)
+    return best if best is not None and shares[best] >= SAME_STATEMENT else None
 
 
 def read_labelled(file: Path) -> list[Labelled]:

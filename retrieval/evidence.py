@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from retrieval.embedding import Vectors
+from retrieval.expected import agreement
 from retrieval.retriever import Found, Query, Retriever
 from retrieval.sentences import statements
 from retrieval.terms import COMMON, asked_words, stem, words
@@ -23,8 +24,9 @@ class Signs:
     trust: what cosines count for. best: highest cosine of a passage. first: cosine of the first passage. above: how far
     `best` is above what the question has with any text of the index, in standard deviations; spread: that
     deviation. rest: mean score of the passages. sentence: highest cosine of a sentence of them. told: highest sum
-    of a sentence's cosine and the share of the question's words in it and the headings above it. covered_first,
-    covered: share of the question's words, by rarity, in the first passage and in the one that has most.
+    of a sentence's cosine and the share of the question's words in it and the headings above it; apt: the same with
+    a fifth of whether it has what the question asks for (`expected.agreement`). covered_first, covered: share of the
+    question's words, by rarity, in the first passage and in the one that has most.
     """
 
     trust: float
@@ -35,45 +37,62 @@ class Signs:
     rest: float
     sentence: float
     told: float
+    apt: float
     covered_first: float
     covered: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSigns:
-    """What speaks for a sentence. cosine, alone: with the question and its earlier turn, and with the question alone.
-    covered: share of the question's words, by rarity, in the sentence and the headings above it. passage: score of its
-    passage; behind: how much less than the first passage's. rank: of its passage, from 0. opens: first of its passage.
-    length: logarithm of its characters. tiny: under 25 characters. has_number.
+    """What speaks for a statement of a passage. cosine, alone: with the question and its earlier turn, and with the
+    question alone; headed: of the statement with its heading. covered: share of the question's words, by rarity, in the
+    statement and the headings above it; own: in the statement alone; joined: in it and the one before it; before: in
+    the one before it and the headings. passage: score of its passage; behind: how much less than the first passage's.
+    rank: of its passage, from 0. length: logarithm of its characters. expected: whether it has what the question asks
+    for (`expected.agreement`).
     """
 
     cosine: float
     alone: float
+    headed: float
     covered: float
+    own: float
+    joined: float
+    before: float
     passage: float
     behind: float
     rank: float
-    opens: float
     length: float
-    tiny: float
-    has_number: float
+    expected: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A passage that was found, read: its sentences with their vectors `[sentences, dimension]`."""
+    """A passage that was found, read: its statements with their vectors `[sentences, dimension]`, and with those that
+    they have behind the passage's last heading.
+    """
 
     found: Found
     headings: str
     text: str
     sentences: Sequence[str]
     vectors: Vectors
+    headed: Vectors
 
 
 def read(found: Found, heading_path: Sequence[str], text: str, embed: Callable[[Sequence[str]], Vectors]) -> Read:
     """Read a passage. embed: texts to vectors of length 1."""
     sentences = tuple(dict.fromkeys(statements(text)))
-    return Read(found=found, headings="\n".join(heading_path), text=text, sentences=sentences, vectors=embed(sentences))
+    headed = [f"{heading_path[-1]}: {sentence}" for sentence in sentences] if heading_path else sentences
+    vectors = embed((*sentences, *headed))
+    return Read(
+        found=found,
+        headings="\n".join(heading_path),
+        text=text,
+        sentences=sentences,
+        vectors=vectors[: len(sentences)],
+        headed=vectors[len(sentences) :],
+    )
 
 
 def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]) -> Signs:
@@ -84,12 +103,13 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
     asked = _Asked(retriever, question.text)
     best = max(passage.found.cosine for passage in passages)
     covered = [asked.share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages]
-    cosines, told = [0.0], [0.0]
+    cosines, told, apt = [0.0], [0.0], [0.0]
     for passage in passages:
         headings = terms_of(passage.headings)
         for sentence, cosine in zip(passage.sentences, (passage.vectors @ query.vector).tolist(), strict=True):
             cosines.append(query.trust * cosine)
             told.append(query.trust * cosine + asked.share_in(terms_of(sentence) | headings))
+            apt.append(told[-1] + agreement(question.text, sentence) / 5)
     return Signs(
         trust=query.trust,
         best=query.trust * best,
@@ -99,6 +119,7 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
         rest=sum(passage.found.score for passage in passages) / len(passages),
         sentence=max(cosines),
         told=max(told),
+        apt=max(apt),
         covered_first=covered[0],
         covered=max(covered),
     )
@@ -107,26 +128,33 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
 def sentence_signs(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]
 ) -> list[list[SentenceSigns]]:
-    """The signs of every sentence of every passage; arguments as of `signs_of`."""
+    """The signs of every statement of every passage; arguments as of `signs_of`."""
     asked = _Asked(retriever, question.text)
-    return [
-        [
-            SentenceSigns(
+    found: list[list[SentenceSigns]] = []
+    for rank, passage in enumerate(passages):
+        headings = terms_of(passage.headings)
+        terms_before: frozenset[str] | None = None
+        of_passage: list[SentenceSigns] = []
+        for sentence, vector, headed in zip(passage.sentences, passage.vectors, passage.headed, strict=True):
+            terms = terms_of(sentence)
+            signs = SentenceSigns(
                 cosine=query.trust * float(vector @ query.vector),
                 alone=question.trust * float(vector @ question.vector),
-                covered=asked.share_in(terms_of(f"{passage.headings}\n{sentence}")),
+                headed=query.trust * float(headed @ query.vector),
+                covered=asked.share_in(terms | headings),
+                own=asked.share_in(terms),
+                joined=asked.share_in(terms | (terms_before or frozenset())),
+                before=0.0 if terms_before is None else asked.share_in(terms_before | headings),
                 passage=passage.found.score,
                 behind=passages[0].found.score - passage.found.score,
                 rank=rank,
-                opens=float(place == 0),
                 length=math.log(len(sentence)),
-                tiny=float(len(sentence) < 25),
-                has_number=float(any(map(str.isdigit, sentence))),
+                expected=agreement(question.text, sentence),
             )
-            for place, (sentence, vector) in enumerate(zip(passage.sentences, passage.vectors, strict=True))
-        ]
-        for rank, passage in enumerate(passages)
-    ]
+            of_passage.append(signs)
+            terms_before = terms
+        found.append(of_passage)
+    return found
 
 
 class _Asked:

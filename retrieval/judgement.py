@@ -65,9 +65,9 @@ def rule_of_thumb(embedder: str) -> Judgement:
         relevance=Logistic(weights={"best": 1.0}, means={"best": 0.3}, deviations={"best": 0.05}, bias=0.0),
         written=Logistic(weights={"covered": 1.0}, means={"covered": 0.4}, deviations={"covered": 0.1}, bias=0.0),
         sentence=Logistic(
-            weights={"cosine": 1.0, "covered": 1.0},
-            means={"cosine": 0.5, "covered": 0.5},
-            deviations={"cosine": 0.15, "covered": 0.25},
+            weights={"cosine": 1.0, "covered": 1.0, "expected": 0.3},
+            means={"cosine": 0.5, "covered": 0.5, "expected": 0.0},
+            deviations={"cosine": 0.15, "covered": 0.25, "expected": 1.0},
             bias=0.0,
         ),
     )

@@ -7,8 +7,10 @@ operations. Lives in memory only and is rebuilt from the stored passages. Not co
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -61,12 +63,16 @@ class KeywordIndex:
             kept = kept[:, in_use]
             by_column = list(self.words)  # words are inserted column by column
             new.words = {by_column[column]: number for number, column in enumerate(in_use.tolist())}
-        rows = [Counter(words(text)) for texts in added.values() for text in texts]
-        columns = [new.words.setdefault(word, len(new.words)) for row in rows for word in row]
-        counts = np.array([count for row in rows for count in row.values()], np.float32)
-        starts = np.cumsum([0, *map(len, rows)])
+        columns, counts, starts = array("i"), array("f"), array("i", [0])  # a tenth of what lists of counters take
+        for text in chain.from_iterable(added.values()):
+            for word, count in Counter(words(text)).items():
+                columns.append(new.words.setdefault(word, len(new.words)))
+                counts.append(count)
+            starts.append(len(columns))
         kept.resize(kept.shape[0], len(new.words))
-        fresh = sparse.csr_matrix((counts, np.array(columns, np.int64), starts), shape=(len(rows), len(new.words)))
+        fresh = sparse.csr_matrix(
+            (np.array(counts), np.array(columns), np.array(starts)), shape=(len(starts) - 1, len(new.words))
+        )
         new._counts = sparse.vstack([kept, fresh], format="csr", dtype=np.float32)
         new.units = np.append(self.units[stays], unit_ids([id_ for id_, texts in added.items() for _ in texts]))
         new._weigh()

@@ -27,6 +27,13 @@ ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
 ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")
 """Questions, and lines that only lead to a list."""
 LETTER = re.compile(r"[^\W\d_]")
+LEANS = re.compile(
+    r"(?:It|They|This|That|These|Those|Then|Otherwise|Its|Their|Both|Instead|There|In that case|But|And|So|For example"
+    r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that))\b"
+)
+"""How a sentence begins that cannot be understood without the one before it."""
+TOGETHER = 60
+"""Words up to which sentences that lean on another are one statement with it."""
 
 
 def sentences(text: str) -> list[str]:
@@ -43,12 +50,22 @@ def sentences(text: str) -> list[str]:
 
 
 def statements(text: str) -> Iterator[str]:
-    """The sentences of a passage that can be an answer: no questions, no headings, nothing without a word."""
+    """What a passage says that can be an answer: its sentences, each with those that lean on it. No questions, no
+    headings, nothing without a word.
+    """
     for line in joined_lines(text):
         is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
+        statement = ""
         for sentence in () if is_heading else sentences(line):
-            if LETTER.search(sentence) and not ASKS.search(sentence):
-                yield sentence
+            together = f"{statement} {sentence}"
+            if statement and LEANS.match(sentence) and len(together.split()) <= TOGETHER:
+                statement = together
+                continue
+            if statement:
+                yield statement
+            statement = sentence if LETTER.search(sentence) and not ASKS.search(sentence) else ""
+        if statement:
+            yield statement
 
 
 def complete(text: str) -> tuple[list[str], str]:

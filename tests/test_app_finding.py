@@ -19,7 +19,7 @@ from retrieval.units import unit_texts
 
 PAGES = {
     1: ("Returns", "Returns take thirty days. Keep the receipt. Do you need a label?"),
-    2: ("Gift cards", "Gift cards cannot be returned. They last five years."),
+    2: ("Gift cards", "Gift cards cannot be returned. A card lasts five years."),
     3: ("Shipping", "Standard shipping costs 4.95."),
 }
 
@@ -140,8 +140,20 @@ def test_passages_and_their_sentences_best_first() -> None:
     assert findings.sentences[0].text == "Gift cards cannot be returned."
     logits = [sentence.logit for sentence in findings.sentences]
     assert logits == sorted(logits, reverse=True)
-    assert {sentence.text for sentence in findings.sentences} >= {"They last five years."}
+    assert {sentence.text for sentence in findings.sentences} >= {"A card lasts five years."}
     assert not any(sentence.text.endswith("?") for sentence in findings.sentences)
+
+
+def test_a_statement_counts_more_if_it_has_what_the_question_asks_for() -> None:
+    desk = Desk(
+        {1: ("Gift wrap", "Gift wrap comes with a card. Gift wrap is EUR 3.90 an item.")}, MeaningEmbedder(knowledge=0)
+    )
+
+    def lead(question: str) -> float:
+        logits = {sentence.text: sentence.logit for sentence in desk.find(question).sentences}
+        return logits["Gift wrap is EUR 3.90 an item."] - logits["Gift wrap comes with a card."]
+
+    assert lead("What does gift wrap cost?") > lead("What does gift wrap do?") + 0.2
 
 
 def test_relevance_tells_what_the_documents_answer() -> None:
@@ -165,7 +177,7 @@ def test_a_follow_up_finds_what_the_earlier_question_is_about() -> None:
     assert ids(desk.find("How long?", earlier="Do gift cards last?"))[0] == 2
     assert ids(desk.find("How long?", earlier="How long do returns take?"))[0] == 1
     later = desk.find("How many years?", earlier="Do gift cards last?")
-    assert later.sentences[0].text == "They last five years."
+    assert later.sentences[0].text == "A card lasts five years."
 
 
 def test_passages_without_statements_are_found_too() -> None:

@@ -122,7 +122,7 @@ def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokeni
     """Whole answers, the first token of each step taken, along every first sentence."""
     found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2)
     texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
-    answers = {" ".join(said) for count in (1, 2, 3) for said in permutations(texts, count)}
+    answers = {" ".join(said) for count in range(1, SENTENCES + 1) for said in permutations(texts, count)}
     for choice in found.choices:
         answer = list(choice.tokens)
         assert bundled.decode(answer + second_of(found, answer)) in answers

@@ -113,6 +113,7 @@ MEANINGS = {
     DRIVERS: (1, 0, 0),
     "The parcel label is free.": (0, 3, 4),
     "Print 2 of them.": (0, 4, 3),
+    "Labels: The parcel label is free.": (0, 4, 3),
     "The drivers take the parcel.": (1, 0, 0),
     f"Earlier? {QUESTION}": (0, 0, 1),
 }
@@ -145,6 +146,7 @@ def test_signs_by_hand() -> None:
             "rest": 1.0,
             "sentence": 0.64 * 0.8,
             "told": max(0.64 * 0.6 + covered, 0.64 * 0.8 + heading_covers),
+            "apt": max(0.64 * 0.6 + covered, 0.64 * 0.8 + heading_covers),
             "covered_first": covered,
             "covered": covered,
         },
@@ -153,6 +155,9 @@ def test_signs_by_hand() -> None:
     second = replace(passages[0], sentences=passages[0].sentences[1:], vectors=passages[0].vectors[1:])
     told = signs_of(retriever, query, query, [second]).told
     assert told == pytest.approx(0.64 * 0.8 + heading_covers, abs=1e-5), "its heading says what it is about"
+    many = retriever.query("How many labels?")
+    signs = signs_of(retriever, many, many, [second])
+    assert signs.apt == pytest.approx(signs.told + 1 / 5), "it has a number"
     turned = signs_of(retriever, query, query, passages[::-1])
     assert (turned.covered_first, turned.covered) == (0.0, pytest.approx(covered))
 
@@ -170,22 +175,27 @@ def test_signs_of_sentences_by_hand() -> None:
     retriever, passages = case(0.8)
     question, query = retriever.query(QUESTION), retriever.query(f"Earlier? {QUESTION}")
     (first, second), (third,) = sentence_signs(retriever, query, question, passages)
+    whole = 2 * RARE + UNKNOWN
     expected = {
         "cosine": 0.64 * 0.8,
         "alone": 0.64 * 0.6,
-        "covered": 2 * RARE / (2 * RARE + UNKNOWN),
+        "headed": 0.64 * 0.6,
+        "covered": 2 * RARE / whole,
+        "own": 2 * RARE / whole,
+        "joined": 2 * RARE / whole,
+        "before": 0.0,
         "passage": 1.5,
         "behind": 0.0,
         "rank": 0.0,
-        "opens": 1.0,
         "length": math.log(25),
-        "tiny": 0.0,
-        "has_number": 0.0,
+        "expected": 0.0,
     }
     assert asdict(first) == pytest.approx(expected, abs=1e-5)
-    assert (second.opens, second.tiny, second.has_number) == (0.0, 1.0, 1.0)
-    assert second.covered == pytest.approx(RARE / (2 * RARE + UNKNOWN)), "its heading says what it is about"
-    assert (third.passage, third.behind, third.rank, third.opens, third.covered) == (0.5, 1.0, 1.0, 1.0, 0.0)
+    assert second.covered == pytest.approx(RARE / whole), "its heading says what it is about"
+    assert (second.own, second.joined, second.before) == pytest.approx((0.0, 2 * RARE / whole, 2 * RARE / whole))
+    assert (third.passage, third.behind, third.rank, third.covered, third.before) == (0.5, 1.0, 1.0, 0.0, 0.0)
+    many = retriever.query("How many labels?")
+    assert [one.expected for one in sentence_signs(retriever, many, many, passages)[0]] == [-1.0, 1.0]
 
 
 def test_a_question_of_common_words_is_covered_by_them() -> None:
@@ -201,6 +211,7 @@ def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
     found = Found(id=1, score=0, cosine=0, share=0)
     one = read(found, ["Help", "Returns"], "It is free. What is? It is free.\nNo label", embedder.embed_documents)
     assert (one.headings, list(one.sentences), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
+    assert one.headed.shape == (1, 3)
     none = read(found, [], "Heading", embedder.embed_documents)
     assert (list(none.sentences), none.vectors.shape) == ([], (0, 3))
     retriever, _ = case(1.0)

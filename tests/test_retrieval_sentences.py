@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.sentences import complete, sentences, statements
+from retrieval.sentences import TOGETHER, complete, sentences, statements
 
 RETURNS = """Returning things
 
@@ -60,6 +60,20 @@ def test_statements_are_neither_questions_nor_headings_nor_numbers_alone() -> No
         "Call us at once!",
     ]
     assert list(statements("")) == list(statements("Returning things\n\nWhat do you need?")) == []
+
+
+def test_a_sentence_that_leans_on_another_is_one_statement_with_it() -> None:
+    text = (
+        "We print a label. It works for 14 days. If it runs out, ask again. Stores print too.\nThis is a line. Then go."
+    )
+    assert list(statements(text)) == [
+        "We print a label. It works for 14 days. If it runs out, ask again.",
+        "Stores print too.",
+        "This is a line. Then go.",
+    ]
+    assert list(statements("Do you need one? It is free.")) == ["It is free."], "a question is no part of a statement"
+    long = "A word " * (TOGETHER // 2 - 2) + "ends."
+    assert list(statements(f"{long} It is so. {'It is ' * 3}so.")) == [f"{long} It is so.", "It is It is It is so."]
 
 
 def test_chinese_statements() -> None:
