@@ -37,7 +37,7 @@ def choices_of(ranked: Sequence[RankedSentence], refusal: str, tokenizer: Tokeni
     """Sentences of the passages, likeliest first; the refusal if there are none. stop: token that ends an answer."""
     found: dict[tuple[int, ...], Choice] = {}
     for sentence in ranked[:MOST_SENTENCES] or [RankedSentence(text=refusal, logit=0.0)]:
-        said = sentence.text if ENDED.search(sentence.text) else f"{sentence.text}."  # a table row among sentences
+        said = sentence.text if ENDED.search(sentence.text) else sentence.text.rstrip(",;:") + "."  # a list item, a row
         choice = Choice(
             tokens=tuple(tokenizer.encode([Text(text=said)])),
             behind=tokens_behind(said, tokenizer),

@@ -25,8 +25,8 @@ class Signs:
     `best` is above what the question has with any text of the index, in standard deviations; spread: that
     deviation. rest: mean score of the passages. sentence: highest cosine of a sentence of them. told: highest sum
     of a sentence's cosine and the share of the question's words in it and the headings above it; apt: the same with
-    a fifth of whether it has what the question asks for (`expected.agreement`). covered_first, covered: share of the
-    question's words, by rarity, in the first passage and in the one that has most.
+    a fifth of whether it has what the question asks for (`expected.agreement`). covered: share of the question's words,
+    by rarity, in the passage that has most.
     """
 
     trust: float
@@ -38,7 +38,6 @@ class Signs:
     sentence: float
     told: float
     apt: float
-    covered_first: float
     covered: float
 
 
@@ -102,7 +101,7 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
     mean, deviation = retriever.index.similarity_spread(query.vector)
     asked = _Asked(retriever, question.text)
     best = max(passage.found.cosine for passage in passages)
-    covered = [asked.share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages]
+    covered = max(asked.share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages)
     cosines, told, apt = [0.0], [0.0], [0.0]
     for passage in passages:
         headings = terms_of(passage.headings)
@@ -120,8 +119,7 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
         sentence=max(cosines),
         told=max(told),
         apt=max(apt),
-        covered_first=covered[0],
-        covered=max(covered),
+        covered=covered,
     )
 
 

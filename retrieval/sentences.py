@@ -7,7 +7,7 @@ sentence of its own, whether or not it ends like one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 ENDS = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
@@ -18,6 +18,8 @@ CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
 STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")
 """A list item or a table row."""
+ROW = re.compile(r"\w[^.!?;]*: [^;]*; \w[^.!?;]*: ")
+"""A table row of two columns or more, as the readers of documents write it."""
 WRAPPED = 55
 """Characters from which on a line without an end was wrapped."""
 
@@ -33,7 +35,7 @@ LEANS = re.compile(
 )
 """How a sentence begins that cannot be understood without the one before it."""
 TOGETHER = 60
-"""Words up to which sentences that lean on another are one statement with it."""
+"""Words up to which sentences are one statement."""
 
 
 def sentences(text: str) -> list[str]:
@@ -50,22 +52,47 @@ def sentences(text: str) -> list[str]:
 
 
 def statements(text: str) -> Iterator[str]:
-    """What a passage says that can be an answer: its sentences, each with those that lean on it. No questions, no
-    headings, nothing without a word.
+    """What a passage says that can be an answer: sentences, each with those that lean on it, list items and table rows,
+    and lists of what is no sentence together with what leads to them. No questions, no headings, nothing without a
+    word.
     """
-    for line in joined_lines(text):
+    lead, listed = "", ""
+    for line in filter(None, joined_lines(text)):
+        marker = MARKER.match(line)
+        item = line[marker.end() :] if marker else ""
+        if item and lead and (CONTINUES.match(item) or not ENDED.search(item)):
+            if listed and len(f"{listed} {item}".split()) > TOGETHER:
+                yield listed
+                listed = ""
+            listed = listed or lead
+            listed += f" {item}" if listed.endswith((",", ";", ":", "：", ".")) else f", {item}"
+            continue
+        if listed:
+            yield listed
+        said = sentences(line)
+        lead, listed = said[-1] if line.endswith((":", "：")) else "", ""
         is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
-        statement = ""
-        for sentence in () if is_heading else sentences(line):
-            together = f"{statement} {sentence}"
-            if statement and LEANS.match(sentence) and len(together.split()) <= TOGETHER:
-                statement = together
-                continue
-            if statement:
-                yield statement
-            statement = sentence if LETTER.search(sentence) and not ASKS.search(sentence) else ""
+        if (item or ROW.match(line)) and len(line.split()) <= TOGETHER and not any(map(ASKS.search, said)):
+            yield from filter(LETTER.search, [item or line])
+        elif not is_heading:
+            yield from _statements_of(said)
+    if listed:
+        yield listed
+
+
+def _statements_of(said: Iterable[str]) -> Iterator[str]:
+    """Sentences of one line, each with those that lean on it."""
+    statement = ""
+    for sentence in said:
+        together = f"{statement} {sentence}"
+        if statement and LEANS.match(sentence) and len(together.split()) <= TOGETHER:
+            statement = together
+            continue
         if statement:
             yield statement
+        statement = sentence if LETTER.search(sentence) and not ASKS.search(sentence) else ""
+    if statement:
+        yield statement
 
 
 def complete(text: str) -> tuple[list[str], str]:

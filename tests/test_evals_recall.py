@@ -352,7 +352,7 @@ def test_a_separable_toy_set_is_separated() -> None:
         assert logits.index(max(logits)) == right
         assert logits[right] > 0 > sorted(logits)[1]
     assert "trust" not in judgement.relevance.weights
-    assert judgement.written.weights.keys() == {"covered_first", "covered"}
+    assert judgement.written.weights.keys() == {"covered"}
     assert judgement.fitted_on == "200 questions of toys"
 
 

@@ -53,9 +53,7 @@ def test_statements_are_neither_questions_nor_headings_nor_numbers_alone() -> No
     assert list(statements(RETURNS)) == [
         "You can return most articles within 30 days.",
         'We print 2 labels for "heavy" parcels (over 20 kg).',
-        "the receipt",
-        "your customer number (see the invoice)",
-        "Open the app",
+        "What you need: the receipt, your customer number (see the invoice), Open the app",
         "Article: shoes; Days: 14",
         "Call us at once!",
     ]
@@ -74,6 +72,44 @@ def test_a_sentence_that_leans_on_another_is_one_statement_with_it() -> None:
     assert list(statements("Do you need one? It is free.")) == ["It is free."], "a question is no part of a statement"
     long = "A word " * (TOGETHER // 2 - 2) + "ends."
     assert list(statements(f"{long} It is so. {'It is ' * 3}so.")) == [f"{long} It is so.", "It is It is It is so."]
+
+
+LISTS = """Before the visit, please:
+
+- measure the door,
+- keep a parking space free.
+
+- **Cookware:** look at it. Once food was in it, we take 30 % off.
+- Is it broken? Call us at once!
+
+You get no points for:
+1. delivery
+2. gift cards
+
+Code: E04; Meaning: jammed; What to do: Empty the hopper. Restart the machine.
+"""
+
+
+def test_items_and_rows_are_statements_as_a_whole_and_fragments_go_with_what_leads_to_them() -> None:
+    assert list(statements(LISTS)) == [
+        "Before the visit, please: measure the door, keep a parking space free.",
+        "**Cookware:** look at it. Once food was in it, we take 30 % off.",
+        "Call us at once!",
+        "You get no points for: delivery, gift cards",
+        "Code: E04; Meaning: jammed; What to do: Empty the hopper. Restart the machine.",
+    ]
+
+
+def test_long_lists_are_several_statements() -> None:
+    items = [f"the article number {number} of the order," for number in range(20)]
+    found = list(statements("\n".join(["Please have ready:", *(f"- {item}" for item in items)])))
+    assert len(found) > 1
+    assert all(one.startswith("Please have ready: the") and len(one.split()) <= TOGETHER for one in found)
+    assert [item for one in found for item in items if item in one] == items
+
+
+def test_a_long_row_is_told_sentence_by_sentence() -> None:
+    assert len(list(statements("Code: E1; What: " + "It is so much to do. " * TOGETHER))) > 1
 
 
 def test_chinese_statements() -> None:
