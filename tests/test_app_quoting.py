@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
@@ -16,7 +15,6 @@ from cache.constraints import Choices
 from cache.model import bundled_gguf
 from cache.pml import Text
 from cache.tokenizer import ModelTokenizer
-from retrieval.sentences import sentences
 
 REFUSAL = "I could not find an answer to this."
 STOP = 299
@@ -87,16 +85,17 @@ TEXTS = [
     '"Heavy" means over 20 kg.',
     "(See below.)",
     "Écrivez-nous.",
+    "三十天内可以退货。",
 ]
 
 
-def check_seams(tokenizer: ModelTokenizer, texts: Sequence[str], between: str = " ") -> None:
+def check_seams(tokenizer: ModelTokenizer) -> None:
     """One sentence, and any two, decode to themselves; two have the very ids of the joined text."""
-    for text in texts:
+    for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode([Text(text=text)])) == text
-    for first, second in permutations(texts, 2):
+    for first, second in permutations(TEXTS, 2):
         ids = [*tokenizer.encode([Text(text=first)]), *tokens_behind(second, tokenizer)]
-        joined = first + between + second
+        joined = f"{first}\n{second}"
         assert tokenizer.decode(ids) == joined
         assert ids == tokenizer.encode([Text(text=joined)])
 
@@ -109,12 +108,7 @@ def bundled() -> ModelTokenizer:
 
 @pytest.mark.bundled
 def test_seams_of_the_bundled_tokenizer(bundled: ModelTokenizer) -> None:
-    check_seams(bundled, TEXTS)
-
-
-@pytest.mark.bundled
-def test_seams_between_chinese_sentences_have_no_space(bundled: ModelTokenizer) -> None:
-    check_seams(bundled, sentences("三十天内可以退货。请联系我们！"), between="")
+    check_seams(bundled)
 
 
 @pytest.mark.bundled
@@ -122,7 +116,7 @@ def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokeni
     """Whole answers, the first token of each step taken, along every first sentence."""
     found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2)
     texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
-    answers = {" ".join(said) for count in range(1, SENTENCES + 1) for said in permutations(texts, count)}
+    answers = {"\n".join(said) for count in range(1, SENTENCES + 1) for said in permutations(texts, count)}
     for choice in found.choices:
         answer = list(choice.tokens)
         assert bundled.decode(answer + second_of(found, answer)) in answers
@@ -140,7 +134,7 @@ def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:
     """As SentencePiece does."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=["<unk>", "</s>"], unk_token="<unk>")
-    tokenizer.train_from_iterator(TEXTS * 5, trainer)
+    trainer = trainers.UnigramTrainer(vocab_size=140, special_tokens=["<unk>", "</s>"], unk_token="<unk>")
+    tokenizer.train_from_iterator([*TEXTS, "\n"] * 5, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
-    check_seams(ModelTokenizer(fast), TEXTS)
+    check_seams(ModelTokenizer(fast))
