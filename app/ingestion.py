@@ -226,7 +226,6 @@ class Ingestion:
             report.kept += len(replaced.kept)
             report.dropped += len(replaced.removed)
             self._forget(replaced, report)
-        give_memory_back()
         report.embedding_seconds += time.perf_counter() - started
 
     def _new_passages(self, due: Due, vectors: dict[str, Vectors]) -> list[NewPassage]:
@@ -253,6 +252,7 @@ class Ingestion:
             new = {passage.content_hash: rows for passage, rows in zip(some, found, strict=True)}
             self.library.stage(embedder.name, new)
             vectors |= new
+            give_memory_back()
             progress("embedding", first + len(some), len(missing))
         return vectors
 
