@@ -64,7 +64,8 @@ def adapt(
         "questions": end.questions,
         "tokens": end.tokens,
         "loss": round(end.loss, 4),
-        "held_out": None if end.held_out is None else round(training.state.best, 4),
+        "held_out": round(training.state.best, 4),
+        "held_out_before": None if training.state.before is None else round(training.state.before, 4),
         "schedule": asdict(schedule),
     }
     (folder / RECORD).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

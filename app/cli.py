@@ -335,7 +335,9 @@ def adapt(
     if as_json:
         emit(result)
     else:
-        print(f"{result['steps']} steps, {result['questions']:,} questions; held-out loss {result['held_out']:.3f}")
+        print(f"{result['steps']} steps, {result['questions']:,} questions")
+        before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
+        print(f"held-out loss {result['held_out']:.3f}{before}")
         print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")
 
 

@@ -71,7 +71,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What a checkpoint holds beside the tensors."""
+    """What a checkpoint holds beside the tensors. before: held-out loss before the first step."""
 
     step: int = 0
     questions: int = 0
@@ -79,6 +79,7 @@ class State:
     loss: float = 0.0
     best: float = math.inf
     held_out: float | None = None
+    before: float | None = None
     without_gain: int = 0
 
 
@@ -119,9 +120,14 @@ class AdapterTraining:
         self._resume()
 
     def run(self, report: Callable[[Progress], None]) -> Progress:
-        """Train to the end of the schedule, or until the held-out loss no longer falls; keep the best adapter."""
+        """Train to the end of the schedule, or until the held-out loss no longer falls; keep the best adapter, which is
+        one that changes nothing if training only did harm.
+        """
         started, before = time.perf_counter(), self.state.tokens
         state = self.state
+        if state.step == 0:
+            self._evaluate()
+            state.before = state.held_out
         while True:
             rate = (state.tokens - before) / max(1e-9, time.perf_counter() - started)
             progress = Progress(

@@ -76,6 +76,7 @@ def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path
     end = one.run(seen.append)
     assert end.step == 30
     assert end.questions == 60
+    assert one.state.before == pytest.approx(before)
     assert one.state.best < before * 0.9
     assert {"adapter_config.json", "adapter_model.safetensors", "checkpoint.safetensors"} <= {
         path.name for path in tmp_path.iterdir()
@@ -121,7 +122,17 @@ def test_a_training_may_be_made_longer(tmp_path: Path) -> None:
 
 def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
     one = training(tmp_path, replace(SCHEDULE, steps=60, patience=2, learning_rate=0.0))
-    assert one.run(lambda progress: None).step == 9
+    assert one.run(lambda progress: None).step == 6
+    assert one.state.best == one.state.before
+
+
+def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path: Path) -> None:
+    one = training(tmp_path, replace(SCHEDULE, steps=60, patience=2, learning_rate=1.0, objective="distil"))
+    one.run(lambda progress: None)
+    assert one.state.best == one.state.before < one.state.held_out  # type: ignore[operator]
+    merged, _ = merge_adapter(stock("llama"), tmp_path)
+    for name, parameter in stock("llama").named_parameters():
+        assert torch.allclose(merged.get_parameter(name), parameter, atol=1e-6)
 
 
 def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
