@@ -125,14 +125,19 @@ class CaseReader:
         for row in rows:
             if row["title"] and len(row["context"].split()) <= SHORT_WORDS:
                 by_title[row["title"]].append(row)
-        topics = [found for found in by_title.values() if len(found) >= passages]
+        topics = [ones for ones in by_title.values() if len(ones) >= passages and any(row["qas"] for row in ones)]
         if not topics:
-            raise DeskError(f"no title has {passages} documents of one passage each", code="no-cases")
+            raise DeskError(f"no title has questions and {passages} documents of one passage each", code="no-cases")
         rng = random.Random(0)
-        for _ in range(limit):
+        made = 0
+        while made < limit:
             topic = rng.choice(topics)
             chosen = rng.sample(topic, passages)
-            right = rng.randrange(passages)
+            asked = [number for number, row in enumerate(chosen) if row["qas"]]
+            if not asked:
+                continue  # only others, to tell the right one from
+            made += 1
+            right = rng.choice(asked)
             qa = rng.choice(chosen[right]["qas"])
             others = [passage_of(row) for row in topic if row not in chosen]
             texts = [passage_of(row) for row in chosen]

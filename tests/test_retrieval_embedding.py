@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from retrieval.embedding import Embedder, HashEmbedder
 from retrieval.errors import RetrievalError
@@ -58,6 +59,22 @@ def test_the_bundled_model_understands(bundled: SentenceEmbedder) -> None:
     refund, opening = rows @ bundled.embed_query("How long until I have my money back?")
     assert refund > opening + 0.2
     assert (bundled.name, bundled.dimension) == ("all-MiniLM-L6-v2", 384)
+
+
+def test_batches_have_few_shapes(bundled: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are kept for each."""
+    shapes: list[tuple[int, ...]] = []
+    layer = bundled._model[0]
+    forward = type(layer).forward
+
+    def noting(self: torch.nn.Module, features: dict[str, torch.Tensor], **more: object) -> object:
+        shapes.append(tuple(features["input_ids"].shape))
+        return forward(self, features, **more)
+
+    monkeypatch.setattr(type(layer), "forward", noting)
+    bundled.embed_documents(["word " * number for number in range(1, 24)])
+    assert sorted(count for count, _ in shapes) == [1, 2, 4, 16]
+    assert all(length % 8 == 0 for _, length in shapes)
 
 
 def test_the_bundled_model_reads_whole_passages(bundled: SentenceEmbedder) -> None:
