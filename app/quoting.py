@@ -46,10 +46,10 @@ def choices_of(ranked: Sequence[RankedSentence], refusal: str, tokenizer: Tokeni
 
 
 def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens of a statement that stands behind another one, on a line of its own, what parts the two included.
+    """Tokens of a statement that stands behind another one, as a paragraph of its own, what parts the two included.
 
     Found behind a full stop, since some tokenizers write the beginning of a text in another way than its middle.
     """
     before = tokenizer.encode([Text(text=".")])
-    joined = tokenizer.encode([Text(text=f".\n{text}")])
+    joined = tokenizer.encode([Text(text=f".\n\n{text}")])
     return tuple(joined[len(before) :])

@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,15 @@ def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
             page.one(".wd-new")
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_many_conversations_are_one_column(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    [one, *_] = page.site.desk.conversations()
+    monkeypatch.setattr(page.site.desk, "conversations", lambda limit=50: [replace(one, id=f"c{n}") for n in range(50)])
+    page.go()
+    page.one("#wd-list li")
+    assert page.script("const side = document.querySelector('#wd-side'); return side.scrollWidth <= side.clientWidth")
+    assert page.script("return document.querySelectorAll('#wd-list li').length") == 50
 
 
 def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:

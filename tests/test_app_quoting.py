@@ -95,7 +95,7 @@ def check_seams(tokenizer: ModelTokenizer) -> None:
         assert tokenizer.decode(tokenizer.encode([Text(text=text)])) == text
     for first, second in permutations(TEXTS, 2):
         ids = [*tokenizer.encode([Text(text=first)]), *tokens_behind(second, tokenizer)]
-        joined = f"{first}\n{second}"
+        joined = f"{first}\n\n{second}"
         assert tokenizer.decode(ids) == joined
         assert ids == tokenizer.encode([Text(text=joined)])
 
@@ -116,7 +116,7 @@ def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokeni
     """Whole answers, the first token of each step taken, along every first sentence."""
     found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2)
     texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
-    answers = {"\n".join(said) for count in range(1, SENTENCES + 1) for said in permutations(texts, count)}
+    answers = {"\n\n".join(said) for count in range(1, SENTENCES + 1) for said in permutations(texts, count)}
     for choice in found.choices:
         answer = list(choice.tokens)
         assert bundled.decode(answer + second_of(found, answer)) in answers
@@ -135,6 +135,6 @@ def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=140, special_tokens=["<unk>", "</s>"], unk_token="<unk>")
-    tokenizer.train_from_iterator([*TEXTS, "\n"] * 5, trainer)
+    tokenizer.train_from_iterator([*TEXTS, "\n\n"] * 5, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
     check_seams(ModelTokenizer(fast))
