@@ -4,7 +4,8 @@ One kind of case: earlier turns, passages in the order in which they stand (the 
 them; relevance by the sentence embedder), a question, and what would be right to answer. Files:
   JSON lines {src, title, context, qas}   the passage that answers among others of the same title
   the same, with `history` in qas         the document cut into passages; its conversation comes first
-  JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop)
+  JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop): of each text the
+                                          stretch that is nearest to the question
 """
 
 from __future__ import annotations
@@ -145,7 +146,13 @@ class CaseReader:
 
     def _multi_hop(self, rows: Iterable[dict[str, Any]]) -> Iterator[Case]:
         for row in rows:
-            texts = [passage_of({"title": ctx["title"], "context": ctx["text"]}) for ctx in row["ctxs"]]
+            texts = [
+                self._nearest(
+                    row["question"], [passage_of({"title": ctx["title"], "context": piece}) for piece in pieces]
+                )[-1]
+                for ctx in row["ctxs"]
+                if (pieces := cut(ctx["text"], PASSAGE_WORDS))
+            ]
             yield self._case("musique", texts, None, row["question"], row["answers"], texts)
 
     def _conversations(self, rows: Iterable[dict[str, Any]], passages: int) -> Iterator[Case]:

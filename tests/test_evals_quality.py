@@ -73,8 +73,23 @@ def test_cases_are_the_same_every_time_and_hold_their_document(reader: CaseReade
         shelf = text_of(case.question).split("shelf ")[1][0]
         assert f"Shelf {shelf} " in text_of(case.modules[case.right])
         assert all("word" not in text_of(module) for module in case.modules), "long documents are no passage"
-    with pytest.raises(DeskError, match="no title has 9 documents"):
+    with pytest.raises(DeskError, match="no title has questions and 9 documents"):
         reader.read(data, 9, 1)
+
+
+def test_documents_without_questions_are_there_to_tell_the_right_one_from(reader: CaseReader, tmp_path: Path) -> None:
+    rows = [{"title": "Shop", "context": f"Shelf {n} is empty.", "qas": []} for n in range(9)]
+    file = tmp_path / "few.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(DeskError, match="no title has questions"):
+        reader.read(file, 3, 1)
+    rows[4]["qas"] = [{"question": "Which shelf?", "answers": ["Shelf 4"]}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    cases = reader.read(file, 3, 5)
+    assert len(cases) == 5
+    for case in cases:
+        assert case.right is not None
+        assert "Shelf 4 " in text_of(case.modules[case.right])
 
 
 def test_the_most_relevant_passage_stands_last(reader: CaseReader, data: Path) -> None:
@@ -92,6 +107,12 @@ def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> N
     (case,) = reader.read(file, 5, 10)
     assert sorted(map(text_of, case.modules)) == [f"Help page: \n{name}.\n\n" for name in ("Ann", "Bo", "Cy")]
     assert (case.right, case.answers) == (None, ("Ann",))
+    filler = "\n".join("Nothing is told here at all." for _ in range(30))
+    rows = [{"question": "Who is Ann?", "answers": ["Ann"], "ctxs": [{"title": "", "text": f"{filler}\nAnn is she."}]}]
+    file.write_text(json.dumps(rows))
+    (case,) = reader.read(file, 5, 10)
+    assert "Ann is she." in text_of(case.modules[0]), "the stretch nearest to the question"
+    assert len(text_of(case.modules[0]).split()) < 130
     file.write_text("{}")
     with pytest.raises(DeskError, match="is no list of"):
         read_list(file)
