@@ -1,0 +1,153 @@
+"""What adapters are taught: answers out of documents, refusals, and which lessons are made of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import build
+
+from app.errors import DeskError
+from app.prompting import PromptBuilder
+from app.schooling import (
+    ANSWERED,
+    LONGEST_ANSWER,
+    LONGEST_PASSAGE,
+    PASSAGES,
+    REFUSED,
+    School,
+    held_out,
+    read_rows,
+    taught_answer,
+    weights,
+)
+from cache.lessons import Lesson
+
+REFUSAL = "I do not know."
+TEXT = "Labels are free. They last 30 days, in stores 9 days. Ask in a store."
+
+
+@pytest.fixture(scope="module")
+def school() -> School:
+    tokenizer = build().tokenizer
+    return School(PromptBuilder(tokenizer.template, "Answer."), tokenizer, REFUSAL, seed=0)
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    qas = [{"question": f"What costs {number}?", "answers": [f"Shelf {number}"]}, {"question": "Why?", "answers": []}]
+    return {"src": "shop", "title": f"T{number % 3}", "context": f"Shelf {number} is it.", "qas": qas, **more}
+
+
+# --- answers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "taught"),
+    [
+        ("How long do they last?", "30 days", "They last 30 days, in stores 9 days."),
+        ("How long in a store?", "a store", "Ask in a store."),
+        ("What about labels?", "labels are FREE", "Labels are free."),
+        ("And labels?", "They are free and last 30 days", "They are free and last 30 days"),
+        ("Who?", "Nobody said anything of the kind", None),
+        ("Who?", "the king", None),
+    ],
+)
+def test_the_sentence_that_holds_the_answer_is_taught(question: str, answer: str, taught: str | None) -> None:
+    assert taught_answer(TEXT, question, answer) == taught
+
+
+def test_of_several_the_one_with_most_words_of_the_question_is_taught() -> None:
+    text = "It takes 9 days. Returns by post take 9 days. Stores need 9 days."
+    assert taught_answer(text, "How long do returns by post take?", "9 days") == "Returns by post take 9 days."
+
+
+# --- documents ------------------------------------------------------------------------------------------
+
+
+def test_a_document_with_what_it_answers_and_what_not(school: School) -> None:
+    made = school.material(row(4))
+    assert made is not None
+    assert (made.source, made.topic) == ("shop", "shop/T1")
+    assert "Shelf 4 is it." in bytes(made.module).decode()
+    (question, answer), (_, none) = made.pairs
+    assert b"What costs 4?" in bytes(question)
+    assert bytes(answer or ()) == b"Shelf 4 is it."
+    assert none is None
+
+
+def test_what_is_too_long_or_teaches_nothing_is_left_out(school: School) -> None:
+    assert school.material(row(1, context="word " * LONGEST_PASSAGE)) is None
+    assert school.material(row(1, qas=[])) is None
+    long = "Shelf 1 is " + "very " * LONGEST_ANSWER + "full."
+    assert school.material(row(1, context=long, qas=[{"question": "What?", "answers": ["Shelf 1"]}])) is None
+
+
+# --- lessons --------------------------------------------------------------------------------------------
+
+
+def lessons_of(school: School, *, refusals: bool = True) -> list[Lesson]:
+    material = [made for number in range(12) if (made := school.material(row(number))) is not None]
+    lessons = school.lessons(material, refusals=refusals)
+    assert [lessons.lesson_at(step) for step in range(30)] == [lessons.lesson_at(step) for step in range(30)]
+    return [lessons.lesson_at(step) for step in range(30)]
+
+
+def test_lessons_are_made_of_passages_questions_and_refusals(school: School) -> None:
+    found = lessons_of(school)
+    assert {len(lesson.modules) for lesson in found} == set(PASSAGES)
+    refusal = tuple(REFUSAL.encode())
+    for lesson in found:
+        refused = [branch for branch in lesson.branches if branch.answer[: len(refusal)] == refusal]
+        assert 1 <= len(refused) <= REFUSED
+        assert len(lesson.branches) - len(refused) <= ANSWERED
+        texts = b"".join(map(bytes, lesson.modules)).decode()
+        for branch in lesson.branches:
+            if branch not in refused:
+                assert bytes(branch.answer).decode().split(" is it.")[0] in texts
+    assert any(any(lesson.gaps) for lesson in found)
+    assert not all(any(lesson.gaps) for lesson in found)
+
+
+def test_without_refusals_only_answers_are_taught(school: School) -> None:
+    said = {bytes(branch.answer[:6]) for lesson in lessons_of(school, refusals=False) for branch in lesson.branches}
+    assert said == {b"Shelf "}
+
+
+def test_small_sources_are_heard(school: School) -> None:
+    big = [made for n in range(0, 300, 3) if (made := school.material(row(n))) is not None]
+    small = [made for n in (1,) if (made := school.material(row(n, src="other"))) is not None]
+    of_big, of_small = weights([big, small])
+    assert of_big / of_small == pytest.approx((200**0.5) / (2**0.5))
+
+
+def test_the_same_topics_are_held_out_every_time() -> None:
+    held = [held_out(f"shop/{number}") for number in range(3000)]
+    assert 50 < sum(held) < 130
+    assert held == [held_out(f"shop/{number}") for number in range(3000)]
+
+
+# --- files ----------------------------------------------------------------------------------------------
+
+
+def test_rows_of_plain_and_compressed_files(tmp_path: Path) -> None:
+    text = "\n".join(json.dumps(row(number)) for number in range(3)) + "\n\n"
+    (tmp_path / "a.jsonl").write_text(text)
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.write(text)
+    assert list(read_rows([tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"])) == [row(n) for n in (0, 1, 2, 0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [('{"title": "x"}', "line 1: title, context and qas"), ("{", "cannot be read")]
+)
+def test_rows_that_cannot_be_taught_are_named(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(text)
+    with pytest.raises(DeskError, match=says) as caught:
+        list(read_rows([file]))
+    assert str(file) in str(caught.value)
+    with pytest.raises(DeskError, match="cannot be read"):
+        list(read_rows([tmp_path / "none.jsonl"]))
