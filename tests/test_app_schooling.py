@@ -111,6 +111,15 @@ def test_lessons_are_made_of_passages_questions_and_refusals(school: School) -> 
     assert not all(any(lesson.gaps) for lesson in found)
 
 
+def test_questions_about_documents_that_are_not_there_are_refused(school: School) -> None:
+    answered = [{"question": "What?", "answers": ["Shelf"]}]
+    material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=answered))) is not None]
+    lessons = school.lessons(material, refusals=True)
+    for step in range(9):
+        said = [bytes(branch.answer) for branch in lessons.lesson_at(step).branches]
+        assert sum(one.startswith(REFUSAL.encode()) for one in said) == REFUSED
+
+
 def test_without_refusals_only_answers_are_taught(school: School) -> None:
     said = {bytes(branch.answer[:6]) for lesson in lessons_of(school, refusals=False) for branch in lesson.branches}
     assert said == {b"Shelf "}
