@@ -5,7 +5,7 @@ them; relevance by the sentence embedder), a question, and what would be right t
   JSON lines {src, title, context, qas}   the passage that answers among others of the same title
   the same, with `history` in qas         the document cut into passages; its conversation comes first
   JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop): of each text the
-                                          stretch that is nearest to the question
+                                          stretch that holds it, or is nearest to the question
 """
 
 from __future__ import annotations
@@ -146,14 +146,15 @@ class CaseReader:
 
     def _multi_hop(self, rows: Iterable[dict[str, Any]]) -> Iterator[Case]:
         for row in rows:
-            texts = [
-                self._nearest(
-                    row["question"], [passage_of({"title": ctx["title"], "context": piece}) for piece in pieces]
-                )[-1]
-                for ctx in row["ctxs"]
-                if (pieces := cut(ctx["text"], PASSAGE_WORDS))
-            ]
-            yield self._case("musique", texts, None, row["question"], row["answers"], texts)
+            texts = [self._stretch(ctx, row["question"], row["answers"]) for ctx in row["ctxs"] if ctx["text"].strip()]
+            if texts:
+                yield self._case("musique", texts, None, row["question"], row["answers"], texts)
+
+    def _stretch(self, text: dict[str, str], question: str, answers: Sequence[str]) -> str:
+        """Of a long text what holds an answer, or what is nearest to the question."""
+        pieces = [passage_of({"title": text["title"], "context": piece}) for piece in cut(text["text"], PASSAGE_WORDS)]
+        holding = [piece for piece in pieces if any(holds(piece, [answer]) for answer in answers)]
+        return self._nearest(question, holding or pieces)[-1]
 
     def _conversations(self, rows: Iterable[dict[str, Any]], passages: int) -> Iterator[Case]:
         for row in rows:

@@ -108,11 +108,14 @@ def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> N
     assert sorted(map(text_of, case.modules)) == [f"Help page: \n{name}.\n\n" for name in ("Ann", "Bo", "Cy")]
     assert (case.right, case.answers) == (None, ("Ann",))
     filler = "\n".join("Nothing is told here at all." for _ in range(30))
-    rows = [{"question": "Who is Ann?", "answers": ["Ann"], "ctxs": [{"title": "", "text": f"{filler}\nAnn is she."}]}]
-    file.write_text(json.dumps(rows))
+    long = f"Who is who, and who is it?\n{filler}\nAnn is she."
+    texts = [{"title": "", "text": text} for text in (long, f"{filler}\nWho is Bo? Bo.\n{filler}", " ")]
+    file.write_text(json.dumps([{"question": "Who is it?", "answers": ["Ann"], "ctxs": texts}]))
     (case,) = reader.read(file, 5, 10)
-    assert "Ann is she." in text_of(case.modules[0]), "the stretch nearest to the question"
-    assert len(text_of(case.modules[0]).split()) < 130
+    read = [text_of(module) for module in case.modules]
+    assert all(len(text.split()) < 130 for text in read)
+    assert sorted(["Ann is she." in text for text in read]) == [False, True], "the stretch that holds the answer"
+    assert any("Who is Bo?" in text for text in read), "the stretch nearest to the question"
     file.write_text("{}")
     with pytest.raises(DeskError, match="is no list of"):
         read_list(file)
