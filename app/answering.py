@@ -149,7 +149,7 @@ class Answering:
         """A request with the desk's settings for answers; prepared has a plan."""
         plan = prepared.plan
         assert plan is not None
-        choices = self._choices(prepared.findings) if self.wording == "quote" else None
+        choices = self._choices(prepared.findings, plan) if self.wording == "quote" else None
         sampling = Sampling(
             max_tokens=max(self.settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=self.settings.temperature,
@@ -174,9 +174,11 @@ class Answering:
             wording=self.wording,
         )
 
-    def _choices(self, findings: Findings) -> Choices:
+    def _choices(self, findings: Findings, plan: Plan) -> Choices:
         model = self.engine.model
-        return choices_of(findings.sentences, self.settings.refusal_text, model.tokenizer, min(model.info.stop_tokens))
+        room = model.info.max_positions - plan.next_position
+        refusal = self.settings.refusal_text
+        return choices_of(findings.statements, refusal, model.tokenizer, min(model.info.stop_tokens), room)
 
     def valid(self, question: str) -> str:
         """The question without space around it. Raises DeskError for one that cannot be asked."""

@@ -1,7 +1,7 @@
 """Which of the passages an answer was given are cited with it, in which order.
 
 The best passage of each of the documents that search ranked best is cited, every passage that holds a good part of the
-answer's words, and for every sentence that is quoted a passage it stands in, so that readers see what the answer
+answer's words, and for every statement that is quoted a passage it stands in, so that readers see what the answer
 rests on and not all that was retrieved.
 Not covered: checking the answer's statements against the passages.
 """
@@ -12,8 +12,9 @@ import re
 from collections.abc import Sequence
 
 from app.answers import Citation
+from app.quoting import BETWEEN
 from app.stored import StoredPassage
-from retrieval.sentences import sentences
+from retrieval.sentences import as_said, statements
 
 BEST_DOCUMENTS = 3
 """Documents of which the best passage is cited for its rank alone. (Sample questions: the right article is among the
@@ -34,9 +35,9 @@ def cite(answer: str, found: Sequence[tuple[StoredPassage, float]]) -> list[tupl
     documents = list(dict.fromkeys(passage.document for passage, _ in found))[:BEST_DOCUMENTS]
     best = {document: next(p.id for p, _ in found if p.document == document) for document in documents}
     cited = {p.id for p, _ in found if p.id in best.values() or (most and support[p.id] >= SHARED_WORDS * most)}
-    texts = {p.id: in_a_row(p.text) for p, _ in found}
-    for quoted in map(in_a_row, sentences(answer)):
-        holding = [id_ for id_, text in texts.items() if quoted in text]
+    said = {p.id: frozenset(map(as_said, statements(p.text))) for p, _ in found}
+    for paragraph in answer.split(BETWEEN):
+        holding = [id_ for id_, ones in said.items() if paragraph in ones]
         if holding and cited.isdisjoint(holding):
             cited.add(holding[0])
     return [(passage, citation_of(passage, score)) for passage, score in found if passage.id in cited]
@@ -51,11 +52,6 @@ def citation_of(passage: StoredPassage, score: float) -> Citation:
         quote=passage.text,
         score=round(score, 4),
     )
-
-
-def in_a_row(text: str) -> str:
-    """The words of a text between single spaces; case and punctuation do not count."""
-    return f" {' '.join(WORD.findall(text.lower()))} "
 
 
 def content_words(text: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A question to what the desk's documents say about it: passages, whether they answer it, and their sentences.
+"""A question to what the desk's documents say about it: passages, whether they answer it, and their statements.
 
 One snapshot of the search and one state of the database, also while documents come and go.
 """
@@ -31,8 +31,8 @@ class FoundPassage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankedSentence:
-    """A sentence of a passage found. logit: log-odds that it answers the question."""
+class RankedStatement:
+    """A statement of a passage found. logit: log-odds that it answers the question."""
 
     text: str
     logit: float
@@ -40,14 +40,14 @@ class RankedSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """passages: best first. sentences: likeliest first. relevance: probability that the passages answer."""
+    """passages: best first. statements: likeliest first. relevance: probability that the passages answer."""
 
     passages: tuple[FoundPassage, ...]
-    sentences: tuple[RankedSentence, ...]
+    statements: tuple[RankedStatement, ...]
     relevance: float
 
 
-NOTHING = Findings(passages=(), sentences=(), relevance=0.0)
+NOTHING = Findings(passages=(), statements=(), relevance=0.0)
 
 
 class Finder:
@@ -95,9 +95,8 @@ class Finder:
             found = rerank(self._reranker, queries[-1].text, found, lambda hit: texts[hit.id])[:count]
         if not found:
             return NOTHING
-        passages = [
-            read(hit, stored[hit.id].heading_path, stored[hit.id].text, self._search.embed_sentences) for hit in found
-        ]
+        found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
+        passages = read(found, found_texts, self._search.embed_sentences)
         asked, wording = queries[0], queries[-1]
         of_sentences = sentence_signs(retriever, wording, asked, passages)
         ranked: dict[str, float] = {}
@@ -106,8 +105,8 @@ class Finder:
                 ranked[text] = max(self.judgement.answers(signs), ranked.get(text, -math.inf))
         return Findings(
             passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
-            sentences=tuple(
-                RankedSentence(text=text, logit=logit)
+            statements=tuple(
+                RankedStatement(text=text, logit=logit)
                 for text, logit in sorted(ranked.items(), key=lambda one: -one[1])
             ),
             relevance=self.judgement.is_answered(signs_of(retriever, wording, asked, passages)),

@@ -61,8 +61,8 @@ def training_bar() -> Iterator[Callable[[Training], None]]:
         task = bars.add_task("Training")
 
         def report(training: Training) -> None:
-            held_out = "" if training.held_out is None else f", held out {training.held_out:.3f}"
-            shown = f"loss {training.loss:.3f}{held_out}, {training.tokens_per_s:.0f} tokens/s"
+            loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
+            shown = f"{loss}, {training.tokens_per_s:.0f} tokens/s"
             bars.update(task, completed=training.step, total=training.steps, description=shown)
             if not console.is_terminal and training.step % 10 == 0:
                 print(f"{training.step}/{training.steps} {shown}", file=sys.stderr, flush=True)

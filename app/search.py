@@ -25,8 +25,8 @@ from retrieval.units import passage_of, unit_texts
 
 log = logging.getLogger(__name__)
 
-SENTENCES_KEPT = 20_000
-"""Vectors of sentences kept in memory, 30 MB of the bundled embedder's."""
+SENTENCES_KEPT = 40_000
+"""Vectors of statements kept in memory, with and without heading: 60 MB of the bundled embedder's."""
 EMBEDDER = "embedder"
 """Fact that names the embedder of the stored embeddings."""
 
@@ -64,7 +64,8 @@ class Search:
         found = {text: self._sentences.get(text) for text in texts}
         unknown = [text for text, vector in found.items() if vector is None]
         if unknown:
-            found.update(zip(unknown, self.embedder.embed_documents(unknown), strict=True))
+            vectors = map(np.copy, self.embedder.embed_documents(unknown))  # a row would hold on to all of them
+            found.update(zip(unknown, vectors, strict=True))
         with self._remembering:
             for text, vector in found.items():
                 if vector is not None:

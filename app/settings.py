@@ -194,7 +194,9 @@ class Settings:
     slot_tokens: int = setting(
         256, _whole_number(1, 100_000), "Length of a slot, in positions; for placement = slotted."
     )
-    answer_tokens: int = setting(160, _whole_number(1, 100_000), "Length of an answer in tokens, at most.")
+    answer_tokens: int = setting(
+        160, _whole_number(1, 100_000), "Length of an answer in the model's own words, in tokens, at most."
+    )
     policy: str = setting(
         "auto",
         _choice("auto", "fast", "balanced", "exact"),
@@ -205,8 +207,8 @@ class Settings:
         "auto",
         _choice("auto", "free", "checked", "quote"),
         "free: the model's own words, as they come. checked: sentences that the passages do not support are replaced "
-        "by quotations. quote: only sentences of the passages. auto: what `warmdesk calibrate` found, checked if there "
-        "is nothing yet.",
+        "by quotations. quote: only statements of the passages. auto: what `warmdesk calibrate` found, checked if "
+        "there is nothing yet.",
     )
     temperature: float = setting(
         0.0, _real_number(0, 5), "0 always takes the likeliest token; more makes answers vary."

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cache.adapters import save_adapter
+from cache.adapters import WEIGHTS, save_adapter
 from cache.errors import ModelError
 from cache.lesson_model import LessonModel
 from cache.lessons import Lesson
@@ -58,14 +58,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where training stands. loss: running mean; held_out: the latest held-out loss, None before the first."""
+    """Where training stands. loss: running mean; held_out: the latest held-out loss."""
 
     step: int
     steps: int
     questions: int
     tokens: int
     loss: float
-    held_out: float | None
+    held_out: float
     tokens_per_s: float
 
 
@@ -78,7 +78,7 @@ class State:
     tokens: int = 0
     loss: float = 0.0
     best: float = math.inf
-    held_out: float | None = None
+    held_out: float = math.inf
     before: float | None = None
     without_gain: int = 0
 
@@ -87,7 +87,8 @@ class AdapterTraining:
     """Trains one adapter, with checkpoints in `folder`/checkpoint; an interrupted training goes on from the last one.
 
     hf: transformers' own rotary model on its device; its attention is replaced. lesson_at: the lesson of a step, the
-    same one for the same number. Raises ModelError if the model has no rotary attention or no layers to adapt.
+    same one for the same number. held_out: at least one lesson. Raises ModelError if the model has no rotary attention
+    or no layers to adapt, and for a folder that holds another training, or an adapter whose training cannot go on.
     """
 
     def __init__(
@@ -125,9 +126,10 @@ class AdapterTraining:
         """
         started, before = time.perf_counter(), self.state.tokens
         state = self.state
-        if state.step == 0:
+        if state.before is None and state.step == 0:
             self._evaluate()
             state.before = state.held_out
+            self._checkpoint()
         while True:
             rate = (state.tokens - before) / max(1e-9, time.perf_counter() - started)
             progress = Progress(
@@ -185,8 +187,8 @@ class AdapterTraining:
         for lesson in self._held_out:
             logits = self._reader.differentiable_logits(lesson, modular=True)
             losses.append(self._loss(lesson, logits).item())
-        state.held_out = sum(losses) / max(1, len(losses))
-        if not losses or state.held_out < state.best:
+        state.held_out = sum(losses) / len(losses)
+        if state.held_out < state.best:
             state.best, state.without_gain = state.held_out, 0
             save_adapter(self._model, self.folder)
         else:
@@ -201,10 +203,10 @@ class AdapterTraining:
     def _checkpoint(self) -> None:
         tensors: dict[str, Tensor] = {}
         for number, parameter in enumerate(self._parameters):
-            moments = self._optimizer.state[parameter]
+            moments = self._optimizer.state[parameter]  # empty before the first step
             tensors[f"{number}.value"] = parameter.data
-            tensors[f"{number}.mean"] = moments["exp_avg"]
-            tensors[f"{number}.square"] = moments["exp_avg_sq"]
+            tensors[f"{number}.mean"] = moments.get("exp_avg", torch.zeros_like(parameter))
+            tensors[f"{number}.square"] = moments.get("exp_avg_sq", torch.zeros_like(parameter))
         metadata = {"state": json.dumps(asdict(self.state)), "schedule": json.dumps(asdict(self.schedule))}
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self._checkpoint_file.with_suffix(".tmp")
@@ -213,6 +215,8 @@ class AdapterTraining:
 
     def _resume(self) -> None:
         if not self._checkpoint_file.is_file():
+            if (self.folder / WEIGHTS).is_file():
+                raise ModelError(f"{self.folder} holds an adapter without a checkpoint: use another folder")
             return
         with safe_open(self._checkpoint_file, framework="pt") as file:
             metadata = file.metadata()

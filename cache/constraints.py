@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One text an answer may consist of. behind: its tokens where another choice stands before it, with what parts
-    the two (byte-level tokenizers put the space on the word); None: the same tokens. prior: log-weight, not
+    the two; None: the same tokens. prior: log-weight, not
     normalised. Raises ValueError.
     """
 

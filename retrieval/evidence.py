@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from retrieval.embedding import Vectors
 from retrieval.expected import agreement
 from retrieval.retriever import Found, Query, Retriever
@@ -79,19 +81,29 @@ class Read:
     headed: Vectors
 
 
-def read(found: Found, heading_path: Sequence[str], text: str, embed: Callable[[Sequence[str]], Vectors]) -> Read:
-    """Read a passage. embed: texts to vectors of length 1."""
-    sentences = tuple(dict.fromkeys(statements(text)))
-    headed = [f"{heading_path[-1]}: {sentence}" for sentence in sentences] if heading_path else sentences
-    vectors = embed((*sentences, *headed))
-    return Read(
-        found=found,
-        headings="\n".join(heading_path),
-        text=text,
-        sentences=sentences,
-        vectors=vectors[: len(sentences)],
-        headed=vectors[len(sentences) :],
-    )
+def read(
+    found: Sequence[Found], texts: Sequence[tuple[Sequence[str], str]], embed: Callable[[Sequence[str]], Vectors]
+) -> list[Read]:
+    """Read passages, given with their heading paths and texts. embed: texts to vectors of length 1."""
+    said = [tuple(dict.fromkeys(statements(text))) for _, text in texts]
+    headed = [
+        [f"{path[-1]}: {statement}" for statement in ones] if path else ones
+        for ones, (path, _) in zip(said, texts, strict=True)
+    ]
+    vectors = embed([text for ones in (*said, *headed) for text in ones])  # at once: batches cost less than texts
+    ends = np.cumsum([len(ones) for ones in (*said, *headed)])
+    parts = np.split(vectors, ends[:-1]) if len(ends) else []
+    return [
+        Read(
+            found=hit,
+            headings="\n".join(path),
+            text=text,
+            sentences=ones,
+            vectors=parts[number],
+            headed=parts[len(found) + number],
+        )
+        for number, (hit, (path, text), ones) in enumerate(zip(found, texts, said, strict=True))
+    ]
 
 
 def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]) -> Signs:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-NUMBER = r"(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|once|twice)\b)"
+NUMBER = (
+    r"(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|once|twice)\b|[一二三四五六七八九十百两半])"
+)
+MONTH = r"(?:january|february|march|april|may|june|july|august|september|october|november|december)\b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +30,20 @@ def _kind(asks: str, has: str) -> Kind:
 
 KINDS = (
     _kind(  # money
-        r"how much|\b(?:costs?|prices?|charged?|fees?|pay|expensive|discounts?|refund limit)\b|多少钱|价格|费用",
-        r"(?:EUR|USD|GBP|[€$£¥￥])\s?\d|\d\s?(?:EUR|USD|GBP|[€%元])|\bfree\b|免费",
+        r"how much\b(?! (?:time|longer))|\b(?:costs?|prices?|charged?|fees?|expensive|discounts?|refund limit)\b"
+        r"|多少钱|价格|费用",
+        r"(?:EUR|USD|GBP|[€$£¥￥])\s?\d|\d\s?(?:EUR|USD|GBP|[€%元])|\bfree\b|免",
     ),
     _kind(  # time
-        r"how (?:long|soon|quick(?:ly)?|fast|late|early)|\b(?:when|deadline|what time|until|wait|hours)\b"
+        r"how (?:long|soon|quick(?:ly)?|fast|late|early)\b|how much (?:time|longer)|^when\b"
+        r"|\bwhen (?:do|does|is|are|will|can|must)\b|\b(?:deadline|what time|until|hours)\b"
         r"|how many (?:days|hours|minutes|weeks|months|years)|多久|多长时间|什么时候|何时|几天",
         rf"{NUMBER}\s*(?:extra |working |business )*(?:second|minute|hour|day|week|month|year)|\d:\d\d"
-        r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b(?:january|february|march|april|may|june|july|august"
-        r"|september|october|november|december) \d|midnight|\bnoon\b|immediately|at once"
-        r"|\d\s?(?:秒|分|小时|天|日|周|月|年)",
+        rf"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b{MONTH} \d|\d(?:st|nd|rd|th)? {MONTH}"
+        rf"|midnight|\bnoon\b|immediately|at once|{NUMBER}个?\s?(?:秒|分|小时|天|日|周|月|年|工作日)",
     ),
     _kind(  # a number
-        r"how (?:many|often|big|large|heavy|hot)|\b(?:number of|limit|max(?:imum)?|min(?:imum)?|weighs?|size"
+        r"how (?:many|often|big|large|heavy|hot)\b|\b(?:number of|limit|max(?:imum)?|min(?:imum)?|weighs?|size"
         r"|temperature|length)\b|多少|几个|多大|多重",
         NUMBER,
     ),

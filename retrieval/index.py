@@ -126,7 +126,7 @@ class VectorIndex:
 
     def similarity_spread(self, vector: Vectors) -> tuple[float, float]:
         """Mean and standard deviation of the cosines of `vector` with everything in the index, or with so many vectors
-        at even distances that they tell (`_SPREAD_OF` at most).
+        of it, chosen by chance, that they tell.
         """
         mean, covariance = self._moments
         return float(mean @ vector), math.sqrt(max(0.0, float(vector @ covariance @ vector)))
@@ -136,7 +136,8 @@ class VectorIndex:
         """Mean `[dimension]` and covariance `[dimension, dimension]` of the vectors."""
         if not len(self):
             return np.zeros(self._dimension, np.float32), np.zeros((self._dimension, self._dimension), np.float32)
-        some = np.arange(0, len(self), math.ceil(len(self) / _SPREAD_OF))
+        number = min(len(self), _SPREAD_OF)
+        some = np.sort(np.random.default_rng(0).choice(len(self), number, replace=False))
         vectors: Vectors = self._faiss.index.reconstruct_batch(some)
         mean = vectors.mean(axis=0)
         covariance: Vectors = (vectors.T @ vectors) / np.float32(len(some)) - np.outer(mean, mean)

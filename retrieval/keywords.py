@@ -35,6 +35,8 @@ DECISIVE = frozenset(
     """.split()  # noqa: SIM905  # a list of words reads better so
 )
 """English words that make another statement of the same words. Numbers of other scripts are known as such."""
+DENIALS = frozenset("不没无未勿别非禁")
+"""The same in Chinese and Japanese, where they are parts of words."""
 
 Scores = npt.NDArray[np.float32]
 
@@ -105,7 +107,9 @@ class KeywordIndex:
             return False
         by_column = list(self.words)
         different = [by_column[column] for column in np.setxor1d(one, other, assume_unique=True).tolist()]
-        return not any(word in DECISIVE or any(map(str.isnumeric, word)) for word in different)
+        return not any(
+            word in DECISIVE or not DENIALS.isdisjoint(word) or any(map(str.isnumeric, word)) for word in different
+        )
 
     def rarity(self, term: str) -> float:
         """The inverse document frequency of a stemmed term; one that no passage has is the rarest."""

@@ -68,7 +68,9 @@ class SentenceEmbedder:
 
     def embed_query(self, text: str) -> Vectors:
         with self._lock:
-            vector = self._model.encode_query(text, normalize_embeddings=True, show_progress_bar=False)
+            vector = self._model.encode_query(
+                text, normalize_embeddings=True, show_progress_bar=False, processing_kwargs=_PADDED
+            )
         return _of_length_one(np.asarray(vector, dtype=np.float32))
 
     def knowledge(self, text: str) -> float:

@@ -1,7 +1,8 @@
 """Sentences of a text, for answers and quotations that keep to a document's own words.
 
 Rules for Western and for Chinese and Japanese punctuation, not a trained model: a list item or a table row is a
-sentence of its own, whether or not it ends like one.
+sentence of its own, whether or not it ends like one. Statements are sentences, and more than one where one says too
+little alone; which ones lean on others is known for English.
 """
 
 from __future__ import annotations
@@ -35,7 +36,15 @@ LEANS = re.compile(
 )
 """How a sentence begins that cannot be understood without the one before it."""
 TOGETHER = 60
-"""Words up to which sentences are one statement."""
+"""Words up to which sentences are one statement; a Chinese or Japanese character counts as one."""
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+UNSPACED = re.compile(f"[{_CJK}]")
+COUNTED = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
+PARTED = re.compile(r"[,;:.，；：、。]$")
+DENIES = re.compile(
+    r"\b(?:never|not|no|nor|without|except|unless|avoid|cannot)\b|n't\b|[不没无未勿别禁]", re.IGNORECASE
+)
+"""A line before a list that turns round what its items say."""
 
 
 def sentences(text: str) -> list[str]:
@@ -60,19 +69,18 @@ def statements(text: str) -> Iterator[str]:
     for line in filter(None, joined_lines(text)):
         marker = MARKER.match(line)
         item = line[marker.end() :] if marker else ""
-        if item and lead and (CONTINUES.match(item) or not ENDED.search(item)):
-            if listed and len(f"{listed} {item}".split()) > TOGETHER:
+        if item and lead and _needs(lead, listed, item):
+            if listed and _is_long(_with_item(listed, item)):
                 yield listed
                 listed = ""
-            listed = listed or lead
-            listed += f" {item}" if listed.endswith((",", ";", ":", "：", ".")) else f", {item}"
+            listed = _with_item(listed or lead, item)
             continue
         if listed:
             yield listed
         said = sentences(line)
-        lead, listed = said[-1] if line.endswith((":", "：")) else "", ""
+        lead, listed = said[-1] if line.endswith((":", "：")) else "" if not item else lead, ""
         is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
-        if (item or ROW.match(line)) and len(line.split()) <= TOGETHER and not any(map(ASKS.search, said)):
+        if (item or ROW.match(line)) and not _is_long(line) and not any(map(ASKS.search, said)):
             yield from filter(LETTER.search, [item or line])
         elif not is_heading:
             yield from _statements_of(said)
@@ -80,12 +88,39 @@ def statements(text: str) -> Iterator[str]:
         yield listed
 
 
+def as_said(statement: str) -> str:
+    """A statement as it is quoted: it ends like a sentence, also if it is a list item or a table row."""
+    if ENDED.search(statement):
+        return statement
+    open_end = statement.rstrip(",;:，；：、")
+    return open_end + ("。" if UNSPACED.search(open_end[-1:]) else ".")
+
+
+def _needs(lead: str, listed: str, item: str) -> bool:
+    """Whether a list item means something else, or nothing, without what leads to the list."""
+    if ASKS.search(item):
+        return False
+    is_fragment = CONTINUES.match(item) or not ENDED.search(item) or listed.endswith((",", ";", "，", "；", "、"))
+    return bool(is_fragment or DENIES.search(lead))
+
+
+def _with_item(listed: str, item: str) -> str:
+    is_unspaced = UNSPACED.match(item)
+    if PARTED.search(listed):
+        return listed + item if is_unspaced else f"{listed} {item}"
+    return listed + "、" + item if is_unspaced else f"{listed}, {item}"
+
+
+def _is_long(text: str) -> bool:
+    return len(COUNTED.findall(text)) > TOGETHER
+
+
 def _statements_of(said: Iterable[str]) -> Iterator[str]:
     """Sentences of one line, each with those that lean on it."""
     statement = ""
     for sentence in said:
         together = f"{statement} {sentence}"
-        if statement and LEANS.match(sentence) and len(together.split()) <= TOGETHER:
+        if statement and LEANS.match(sentence) and not ASKS.search(sentence) and not _is_long(together):
             statement = together
             continue
         if statement:

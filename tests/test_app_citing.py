@@ -27,7 +27,7 @@ LABELS = passage(1, "Labels are always printed without charge in stores.")
 COURIER = passage(2, "The courier has a label with him, too.")
 MORE = passage(3, "Stores can print something else.", "1.md")
 FLOWERS = passage(4, "Flowers bloom in spring.")
-PRICES = passage(5, "- Box;\nPrice: 9")
+PRICES = passage(5, "Take this one.\n- Box; Price: 9")
 
 
 def cited(answer: str, *found: tuple[StoredPassage, float]) -> list[int]:
@@ -48,12 +48,19 @@ def test_so_is_every_passage_that_holds_much_of_the_answer() -> None:
     assert cited("Labels are printed in stores.", LABELS, COURIER, FLOWERS, PRICES, again) == [1, 2, 4, 9]
 
 
-def test_and_one_that_each_quoted_sentence_stands_in() -> None:
-    found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "Box; price: 9!"))
-    said = "Labels are always printed without charge in stores. The courier has a label with him, too."
+def test_and_one_that_each_quoted_statement_stands_in() -> None:
+    found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "- Box; Price: 9"))
+    said = "Labels are always printed without charge in stores.\n\nThe courier has a label with him, too."
     assert cited(said, *found) == [1, 2, 4]
-    assert cited(f"{said} Box; Price: 9.", *found) == [1, 2, 4, 5], "the better one of the two"
-    assert cited(f"{said} Boxes; Price: 9.", *found) == [1, 2, 4], "other words are no quotation"
+    assert cited(f"{said}\n\nBox; Price: 9.", *found) == [1, 2, 4, 5], "the better one of the two"
+    assert cited(f"{said}\n\nBox; Price: 8.", *found) == [1, 2, 4], "other words are no quotation"
+
+
+def test_a_quoted_list_stands_in_its_passage_too() -> None:
+    steps = passage(5, "Have ready:\n\n1. the box,\n2. the label\n\nMore words.")
+    found = (LABELS, COURIER, FLOWERS, passage(6, "Else."), steps)
+    said = "Labels are always printed without charge in stores.\n\nHave ready: the box, the label."
+    assert cited(said, *found) == [1, 2, 4, 5]
 
 
 def test_a_citation_says_where_its_words_are_from() -> None:

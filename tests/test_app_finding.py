@@ -137,11 +137,11 @@ def test_passages_and_their_sentences_best_first() -> None:
     assert [found.score for found in findings.passages] == sorted((f.score for f in findings.passages), reverse=True)
     assert findings.passages[0].passage == stored(2, *PAGES[2])
     assert 0 < findings.passages[0].cosine <= 1
-    assert findings.sentences[0].text == "Gift cards cannot be returned."
-    logits = [sentence.logit for sentence in findings.sentences]
+    assert findings.statements[0].text == "Gift cards cannot be returned."
+    logits = [sentence.logit for sentence in findings.statements]
     assert logits == sorted(logits, reverse=True)
-    assert {sentence.text for sentence in findings.sentences} >= {"A card lasts five years."}
-    assert not any(sentence.text.endswith("?") for sentence in findings.sentences)
+    assert {sentence.text for sentence in findings.statements} >= {"A card lasts five years."}
+    assert not any(sentence.text.endswith("?") for sentence in findings.statements)
 
 
 def test_a_statement_counts_more_if_it_has_what_the_question_asks_for() -> None:
@@ -150,7 +150,7 @@ def test_a_statement_counts_more_if_it_has_what_the_question_asks_for() -> None:
     )
 
     def lead(question: str) -> float:
-        logits = {sentence.text: sentence.logit for sentence in desk.find(question).sentences}
+        logits = {sentence.text: sentence.logit for sentence in desk.find(question).statements}
         return logits["Gift wrap is EUR 3.90 an item."] - logits["Gift wrap comes with a card."]
 
     assert lead("What does gift wrap cost?") > lead("What does gift wrap do?") + 0.2
@@ -177,19 +177,19 @@ def test_a_follow_up_finds_what_the_earlier_question_is_about() -> None:
     assert ids(desk.find("How long?", earlier="Do gift cards last?"))[0] == 2
     assert ids(desk.find("How long?", earlier="How long do returns take?"))[0] == 1
     later = desk.find("How many years?", earlier="Do gift cards last?")
-    assert later.sentences[0].text == "A card lasts five years."
+    assert later.statements[0].text == "A card lasts five years."
 
 
 def test_passages_without_statements_are_found_too() -> None:
     findings = Desk({1: ("Returns", "Returns?")}).find("Returns?")
-    assert (ids(findings), findings.sentences) == ([1], ())
+    assert (ids(findings), findings.statements) == ([1], ())
 
 
 def test_a_sentence_of_two_passages_counts_as_the_better_one() -> None:
     text = "Both are free of charge."
-    once = Desk({1: ("Gift cards", text)}).find("Are gift cards free?").sentences
+    once = Desk({1: ("Gift cards", text)}).find("Are gift cards free?").statements
     for pages in ({1: ("Gift cards", text), 2: ("Shoes", text)}, {1: ("Shoes", text), 2: ("Gift cards", text)}):
-        twice = Desk(pages).find("Are gift cards free?").sentences
+        twice = Desk(pages).find("Are gift cards free?").statements
         assert [sentence.text for sentence in twice] == [text]
         assert twice[0].logit == pytest.approx(once[0].logit, abs=0.5)
 
@@ -223,7 +223,7 @@ def check_that_the_newer_is_found(desk: Desk) -> None:
     assert [2 in reading for reading in desk.readings] == [True, False]
     assert ids(findings)[0] == 4
     assert len(ids(findings)) == 2
-    assert findings.sentences[0].text == "Gift cards can be returned now."
+    assert findings.statements[0].text == "Gift cards can be returned now."
 
 
 def test_a_passage_that_is_gone_and_stays_so_is_left_out_whole() -> None:
@@ -232,7 +232,7 @@ def test_a_passage_that_is_gone_and_stays_so_is_left_out_whole() -> None:
     findings = desk.find("Can gift cards be returned?", count=3)
     assert len(desk.readings) == 1
     assert sorted(ids(findings)) == [1, 3]
-    assert not any("Gift" in sentence.text for sentence in findings.sentences)
+    assert not any("Gift" in sentence.text for sentence in findings.statements)
     desk.pages = {}
     assert desk.find("Can gift cards be returned?") == NOTHING
 
@@ -248,5 +248,5 @@ def test_an_embedder_that_knows_nothing_leaves_words_to_decide() -> None:
     desk = Desk(embedder=MeaningEmbedder(knowledge=0.0))
     findings = desk.find("gift cards returned")
     assert ids(findings)[0] == 2
-    assert findings.sentences[0].text == "Gift cards cannot be returned."
+    assert findings.statements[0].text == "Gift cards cannot be returned."
     assert findings.relevance > 0.5 > desk.find("zebra").relevance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
@@ -9,8 +10,9 @@ from tiny import ByteTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.finding import RankedSentence
-from app.quoting import MARGIN, MOST_SENTENCES, SENTENCES, WEIGHT, choices_of, tokens_behind
+from app.finding import RankedStatement
+from app.quoting import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
+from app.quoting import STATEMENTS as LIMIT
 from cache.constraints import Choices
 from cache.model import bundled_gguf
 from cache.pml import Text
@@ -18,6 +20,7 @@ from cache.tokenizer import ModelTokenizer
 
 REFUSAL = "I could not find an answer to this."
 STOP = 299
+ROOM = 10_000
 STATEMENTS = [
     "You can return most articles within 30 days.",
     'We print 2 labels for "heavy" parcels (over 20 kg).',
@@ -28,13 +31,13 @@ STATEMENTS = [
 ]
 
 
-def ranked(*sentences: tuple[str, float]) -> list[RankedSentence]:
-    return [RankedSentence(text=text, logit=logit) for text, logit in sentences]
+def ranked(*sentences: tuple[str, float]) -> list[RankedStatement]:
+    return [RankedStatement(text=text, logit=logit) for text, logit in sentences]
 
 
 def offered(*sentences: tuple[str, float]) -> dict[str, float]:
     """Texts of the choices with their priors."""
-    choices = choices_of(ranked(*sentences), REFUSAL, ByteTokenizer(), STOP)
+    choices = choices_of(ranked(*sentences), REFUSAL, ByteTokenizer(), STOP, ROOM)
     return {bytes(choice.tokens).decode(): choice.prior for choice in choices.choices}
 
 
@@ -61,14 +64,14 @@ def test_texts_that_become_the_same_answer_are_offered_once_as_the_likelier() ->
 
 
 def test_so_many_sentences_and_no_more_likeliest_first() -> None:
-    many = [(f"Article {number} costs {number} euros.", -number / 10) for number in range(MOST_SENTENCES + 20)]
-    assert list(offered(*many)) == [text for text, _ in many[:MOST_SENTENCES]]
+    many = [(f"Article {number} costs {number} euros.", -number / 10) for number in range(MOST_STATEMENTS + 20)]
+    assert list(offered(*many)) == [text for text, _ in many[:MOST_STATEMENTS]]
 
 
 def test_an_answer_takes_in_no_sentence_far_behind_the_best_and_no_more_than_some() -> None:
     near, far = ("Second.", 1.0 - MARGIN / 2), ("Far.", 1.0 - MARGIN * 2)
-    choices = choices_of(ranked(("First.", 1.0), near, far), REFUSAL, ByteTokenizer(), STOP)
-    assert choices.most == SENTENCES
+    choices = choices_of(ranked(("First.", 1.0), near, far), REFUSAL, ByteTokenizer(), STOP, ROOM)
+    assert choices.most == LIMIT
     first, second = ByteTokenizer().encode([Text(text="First.")]), tokens_behind("Second.", ByteTokenizer())
     behind_first = choices.allowed(first)
     assert max(behind_first, key=lambda token: behind_first[token]) == second[0]
@@ -114,9 +117,9 @@ def test_seams_of_the_bundled_tokenizer(bundled: ModelTokenizer) -> None:
 @pytest.mark.bundled
 def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokenizer) -> None:
     """Whole answers, the first token of each step taken, along every first sentence."""
-    found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2)
+    found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2, ROOM)
     texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
-    answers = {"\n\n".join(said) for count in range(1, SENTENCES + 1) for said in permutations(texts, count)}
+    answers = {"\n\n".join(said) for count in range(1, LIMIT + 1) for said in permutations(texts, count)}
     for choice in found.choices:
         answer = list(choice.tokens)
         assert bundled.decode(answer + second_of(found, answer)) in answers
@@ -128,6 +131,23 @@ def second_of(choices: Choices, answer: list[int]) -> list[int]:
     while tokens := [token for token in choices.allowed(answer + more) if token != choices.stop]:
         more.append(tokens[0])
     return more
+
+
+def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both() -> None:
+    """As Qwen's and Llama 3's do: ".\\n\\n" is one token there."""
+
+    class Joining(ByteTokenizer):
+        def encode(self, run: Sequence[Text]) -> list[int]:
+            ids = super().encode(run)
+            return [*[300][: ids[:3] == [*b".\n\n"]], *(ids[3:] if ids[:3] == [*b".\n\n"] else ids)]
+
+    assert bytes(tokens_behind("Next.", Joining())) == b"\n\nNext."
+
+
+def test_so_many_statements_are_said_as_surely_fit() -> None:
+    found = [RankedStatement(text="word " * 20 + f"{number}.", logit=0.0) for number in range(9)]
+    fitting = [choices_of(found, REFUSAL, ByteTokenizer(), STOP, room).most for room in (10, 150, 250, 400, ROOM)]
+    assert fitting == [1, 1, 2, 3, LIMIT]
 
 
 def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:

@@ -16,6 +16,11 @@ from retrieval.expected import agreement
         ("How long is the label valid?", "It works for 14 days.", "Print the label."),
         ("When do you open on Sunday?", "At noon, in Galway only.", "We open when staff are there."),
         ("退款要多久？", "需要5天。", "请联系我们。"),
+        ("退款要多久？", "三十天内可以退货。", "请联系我们。"),
+        ("运费多少钱？", "满60元免运费。", "请联系我们。"),
+        ("When does the sale end?", "Until 31 December.", "Until nothing is left."),
+        ("When does it begin?", "On 6th January.", "As soon as we can."),
+        ("How much longer does it take?", "2 extra working days.", "EUR 3 more."),
         ("How many users can an account have?", "Up to 15 can share one.", "Several people can."),
         ("How often may I move a payment?", "Once per plan.", "In the app."),
         ("Where can I report a text message?", "Forward it to fraud@larkmoor.example.", "Do not answer it."),
@@ -34,6 +39,16 @@ def test_two_things_asked_for_and_one_there() -> None:
     assert agreement(question, "The driver carries it in.") == -1.0
 
 
-@pytest.mark.parametrize("question", ["Can I cancel?", "Kann ich stornieren?", "", "怎么退货？"])
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Can I cancel?",
+        "What happens when I cancel?",
+        "Can I pay with PayPal?",
+        "Kann ich stornieren?",
+        "",
+        "怎么退货？",
+    ],
+)
 def test_a_question_for_no_such_thing_expects_nothing(question: str) -> None:
     assert agreement(question, "EUR 5 within 14 days") == agreement(question, "No.") == 0.0

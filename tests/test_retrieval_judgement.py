@@ -123,11 +123,8 @@ def case(knowledge: float) -> tuple[Retriever, list[Read]]:
     embedder = MeaningEmbedder(MEANINGS, knowledge)
     retriever = retriever_of({1: [LABELS], 2: [DRIVERS]}, embedder)
     found = (Found(id=1, score=1.5, cosine=0.9, share=0.6), Found(id=2, score=0.5, cosine=0.95, share=0.1))
-    passages = [
-        read(one, [text.split("\n")[0]], text.split("\n")[1], embedder.embed_documents)
-        for one, text in zip(found, (LABELS, DRIVERS), strict=True)
-    ]
-    return retriever, passages
+    texts = [([text.split("\n")[0]], text.split("\n")[1]) for text in (LABELS, DRIVERS)]
+    return retriever, read(found, texts, embedder.embed_documents)
 
 
 def test_signs_by_hand() -> None:
@@ -208,10 +205,11 @@ def test_a_question_of_common_words_is_covered_by_them() -> None:
 def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
     embedder = MeaningEmbedder()
     found = Found(id=1, score=0, cosine=0, share=0)
-    one = read(found, ["Help", "Returns"], "It is free. What is? It is free.\nNo label", embedder.embed_documents)
+    texts = (["Help", "Returns"], "It is free. What is? It is free.\nNo label"), ([], "Heading")
+    one, none = read([found, found], texts, embedder.embed_documents)
     assert (one.headings, list(one.sentences), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
     assert one.headed.shape == (1, 3)
-    none = read(found, [], "Heading", embedder.embed_documents)
+    assert read([], [], embedder.embed_documents) == []
     assert (list(none.sentences), none.vectors.shape) == ([], (0, 3))
     retriever, _ = case(1.0)
     query = retriever.query(QUESTION)

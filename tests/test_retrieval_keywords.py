@@ -126,3 +126,10 @@ def test_texts_with_other_written_numbers_are_no_copies() -> None:
     same = "您可以在收到商品之后的若干时间内联系客服办理退货手续并获得退款，请保留好发票和包装，运费由我们承担，期限为"
     index = index_of({1: [f"{same}三天。"], 2: [f"{same}七天。"]})
     assert not index.is_near_copy(1, 2)
+
+
+def test_chinese_texts_of_which_one_denies_are_no_copies() -> None:
+    same = "您在收到商品之后的三十日内联系客服，请保留好发票和包装，运费由我们承担，特价商品以及定制商品在此期间" * 3
+    index = index_of({1: [f"{same}可以退货"], 2: [f"{same}不可以退货"], 3: [f"{same}可以来退货"]})
+    assert not index.is_near_copy(1, 2)
+    assert index.is_near_copy(1, 3)

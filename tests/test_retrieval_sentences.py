@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.sentences import TOGETHER, complete, sentences, statements
+from retrieval.sentences import TOGETHER, as_said, complete, sentences, statements
 
 RETURNS = """Returning things
 
@@ -98,6 +98,44 @@ def test_items_and_rows_are_statements_as_a_whole_and_fragments_go_with_what_lea
         "You get no points for: delivery, gift cards",
         "Code: E04; Meaning: jammed; What to do: Empty the hopper. Restart the machine.",
     ]
+
+
+def test_items_below_a_denial_are_told_with_it() -> None:
+    assert list(statements("Never do this:\n- Put it in the dishwasher.\n- Use bleach.\nDry it.")) == [
+        "Never do this: Put it in the dishwasher. Use bleach.",
+        "Dry it.",
+    ]
+    assert list(statements("Do this:\n- Wash it.\n- Dry it.")) == ["Wash it.", "Dry it."]
+
+
+def test_questions_are_in_no_statement() -> None:
+    assert list(statements("Often asked:\n- How do I return shoes?\n- What does it cost?")) == []
+    assert list(statements("You can return it. But what if it is broken? Call us.")) == [
+        "You can return it.",
+        "Call us.",
+    ]
+
+
+def test_chinese_lists() -> None:
+    assert list(statements("请准备：\n- 收据；\n- 订单号；\n- 发票。\n谢谢您。")) == [
+        "请准备：收据；订单号；发票。",
+        "谢谢您。",
+    ]
+    assert list(statements("请准备：\n- 收据\n- 订单号")) == ["请准备：收据、订单号"]
+    assert len(list(statements("请准备：\n" + "\n".join(f"- 第{n}张订单的收据；" for n in range(20))))) > 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("Call us!", "Call us!"),
+        ("Code: E1; What: jam", "Code: E1; What: jam."),
+        ("a box,", "a box."),
+        ("收据；", "收据。"),
+    ],
+)
+def test_a_statement_is_said_with_its_end(statement: str, said: str) -> None:
+    assert as_said(statement) == said
 
 
 def test_long_lists_are_several_statements() -> None:
