@@ -19,7 +19,7 @@ ENOUGH_OF_REFUSAL = 40
 class Checked:
     """Iterate for the text to show; read the rest afterwards.
 
-    wording: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' sentences already.
+    wording: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' statements already.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the signs of an answer are worth: does anything that was found answer the question, and which sentence does?
+"""What the signs of an answer are worth: does anything that was found answer the question, and which statement does?
 
 Logistic models, fitted for one embedder by `warmdesk calibrate-search`. A single cosine cannot tell: a question about
 something else in the same shop is as near to a passage as one that the passage answers in other words.
@@ -21,7 +21,7 @@ LEAST_TRUST = 0.7
 class Judgement:
     """embedder: whose cosines the models know. threshold: probability below which nothing answers the question.
     fitted_on: what the models were fitted on, for people. relevance: for languages the embedder knows; written: for
-    others, of words alone. sentence: whether it answers the question.
+    others, of words alone. sentence: whether a statement answers the question.
     """
 
     embedder: str
