@@ -315,7 +315,9 @@ def adapt(
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the adapter; default: in the data folder.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Steps of training, one lesson each.", min=1)] = 1000,
+    steps: Annotated[
+        int, typer.Option("--steps", help="Lessons; with the bundled model about 8 s each.", min=1)
+    ] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
     data_dir: DataDir = None,
     model: Model = None,
