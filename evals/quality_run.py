@@ -64,7 +64,7 @@ def measure_quality(
         "adapter": None if settings.adapter_folder is None else str(settings.adapter_folder),
         "dtype": str(info.kv.dtype).removeprefix("torch."),
         "file": file.name,
-        "passages": passages,
+        "passages": max(len(case.modules) for case in cases),  # of a multi-hop file those it brings
         "rows": rows_of(names, cases, outcomes),
         "sources": {
             source: rows_of(
