@@ -142,6 +142,7 @@ def quality(
     if write is not None:
         draw(result, write.with_name(f"{section}.svg"))
         command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
+        command += " --conversations" if conversations else ""
         write_section(write, section, markdown(result, command, f"{section}.svg"))
     print(json.dumps(result, indent=None if as_json else 2))
 
