@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -53,6 +54,7 @@ def main() -> None:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars; ours are rich's
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         status = app(standalone_mode=False)
