@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from retrieval.terms import CHINESE_JAPANESE
+
 ENDS = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
     r"|(?<=[。！？])[」』”]*"
@@ -37,10 +39,11 @@ LEANS = re.compile(
 """How a sentence begins that cannot be understood without the one before it."""
 TOGETHER = 60
 """Words up to which sentences are one statement; a Chinese or Japanese character counts as one."""
-_CJK = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-UNSPACED = re.compile(f"[{_CJK}]")
-COUNTED = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
+COUNTED = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
+UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
+"""Characters of scripts without spaces between items, and with their own full stop."""
 PARTED = re.compile(r"[,;:.，；：、。]$")
+"""The end of an item that needs nothing to part it from the next."""
 DENIES = re.compile(
     r"\b(?:never|not|no|nor|without|except|unless|avoid|cannot)\b|n't\b|[不没无未勿别禁]", re.IGNORECASE
 )
@@ -78,10 +81,15 @@ def statements(text: str) -> Iterator[str]:
         if listed:
             yield listed
         said = sentences(line)
-        lead, listed = said[-1] if line.endswith((":", "：")) else "" if not item else lead, ""
+        listed = ""
+        if line.endswith((":", "：")):
+            lead = said[-1]
+        elif not item:
+            lead = ""
         is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
         if (item or ROW.match(line)) and not _is_long(line) and not any(map(ASKS.search, said)):
-            yield from filter(LETTER.search, [item or line])
+            if LETTER.search(line):
+                yield item or line
         elif not is_heading:
             yield from _statements_of(said)
     if listed:

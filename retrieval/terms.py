@@ -16,7 +16,9 @@ from threading import Lock
 
 import snowballstemmer
 
-UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+CHINESE_JAPANESE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""As a range of a regular expression."""
+UNSPACED = f"{CHINESE_JAPANESE}\uac00-\ud7af"
 """Scripts without spaces between words, as a range of a regular expression. Korean has some, and glues particles on."""
 
 _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*")
