@@ -101,7 +101,7 @@ class Finder:
         of_sentences = sentence_signs(retriever, wording, asked, passages)
         ranked: dict[str, float] = {}
         for passage, of_passage in zip(passages, of_sentences, strict=True):
-            for text, signs in zip(passage.sentences, of_passage, strict=True):
+            for text, signs in zip(passage.statements, of_passage, strict=True):
                 ranked[text] = max(self.judgement.answers(signs), ranked.get(text, -math.inf))
         return Findings(
             passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),

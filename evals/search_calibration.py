@@ -97,7 +97,7 @@ def calibrate_search(
         )
         of_questions.append(signs_of(retriever, query, query, passages))
         if question.answer is not None:
-            texts = [text for passage in passages for text in passage.sentences]
+            texts = [text for passage in passages for text in passage.statements]
             signs = [one for ones in sentence_signs(retriever, query, query, passages) for one in ones]
             right = closest(question.answer, texts)
             if right is not None:

@@ -69,14 +69,14 @@ class SentenceSigns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A passage that was found, read: its statements with their vectors `[sentences, dimension]`, and with those that
+    """A passage that was found, read: its statements with their vectors `[statements, dimension]`, and with those that
     they have behind the passage's last heading.
     """
 
     found: Found
     headings: str
     text: str
-    sentences: Sequence[str]
+    statements: Sequence[str]
     vectors: Vectors
     headed: Vectors
 
@@ -98,7 +98,7 @@ def read(
             found=hit,
             headings="\n".join(path),
             text=text,
-            sentences=ones,
+            statements=ones,
             vectors=parts[number],
             headed=parts[len(found) + number],
         )
@@ -117,7 +117,7 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
     cosines, told, apt = [0.0], [0.0], [0.0]
     for passage in passages:
         headings = terms_of(passage.headings)
-        for sentence, cosine in zip(passage.sentences, (passage.vectors @ query.vector).tolist(), strict=True):
+        for sentence, cosine in zip(passage.statements, (passage.vectors @ query.vector).tolist(), strict=True):
             cosines.append(query.trust * cosine)
             told.append(query.trust * cosine + asked.share_in(terms_of(sentence) | headings))
             apt.append(told[-1] + agreement(question.text, sentence) / 5)
@@ -145,7 +145,7 @@ def sentence_signs(
         headings = terms_of(passage.headings)
         terms_before: frozenset[str] | None = None
         of_passage: list[SentenceSigns] = []
-        for sentence, vector, headed in zip(passage.sentences, passage.vectors, passage.headed, strict=True):
+        for sentence, vector, headed in zip(passage.statements, passage.vectors, passage.headed, strict=True):
             terms = terms_of(sentence)
             signs = SentenceSigns(
                 cosine=query.trust * float(vector @ query.vector),

@@ -375,12 +375,15 @@ def test_documents_without_the_answers_are_refused(tmp_path: Path) -> None:
         calibrated(tmp_path, [write_rows(good, rows), bad])
 
 
-def test_the_sentence_an_answer_is() -> None:
+def test_the_statement_an_answer_is() -> None:
     sentences = ["It costs ten euros.", "It takes ten days.", "退款需要五天。"]
     assert closest("It costs ten euros", sentences) == 0
     assert closest("Returns take ten days.", sentences) == 1
     assert closest("需要五天", sentences) == 2
     assert closest("Something else.", sentences) is None
+    assert closest("It takes ten days.", ["It takes ten days, with returns by post too.", *sentences]) == 2, (
+        "the shortest"
+    )
     assert closest("Anything", []) is None
 
 

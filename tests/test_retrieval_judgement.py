@@ -148,7 +148,7 @@ def test_signs_by_hand() -> None:
         },
         abs=1e-5,
     )
-    second = replace(passages[0], sentences=passages[0].sentences[1:], vectors=passages[0].vectors[1:])
+    second = replace(passages[0], statements=passages[0].statements[1:], vectors=passages[0].vectors[1:])
     told = signs_of(retriever, query, query, [second]).told
     assert told == pytest.approx(0.64 * 0.8 + heading_covers, abs=1e-5), "its heading says what it is about"
     many = retriever.query("How many labels?")
@@ -207,10 +207,10 @@ def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
     found = Found(id=1, score=0, cosine=0, share=0)
     texts = (["Help", "Returns"], "It is free. What is? It is free.\nNo label"), ([], "Heading")
     one, none = read([found, found], texts, embedder.embed_documents)
-    assert (one.headings, list(one.sentences), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
+    assert (one.headings, list(one.statements), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
     assert one.headed.shape == (1, 3)
     assert read([], [], embedder.embed_documents) == []
-    assert (list(none.sentences), none.vectors.shape) == ([], (0, 3))
+    assert (list(none.statements), none.vectors.shape) == ([], (0, 3))
     retriever, _ = case(1.0)
     query = retriever.query(QUESTION)
     assert (signs_of(retriever, query, query, [none]).sentence, signs_of(retriever, query, query, [none]).told) == (
