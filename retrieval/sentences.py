@@ -34,9 +34,14 @@ ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")
 LETTER = re.compile(r"[^\W\d_]")
 LEANS = re.compile(
     r"(?:It|They|This|That|These|Those|Then|Otherwise|Its|Their|Both|Instead|There|In that case|But|And|So|For example"
-    r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that))\b"
+    r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that)|If you [^,]*, (?:it|they))\b"
 )
 """How a sentence begins that cannot be understood without the one before it."""
+POINTS_BACK = re.compile(
+    r"\b(?:after|as|at|before|by|during|for|from|in|of|on|to|until|with|within) (?:that|those) "
+    r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
+)
+"""What was named in the sentence before: "for that time"."""
 TOGETHER = 60
 """Words up to which sentences are one statement; a Chinese or Japanese character counts as one."""
 COUNTED = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
@@ -128,7 +133,8 @@ def _statements_of(said: Iterable[str]) -> Iterator[str]:
     statement = ""
     for sentence in said:
         together = f"{statement} {sentence}"
-        if statement and LEANS.match(sentence) and not ASKS.search(sentence) and not _is_long(together):
+        leans = LEANS.match(sentence) or POINTS_BACK.search(sentence)
+        if statement and leans and not ASKS.search(sentence) and not _is_long(together):
             statement = together
             continue
         if statement:

@@ -70,6 +70,12 @@ def test_a_sentence_that_leans_on_another_is_one_statement_with_it() -> None:
         "This is a line. Then go.",
     ]
     assert list(statements("Do you need one? It is free.")) == ["It is free."], "a question is no part of a statement"
+    for pair in (
+        "A quote is valid for 21 days. Prices are fixed for that time.",
+        "The fee is EUR 15. If you go ahead with the repair, it is taken off the price.",
+        "We call you twice. We keep the box for those who missed us.",
+    ):
+        assert list(statements(pair)) == ([pair] if "those who" not in pair else sentences(pair))
     long = "A word " * (TOGETHER // 2 - 2) + "ends."
     assert list(statements(f"{long} It is so. {'It is ' * 3}so.")) == [f"{long} It is so.", "It is It is It is so."]
 
