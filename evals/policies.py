@@ -20,13 +20,15 @@ FIRST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """behind: what a passage sees while it is encoded. reads: which passages of a case are there at all; "best" takes
-    the most relevant ones as long as they cost no more than recomputing `BALANCED_SHARE` of all, one at least.
+    """behind: what a passage sees while it is encoded. placement: "slotted" begins passages at multiples of `SLOT`,
+    "unions" gives them slots that count whole, as unions of a schema do (text behind them begins behind the last slot).
+    reads: which passages of a case are there at all; "best" takes the most relevant ones as long as they cost no more
+    than recomputing `BALANCED_SHARE` of all, one at least.
     """
 
     says: str
     behind: Literal["system", "stub", "nothing", "neighbours"] = "system"
-    placement: Literal["contiguous", "slotted", "shared"] = "contiguous"
+    placement: Literal["contiguous", "slotted", "unions", "shared"] = "contiguous"
     link: Link = field(default_factory=Link)
     reuse: Reuse = "on"
     reads: Literal["all", "best", "gold", "none"] = "all"
@@ -47,7 +49,7 @@ POLICIES: dict[str, Policy] = {
     "stub": Policy(says="short stub before each passage", behind="stub"),
     "naive": Policy(says="nothing before a passage, contiguous", behind="nothing"),
     "prompt_cache": Policy(
-        says=f"Prompt Cache as published: nothing before, slots of {SLOT}", behind="nothing", placement="slotted"
+        says=f"Prompt Cache as published: nothing before, unions of {SLOT} ids", behind="nothing", placement="unions"
     ),
     "fewer": Policy(says="full attention over fewer passages at the cost of balanced", reuse="prefix", reads="best"),
     "gold": Policy(says="full attention over the one right passage", reuse="prefix", reads="gold"),
@@ -60,12 +62,12 @@ def plans(case: Case, policy: Policy, system: Tokens, stub: Tokens) -> Iterator[
     spans = [Span(start=0, tokens=system, unit=Unit(name="system", tokens=system))]
     for turn in case.earlier:
         modules = () if policy.reads == "none" else turn.modules
-        place(spans, [(module, ()) for module in modules], policy, system, stub)
-        spans.append(Span(start=end(spans), tokens=turn.question))
+        at = place(spans, [(module, ()) for module in modules], policy, system, stub)
+        spans.append(Span(start=at, tokens=turn.question))
         yield Plan(spans=tuple(spans)), turn.answer
         spans[-1] = Span(start=spans[-1].start, tokens=turn.question + turn.answer)
-    place(spans, read(case, policy), policy, system, stub)
-    yield Plan(spans=(*spans, Span(start=end(spans), tokens=case.question))), ()
+    at = place(spans, read(case, policy), policy, system, stub)
+    yield Plan(spans=(*spans, Span(start=at, tokens=case.question))), ()
 
 
 def read(case: Case, policy: Policy) -> list[tuple[Tokens, Tokens]]:
@@ -86,16 +88,17 @@ def read(case: Case, policy: Policy) -> list[tuple[Tokens, Tokens]]:
 
 def place(
     spans: list[Span], modules: Sequence[tuple[Tokens, Tokens]], policy: Policy, system: Tokens, stub: Tokens
-) -> None:
-    """Append modules behind what stands there."""
+) -> int:
+    """Append modules behind what stands there; gives the position id at which text goes on."""
     base = at = end(spans)
     for tokens, neighbours in modules:
-        if policy.placement == "slotted":
+        if policy.placement in ("slotted", "unions"):
             at += -(at - base) % SLOT
         elif policy.placement == "shared":
             at = base
         spans.append(Span(start=at, tokens=tokens, unit=unit_of(tokens, neighbours, policy, system, stub)))
         at = spans[-1].end
+    return at + -(at - base) % SLOT if policy.placement == "unions" else end(spans)
 
 
 def unit_of(tokens: Tokens, neighbours: Tokens, policy: Policy, system: Tokens, stub: Tokens) -> Unit:

@@ -176,13 +176,14 @@ def a_case(**more: object) -> Case:
 def test_placements_of_the_arms() -> None:
     case = a_case()
     starts = {}
-    for name in ("fast", "prompt_cache", "shared"):
+    for name in ("fast", "slotted", "prompt_cache", "shared"):
         ((plan, _),) = plans(case, POLICIES[name], tuple(b"Answer. "), (1,))
         starts[name] = [span.start for span in plan.spans]
-        assert plan.spans[-1].start == max(span.end for span in plan.spans[:-1])
+        behind = max(span.end for span in plan.spans[:-1])
+        assert plan.spans[-1].start == (8 + 3 * SLOT if name == "prompt_cache" else behind)
     a, b, _ = map(len, case.modules)
     assert starts["fast"][:4] == [0, 8, 8 + a, 8 + a + b]
-    assert starts["prompt_cache"][:4] == [0, 8, 8 + SLOT, 8 + 2 * SLOT]
+    assert starts["prompt_cache"][:4] == starts["slotted"][:4] == [0, 8, 8 + SLOT, 8 + 2 * SLOT]
     assert starts["shared"] == [0, 8, 8, 8, 8 + b]
 
 
