@@ -140,9 +140,8 @@ class CaseReader:
             made += 1
             right = rng.choice(asked)
             qa = rng.choice(chosen[right]["qas"])
-            others = [passage_of(row) for row in topic if row not in chosen]
-            texts = [passage_of(row) for row in chosen]
-            yield self._case(str(chosen[right].get("src", "")), texts, right, qa["question"], qa["answers"], others)
+            source, texts, corpus = str(chosen[right].get("src", "")), map(passage_of, chosen), map(passage_of, topic)
+            yield self._case(source, [*texts], right, qa["question"], qa["answers"], [*corpus])
 
     def _multi_hop(self, rows: Iterable[dict[str, Any]]) -> Iterator[Case]:
         for row in rows:
