@@ -27,6 +27,7 @@ from app.command import (
     emit,
     open_reader,
     open_service,
+    say_ignored,
     settings_of,
 )
 from app.errors import DeskError
@@ -131,6 +132,8 @@ def ingest(
     if len(missing) == len(paths):
         raise DeskError(f"no such file or folder: {str(missing[0])!r}", code="no-such-file")
     running = find_running(settings.data_dir)
+    if running is not None:
+        say_ignored(model=model, device=device, memory=memory)
     with progress_bar() as progress:
         if running is not None:
             absolute = [os.path.abspath(path) for path in paths]
@@ -282,6 +285,7 @@ def forget(
     settings = settings_of(data_dir=data_dir, model=model, device=device)
     running = find_running(settings.data_dir)
     if running is not None:
+        say_ignored(model=model, device=device)
         forgotten = running.forget(document, unseen)
     else:
         with open_service(settings, "warmdesk forget") as service:

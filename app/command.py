@@ -69,6 +69,13 @@ def open_reader(settings: Settings) -> Iterator[Any]:
         yield service
 
 
+def say_ignored(**flags: object) -> None:
+    """Tell, on stderr, which flags a desk that is being served cannot take over."""
+    given = [f"--{name}" for name, value in flags.items() if value is not None]
+    if given:
+        progress_line(f"note: done by the desk that is being served; {', '.join(given)} ignored, it keeps its own")
+
+
 def progress_line(line: str) -> None:
     """A line of progress, on stderr."""
     print(line, file=sys.stderr, flush=True)

@@ -114,6 +114,20 @@ def test_forget_is_handed_over(tmp_path: Path, run: Callable[..., Any]) -> None:
     assert desk.listed == {}
 
 
+def test_flags_that_a_served_desk_cannot_take_over_are_named(
+    tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("app.command.progress_line", said.append)
+    pages = write_pages(tmp_path / "pages")
+    with served(tmp_path / "desk", FakeDesk(seeded=False)):
+        run("ingest", str(pages))
+        assert said == []
+        run("ingest", str(pages), "--memory", "1 GiB", "--device", "cpu")
+    (note,) = said
+    assert "--device, --memory ignored" in note
+
+
 def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path: Path, run: Callable[..., Any]) -> None:
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
