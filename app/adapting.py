@@ -49,7 +49,7 @@ def adapt(
     prompts = PromptBuilder(tokenizer.template, settings.system_text)
     school = School(prompts, tokenizer, settings.refusal_text, seed)
     material = gather(school, files, settings)
-    lessons = school.lessons(material, refusals=bool(files))
+    lessons = school.lessons(material)
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
     training = AdapterTraining(hf, lessons.lesson_at, lessons.held_out(HELD_OUT_LESSONS), schedule, folder)
     keep_base(folder, below)

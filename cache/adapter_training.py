@@ -36,8 +36,9 @@ the answers are only texts along which both are compared."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How an adapter is trained. paired_share: of the steps, those whose lesson is read with full attention as well, so
-    that both ways of reading say the same. patience: evaluations without a better held-out loss before training ends.
+    """How an adapter is trained. paired_share: of the steps that teach answers, those whose lesson is read with full
+    attention as well; that modular attention says the same then counts `paired_weight` times. patience: evaluations
+    without a better held-out loss before training ends.
     """
 
     steps: int
@@ -45,7 +46,8 @@ class Schedule:
     rank: int = 16
     learning_rate: float = 5e-4
     warmup: int = 40
-    paired_share: float = 0.1
+    paired_share: float = 0.5
+    paired_weight: float = 4.0
     evaluate_every: int = 50
     patience: int = 4
     seed: int = 0
@@ -155,12 +157,14 @@ class AdapterTraining:
         for group in self._optimizer.param_groups:
             group["lr"] = schedule.learning_rate_at(state.step)
         lesson = self._lesson_at(state.step)
-        paired = (state.step * 0.6180339887) % 1 < schedule.paired_share  # spread evenly, the same after a resume
+        spread = (state.step * 0.6180339887) % 1  # evenly, the same after a resume
+        paired = schedule.objective == "answers" and spread < schedule.paired_share
         logits = self._reader.differentiable_logits(lesson, modular=True)
         loss = own = self._loss(lesson, logits)
         if paired:
-            full = self._reader.differentiable_logits(lesson, modular=False)
-            loss = own + self._loss(lesson, full) + divergence(full.detach(), logits)
+            with torch.no_grad():
+                full = self._reader.differentiable_logits(lesson, modular=False)
+            loss = own + schedule.paired_weight * divergence(full, logits)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()

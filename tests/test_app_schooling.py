@@ -20,6 +20,7 @@ from app.schooling import (
     REFUSED,
     School,
     held_out,
+    key_words,
     read_rows,
     taught_answer,
     weights,
@@ -88,9 +89,9 @@ def test_what_is_too_long_or_teaches_nothing_is_left_out(school: School) -> None
 # --- lessons --------------------------------------------------------------------------------------------
 
 
-def lessons_of(school: School, *, refusals: bool = True) -> list[Lesson]:
+def lessons_of(school: School) -> list[Lesson]:
     material = [made for number in range(12) if (made := school.material(row(number))) is not None]
-    lessons = school.lessons(material, refusals=refusals)
+    lessons = school.lessons(material)
     assert [lessons.lesson_at(step) for step in range(30)] == [lessons.lesson_at(step) for step in range(30)]
     return [lessons.lesson_at(step) for step in range(30)]
 
@@ -114,15 +115,28 @@ def test_lessons_are_made_of_passages_questions_and_refusals(school: School) -> 
 def test_questions_about_documents_that_are_not_there_are_refused(school: School) -> None:
     answered = [{"question": "What?", "answers": ["Shelf"]}]
     material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=answered))) is not None]
-    lessons = school.lessons(material, refusals=True)
+    lessons = school.lessons(material)
     for step in range(9):
         said = [bytes(branch.answer) for branch in lessons.lesson_at(step).branches]
         assert sum(one.startswith(REFUSAL.encode()) for one in said) == REFUSED
 
 
-def test_without_refusals_only_answers_are_taught(school: School) -> None:
-    said = {bytes(branch.answer[:6]) for lesson in lessons_of(school, refusals=False) for branch in lesson.branches}
-    assert said == {b"Shelf "}
+def test_most_questions_are_about_the_last_passage(school: School) -> None:
+    qas = [{"question": f"What is {q}?", "answers": ["Shelf"]} for q in range(8)]
+    material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=qas))) is not None]
+    of_last, of_all = 0, 0
+    for step in range(60):
+        lesson = school.lessons(material).lesson_at(step)
+        said = [bytes(branch.answer[:-1]) for branch in lesson.branches]
+        taught = [answer for answer in said if answer != REFUSAL.encode()]
+        of_last += sum(answer in bytes(lesson.modules[-1]) for answer in taught)
+        of_all += len(taught)
+    assert 0.7 < of_last / of_all < 0.9
+
+
+def test_the_longest_words_of_a_sentence_ask_for_it() -> None:
+    assert key_words("Download and install an authentication app to your device.") == "Download install authentication"
+    assert key_words("So is it.") == "So is it"
 
 
 def test_small_sources_are_heard(school: School) -> None:
