@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One text an answer may consist of. behind: its tokens where another choice stands before it, with what parts
-    the two; None: the same tokens. prior: log-weight, not
-    normalised. Raises ValueError.
+    the two; None: the same tokens. prior: log-weight, not normalised. Raises ValueError.
     """
 
     tokens: tuple[int, ...]
