@@ -1,7 +1,7 @@
 """`warmdesk eval quality`: cases from files, outcomes kept as they come, so that an interrupted run goes on.
 
-Outcomes stand in one file of JSON lines per model, adapter, prompt, question file and definition of the arms; a run asks
-only what is missing there.
+Outcomes stand in one file of JSON lines per model, adapter, prompt, question file and definition of the arms; a run
+asks only what is missing there.
 """
 
 from __future__ import annotations
