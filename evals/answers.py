@@ -63,10 +63,12 @@ def measure_answers(
     service: Service, data: Path, *, limit: int | None, report: Callable[[str], None]
 ) -> dict[str, object]:
     """Ask all questions of a JSONL file (`question`, `article`, `facts`, `history`). Conversations are deleted again.
-    Raises DeskError if there is no such file.
+    Raises DeskError if there is no such file, or nothing to answer from.
     """
     if not data.is_file():
         raise DeskError(f"there is no file {str(data)!r}", code="no-such-file")
+    if not service.documents():
+        raise DeskError("the desk has no documents: ingest some, or give its --data-dir", code="no-documents")
     questions = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
     found: list[Asked] = []
     for number, question in enumerate(questions, start=1):
