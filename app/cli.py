@@ -25,9 +25,9 @@ from app.command import (
     Memory,
     Model,
     emit,
+    find_served,
     open_reader,
     open_service,
-    say_ignored,
     settings_of,
 )
 from app.errors import DeskError
@@ -125,15 +125,12 @@ def ingest(
 ) -> int:
     """Bring documents in: read, split, index, and let the model read every passage once. Also beside a running desk."""
     from app.reports import ingest_json, print_ingest, progress_bar
-    from app.running_desk import find_running
 
     settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
     missing = [path for path in paths if not os.path.lexists(path)]
     if len(missing) == len(paths):
         raise DeskError(f"no such file or folder: {str(missing[0])!r}", code="no-such-file")
-    running = find_running(settings.data_dir)
-    if running is not None:
-        say_ignored(model=model, device=device, memory=memory)
+    running = find_served(settings, model=model, device=device, memory=memory)
     with progress_bar() as progress:
         if running is not None:
             absolute = [os.path.abspath(path) for path in paths]
@@ -280,12 +277,10 @@ def forget(
     """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
     from app.progress import unseen
     from app.reports import print_forgotten
-    from app.running_desk import find_running
 
     settings = settings_of(data_dir=data_dir, model=model, device=device)
-    running = find_running(settings.data_dir)
+    running = find_served(settings, model=model, device=device)
     if running is not None:
-        say_ignored(model=model, device=device)
         forgotten = running.forget(document, unseen)
     else:
         with open_service(settings, "warmdesk forget") as service:

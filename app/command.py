@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.errors import DeskError
 from app.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from app.running_desk import RunningDesk
 
 DataDir = Annotated[
     str | None,
@@ -69,11 +72,15 @@ def open_reader(settings: Settings) -> Iterator[Any]:
         yield service
 
 
-def say_ignored(**flags: object) -> None:
-    """Tell, on stderr, which flags a desk that is being served cannot take over."""
+def find_served(settings: Settings, **flags: object) -> RunningDesk | None:
+    """The desk that is being served from the data folder, if one is. Says on stderr which flags it cannot take over."""
+    from app.running_desk import find_running
+
+    running = find_running(settings.data_dir)
     given = [f"--{name}" for name, value in flags.items() if value is not None]
-    if given:
+    if running is not None and given:
         progress_line(f"note: done by the desk that is being served; {', '.join(given)} ignored, it keeps its own")
+    return running
 
 
 def progress_line(line: str) -> None:

@@ -140,8 +140,8 @@ class CaseReader:
             made += 1
             right = rng.choice(asked)
             qa = rng.choice(chosen[right]["qas"])
-            source, texts, corpus = str(chosen[right].get("src", "")), map(passage_of, chosen), map(passage_of, topic)
-            yield self._case(source, [*texts], right, qa["question"], qa["answers"], [*corpus])
+            texts, corpus = [passage_of(row) for row in chosen], [passage_of(row) for row in topic]
+            yield self._case(str(chosen[right].get("src", "")), texts, right, qa["question"], qa["answers"], corpus)
 
     def _multi_hop(self, rows: Iterable[dict[str, Any]]) -> Iterator[Case]:
         for row in rows:
