@@ -85,14 +85,16 @@ class QualityRow:
 
 
 class Bench:
-    """One engine, asked every case under every policy. system, stub: tokens that stand before passages."""
+    """One engine, asked every case under every policy. system, stub: tokens that stand before passages. opening: what
+    the calibration adds to the refusal (see `Sampling`).
+    """
 
     def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
         self.settings, self.engine, self.system = settings, engine, system
         self.stub = engine.model.tokenizer.stub
         self.refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
         found = find_calibration(settings)
-        self._opening = (self.refusal[0], found.refusal_bias) if found is not None else None
+        self.opening = (self.refusal[0], found.refusal_bias) if found is not None else None
 
     def run(self, case: Case, names: Sequence[str]) -> dict[str, Outcome]:
         """A case under full attention and the policies named, and the noise of full attention."""
@@ -128,7 +130,7 @@ class Bench:
     def answering(self, request: Request, penalty: float | None = None) -> Request:
         """The request with the desk's way of decoding."""
         penalty = self.settings.repetition_penalty if penalty is None else penalty
-        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=self._opening)
+        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=self.opening)
         return with_sampling(request, sampling)
 
     def along(self, request: Request, answer: Tokens) -> Tensor | None:

@@ -1,7 +1,7 @@
 """`warmdesk eval quality`: cases from files, outcomes kept as they come, so that an interrupted run goes on.
 
-Outcomes stand in one file of JSON lines per model, adapter, prompt, question file and definition of the arms; a run
-asks only what is missing there.
+Outcomes stand in one file of JSON lines per model, adapter, prompt, way of decoding (with what the calibration adds to
+refusals), question file and definition of the arms; a run asks only what is missing there.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def measure_quality(
         if not cases:
             raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
         info = bench.engine.model.info
-        asked = (settings.system_text, str(settings.repetition_penalty), file_digest(file), repr(POLICIES))
-        setup = digest(info.fingerprint, *asked)
+        decoding = f"{settings.repetition_penalty} {bench.opening}"
+        setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), repr(POLICIES))
         kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"
         kept.parent.mkdir(parents=True, exist_ok=True)
         with kept.open("a+", encoding="utf-8") as keeper:
