@@ -143,15 +143,20 @@ def documents(settings: Settings) -> str:
 
 
 def modules(settings: Settings) -> str:
-    """How much of it the model has read."""
+    """How much of it the model has read, and behind how many neighbours."""
+    from app.neighbours import chosen_for
     from app.service import Service
 
     if not settings.data_dir.is_dir():
         return "none yet"
     with Service(settings) as service:
         overview = service.overview()
+        neighbours, documents = chosen_for(service.library), service.library.counts().documents
     used = overview.tier_bytes.get("disk", 0)
-    return f"{len(overview.modules)} on disk, {used >> 20} MB"
+    found = f"{len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
+    if not documents or neighbours == settings.neighbours:
+        return found
+    return f"{found} (set to {settings.neighbours}, from the next `warmdesk ingest` on, if the model can move passages)"
 
 
 def network(settings: Settings) -> str:

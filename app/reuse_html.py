@@ -31,7 +31,7 @@ REASONS = {
 }
 EXACT = "Exact: the same computation as reading everything again for this question."
 APPROXIMATE = (
-    "Approximate: the documents were read one by one beforehand, so passages have not seen each other. "
+    "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
     "The answer can differ slightly from reading everything again."
 )
 _STAGES = (

@@ -180,7 +180,7 @@ class Settings:
         400, _whole_number(32, 100_000), "Length of a passage in the model's tokens, at most."
     )
     neighbours: int = setting(
-        0,
+        1,
         _whole_number(0, 10),
         "Passages read before each passage while it is encoded: answers come closer to full attention at no run-time "
         "cost, ingestion takes (neighbours + 1) times as long. 0: off.",

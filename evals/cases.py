@@ -38,7 +38,6 @@ Tokens = tuple[int, ...]
 
 SHORT_WORDS = 300
 """Documents up to here are one passage."""
-NEIGHBOURS = 4
 PASSAGE_TOKENS = 400
 PASSAGE_WORDS = 110
 """Length of the passages that a long document is cut into."""
@@ -48,9 +47,12 @@ TURNS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """An earlier question with its answer, up to where the next turn begins, and the passages brought in for it."""
+    """An earlier question with its answer, up to where the next turn begins, and the passages brought in for it, with
+    what each is read behind.
+    """
 
     modules: tuple[Tokens, ...]
+    leads: tuple[Tokens, ...]
     question: Tokens
     answer: Tokens
 
@@ -58,14 +60,13 @@ class Turn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """answers: what would be right, none if no passage holds it; gold: the first of them. right: index of the passage
-    that holds it, None if that is not known. neighbours: for each passage, what is read before it by policies that
-    condition on neighbours.
+    that holds it, None if that is not known. leads: for each passage, its neighbours, which it is read behind.
     """
 
     id: str
     source: str
     modules: tuple[Tokens, ...]
-    neighbours: tuple[Tokens, ...]
+    leads: tuple[Tokens, ...]
     right: int | None
     question: Tokens
     answers: tuple[str, ...]
@@ -75,10 +76,15 @@ class Case:
 
 
 class CaseReader:
-    """Makes cases from files, for one tokenizer and one way of writing prompts."""
+    """Makes cases from files, for one tokenizer and one way of writing prompts. neighbours: how many passages each one
+    is read behind.
+    """
 
-    def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, embedder: Embedder) -> None:
+    def __init__(
+        self, prompts: PromptBuilder, tokenizer: ModelTokenizer, embedder: Embedder, *, neighbours: int
+    ) -> None:
         self._prompts, self._tokenizer, self._embedder = prompts, tokenizer, embedder
+        self._neighbours = neighbours
         self._vectors: dict[str, np.ndarray[Any, Any]] = {}
 
     def read(self, file: Path, passages: int, limit: int) -> list[Case]:
@@ -171,6 +177,7 @@ class CaseReader:
                     earlier.append(
                         Turn(
                             modules=tuple(map(self.tokens, near)),
+                            leads=self._leads(near, pieces),
                             question=self._question(question),
                             answer=run_tokens(said, self._tokenizer),
                         )
@@ -191,18 +198,23 @@ class CaseReader:
     ) -> Case:
         ordered = self._nearest(question, texts)
         identity = hashlib.blake2b("\0".join([question, *ordered]).encode(), digest_size=12).hexdigest()
-        beside = [self._nearest(text, [t for t in corpus if t != text])[-NEIGHBOURS:] for text in ordered]
         return Case(
             id=identity,
             source=source,
             modules=tuple(map(self.tokens, ordered)),
-            neighbours=tuple(tuple(token for text in near for token in self.tokens(text)) for near in beside),
+            leads=self._leads(ordered, corpus),
             right=None if right is None else ordered.index(texts[right]),
             question=self._question(question),
             answers=tuple(answers),
             gold=self.tokens(answers[0]) if answers else (),
             earlier=earlier,
         )
+
+    def _leads(self, texts: Sequence[str], corpus: Sequence[str]) -> tuple[Tokens, ...]:
+        """For each text those of the corpus nearest to it, the nearest last."""
+        beside = (self._nearest(text, [other for other in corpus if other != text]) for text in texts)
+        near = (others[max(0, len(others) - self._neighbours) :] for others in beside)
+        return tuple(tuple(token for text in some for token in self.tokens(text)) for some in near)
 
     def _question(self, question: str) -> Tokens:
         pieces = [Text(text=question_text(question)), Text(text=self._prompts.template.to_answer, structural=True)]

@@ -20,14 +20,15 @@ FIRST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """behind: what a passage sees while it is encoded. placement: "slotted" begins passages at multiples of `SLOT`,
-    "unions" gives them slots that count whole, as unions of a schema do (text behind them begins behind the last slot).
-    reads: which passages of a case are there at all; "best" takes the most relevant ones as long as they cost no more
-    than recomputing `BALANCED_SHARE` of all, one at least.
+    """behind: what a passage sees while it is encoded; "neighbours" as the desk encodes it, behind the system text and
+    as many neighbours as it is set to. placement: "slotted" begins passages at multiples of `SLOT`, "unions" gives them
+    slots that count whole, as unions of a schema do (text behind them begins behind the last slot). reads: which
+    passages of a case are there at all; "best" takes the most relevant ones as long as they cost no more than
+    recomputing `BALANCED_SHARE` of all, one at least.
     """
 
     says: str
-    behind: Literal["system", "stub", "nothing", "neighbours"] = "system"
+    behind: Literal["neighbours", "system", "stub", "nothing"] = "neighbours"
     placement: Literal["contiguous", "slotted", "unions", "shared"] = "contiguous"
     link: Link = field(default_factory=Link)
     reuse: Reuse = "on"
@@ -38,12 +39,11 @@ BY_QUESTION = LINKS["balanced"]
 POLICIES: dict[str, Policy] = {
     "full": Policy(says="full attention, exact prefixes reused", reuse="prefix"),
     "exact": Policy(says="profile exact", link=LINKS["exact"]),
-    "balanced": Policy(says="profile balanced: system text before each passage, 15 % by question", link=BY_QUESTION),
-    "fast": Policy(says="profile fast: system text before each passage, contiguous", link=LINKS["fast"]),
+    "balanced": Policy(says="profile balanced: as fast, 15 % by question", link=BY_QUESTION),
+    "fast": Policy(says="profile fast: system text and neighbours before each passage, contiguous", link=LINKS["fast"]),
     "random": Policy(says="as balanced, rows by chance (control)", link=replace(BY_QUESTION, by="random")),
     "first": Policy(says=f"as fast, first {FIRST} tokens of each passage again", link=Link(first=FIRST)),
-    "neighbours": Policy(says="4 nearest passages before each passage", behind="neighbours"),
-    "neighbours_balanced": Policy(says="neighbours and 15 % by question", behind="neighbours", link=BY_QUESTION),
+    "alone": Policy(says="as fast, without neighbours", behind="system"),
     "slotted": Policy(says=f"as fast, in slots of {SLOT}", placement="slotted"),
     "shared": Policy(says="as fast, all passages at one start", placement="shared"),
     "stub": Policy(says="short stub before each passage", behind="stub"),
@@ -61,8 +61,8 @@ def plans(case: Case, policy: Policy, system: Tokens, stub: Tokens) -> Iterator[
     """Every turn of a case: what is asked, and the answer that was given, none for the last turn."""
     spans = [Span(start=0, tokens=system, unit=Unit(name="system", tokens=system))]
     for turn in case.earlier:
-        modules = () if policy.reads == "none" else turn.modules
-        at = place(spans, [(module, ()) for module in modules], policy, system, stub)
+        passages = [] if policy.reads == "none" else list(zip(turn.modules, turn.leads, strict=True))
+        at = place(spans, passages, policy, system, stub)
         spans.append(Span(start=at, tokens=turn.question))
         yield Plan(spans=tuple(spans)), turn.answer
         spans[-1] = Span(start=spans[-1].start, tokens=turn.question + turn.answer)
@@ -71,8 +71,8 @@ def plans(case: Case, policy: Policy, system: Tokens, stub: Tokens) -> Iterator[
 
 
 def read(case: Case, policy: Policy) -> list[tuple[Tokens, Tokens]]:
-    """Passages that a policy reads, each with its neighbours' tokens."""
-    pairs = list(zip(case.modules, case.neighbours, strict=True))
+    """Passages that a policy reads, each with its lead."""
+    pairs = list(zip(case.modules, case.leads, strict=True))
     if policy.reads == "none":
         return []
     if policy.reads == "gold":
@@ -91,22 +91,22 @@ def place(
 ) -> int:
     """Append modules behind what stands there; gives the position id at which text goes on."""
     base = at = end(spans)
-    for tokens, neighbours in modules:
+    for tokens, lead in modules:
         if policy.placement in ("slotted", "unions"):
             at += -(at - base) % SLOT
         elif policy.placement == "shared":
             at = base
-        spans.append(Span(start=at, tokens=tokens, unit=unit_of(tokens, neighbours, policy, system, stub)))
+        spans.append(Span(start=at, tokens=tokens, unit=unit_of(tokens, lead, policy, system, stub)))
         at = spans[-1].end
     return at + -(at - base) % SLOT if policy.placement == "unions" else end(spans)
 
 
-def unit_of(tokens: Tokens, neighbours: Tokens, policy: Policy, system: Tokens, stub: Tokens) -> Unit:
+def unit_of(tokens: Tokens, lead: Tokens, policy: Policy, system: Tokens, stub: Tokens) -> Unit:
     """A passage as it is encoded."""
     if policy.behind == "nothing":
         return Unit(name="passage", tokens=tokens)
     prefix = Unit(name="stub", tokens=stub) if policy.behind == "stub" else Unit(name="system", tokens=system)
-    lead = neighbours if policy.behind == "neighbours" else ()
+    lead = lead if policy.behind == "neighbours" else ()
     return Unit(name="passage", tokens=tokens, start=prefix.end + len(lead), prefix=prefix, lead=lead)
 
 

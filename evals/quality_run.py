@@ -1,7 +1,7 @@
 """`warmdesk eval quality`: cases from files, outcomes kept as they come, so that an interrupted run goes on.
 
 Outcomes stand in one file of JSON lines per model, adapter, prompt, way of decoding (with what the calibration adds to
-refusals), question file and definition of the arms; a run asks only what is missing there.
+refusals), question file, number of neighbours and definition of the arms; a run asks only what is missing there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def measure_quality(
             raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
         info = bench.engine.model.info
         decoding = f"{settings.repetition_penalty} {bench.opening}"
-        setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), repr(POLICIES))
+        arms = f"{settings.neighbours} {POLICIES!r}"
+        setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), arms)
         kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"
         kept.parent.mkdir(parents=True, exist_ok=True)
         with kept.open("a+", encoding="utf-8") as keeper:
@@ -85,7 +86,8 @@ def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
         settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
     )
     prompts = PromptBuilder(model.tokenizer.template, settings.system_text)
-    reader = CaseReader(prompts, model.tokenizer, SentenceEmbedder(settings.embedder))
+    embedder = SentenceEmbedder(settings.embedder)
+    reader = CaseReader(prompts, model.tokenizer, embedder, neighbours=settings.neighbours)
     system = prompts.prompt([])[0]
     assert not isinstance(system, Text)
     tokens = run_tokens([child for child in system.children if isinstance(child, Text)], model.tokenizer)

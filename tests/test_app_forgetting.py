@@ -47,7 +47,7 @@ def modules(desk: Service) -> frozenset[str]:
 
 
 def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         finish(desk, "What is the word of the day?")
         finish(desk, "What is the word of the day?")
@@ -145,7 +145,7 @@ def test_another_document_with_the_same_text_keeps_its_module(tmp_path: Path, pa
     twin = tmp_path / "twin"
     twin.mkdir()
     (twin / "secret.md").write_text((pages / "secret.md").read_text())
-    with small_desk(tmp_path / "desk", passages=1) as desk:
+    with small_desk(tmp_path / "desk", passages=1, neighbours=0) as desk:
         desk.ingest([pages, twin])
         first, second = (desk.library.passages_of(str(folder / "secret.md"))[0] for folder in (pages, twin))
         assert first.module_key == second.module_key

@@ -81,7 +81,7 @@ def test_every_document_and_passage_is_counted_once(tmp_path: Path) -> None:
     pages.mkdir()
     (pages / "one.md").write_text(sections("alpha is first", "beta is second", "gamma is third"))
     (pages / "two.md").write_text(sections("delta is alone"))
-    with small_desk(tmp_path / "desk") as desk:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         first = desk.ingest([pages])
         again = desk.ingest([pages])
         (pages / "one.md").write_text(sections("gamma is third", "alpha is first", "epsilon is new"))
@@ -157,7 +157,7 @@ def test_a_name_that_would_move_the_cursor_is_printed_harmlessly(tmp_path: Path)
 
 
 def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         key = desk.library.passages_of(str(pages / "gift-cards.md"))[0].module_key
         assert key is not None
@@ -169,7 +169,7 @@ def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path
         assert desk.engine.store.tier(key) is None
         assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
     assert (documents(report), report.dropped, report.dropped_modules) == ((3, 3, 0, 1), 1, 1)
-    with small_desk(tmp_path / "desk") as desk:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from sqlalchemy import event
 from test_app_library import document, passage, store
 
 from app.database import open_database
+from app.doctor import modules
 from app.errors import DeskError
 from app.library import Library
 from app.prompting import passage_text
@@ -104,13 +106,21 @@ def are_nearest(desk: Service, name: str, near: list[str], count: int) -> bool:
     return len(set(near)) == len(near) == len(best) and np.allclose([close[n] for n in near], best, atol=1e-5)
 
 
-def test_off_by_default(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        assert desk.settings.neighbours == 0
+def test_a_desk_may_do_without(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         assert set(map(tuple, neighbours(desk).values())) == {()}
         assert all(not unit.lead for unit in units(desk).values())
         check(desk)
+
+
+def test_the_doctor_tells_how_many_there_are_and_are_wanted(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=2) as desk:
+        assert "(set to" not in modules(desk.settings)
+        desk.ingest([pages])
+        settings = desk.settings
+    assert modules(settings).endswith(", neighbours 2")
+    assert "neighbours 2 (set to 1, from the next `warmdesk ingest` on" in modules(replace(settings, neighbours=1))
 
 
 def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path: Path, pages: Path) -> None:
@@ -236,7 +246,7 @@ def test_forgetting_takes_what_changes_left_behind(tmp_path: Path, pages: Path) 
 
 
 def test_a_desk_without_neighbours_forgets_without_encoding(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         old = keys(desk)
         desk.forget("stores.md")

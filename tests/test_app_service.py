@@ -72,7 +72,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> Non
 
 
 def test_a_changed_file_replaces_its_passages_and_modules(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         old = {module.id for module in desk.overview().modules}
         (pages / "gift-cards.md").write_text("# Gift cards\n\nGift cards last seven years now.\n")

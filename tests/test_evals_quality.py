@@ -56,7 +56,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture
 def reader(bench: Bench) -> CaseReader:
     tokenizer = bench.engine.model.tokenizer
-    return CaseReader(PromptBuilder(tokenizer.template, "Answer."), tokenizer, HashEmbedder())
+    return CaseReader(PromptBuilder(tokenizer.template, "Answer."), tokenizer, HashEmbedder(), neighbours=1)
 
 
 def text_of(tokens: tuple[int, ...]) -> str:
@@ -96,6 +96,16 @@ def test_the_most_relevant_passage_stands_last(reader: CaseReader, data: Path) -
     for case in reader.read(data, 3, 8):
         words = [len(set(text_of(m).split()) & set(text_of(case.question).split())) for m in case.modules]
         assert words[-1] == max(words)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_passages_are_read_behind_those_nearest_to_them(bench: Bench, data: Path, count: int) -> None:
+    tokenizer = bench.engine.model.tokenizer
+    prompts = PromptBuilder(tokenizer.template, "Answer.")
+    for case in CaseReader(prompts, tokenizer, HashEmbedder(), neighbours=count).read(data, 3, 4):
+        for module, lead in zip(case.modules, case.leads, strict=True):
+            assert text_of(lead).count("Help page") == min(count, 5), "of the whole topic, not only those shown"
+            assert text_of(module) not in text_of(lead)
 
 
 def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> None:
@@ -138,6 +148,7 @@ def test_conversations_bring_their_earlier_turns(reader: CaseReader, tmp_path: P
     assert "What is 3?" in text_of(turn.question)
     assert len(turn.modules) == 2
     assert not set(turn.modules) & set(case.modules), "a passage is brought in once"
+    assert all(len(lead) > 100 for lead in (*turn.leads, *case.leads))
 
 
 def test_sample_questions_are_asked_among_the_nearest_others(reader: CaseReader) -> None:
@@ -164,7 +175,7 @@ def a_case(**more: object) -> Case:
         "id": "x",
         "source": "s",
         "modules": modules,
-        "neighbours": (modules[1], modules[2], modules[0]),
+        "leads": (modules[1], modules[2], modules[0]),
         "right": 2,
         "question": tuple(b"What do chairs cost?"),
         "answers": ("99",),
@@ -197,6 +208,23 @@ def test_what_the_arms_read() -> None:
     assert names("none") == ["What"]
 
 
+def test_behind_what_the_arms_encode_passages() -> None:
+    case = a_case()
+    turn = Turn(modules=case.modules[:1], leads=case.leads[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
+    case = a_case(modules=case.modules[1:], leads=case.leads[1:], right=1, earlier=(turn,))
+    for name, prefix, has_leads in (
+        ("fast", b"Answer. ", True),
+        ("balanced", b"Answer. ", True),
+        ("alone", b"Answer. ", False),
+        ("stub", b"<", False),
+        ("prompt_cache", None, False),
+    ):
+        *_, (plan, _) = plans(case, POLICIES[name], tuple(b"Answer. "), tuple(b"<"))
+        units = [span.unit for span in plan.spans if span.unit is not None and span.unit.name == "passage"]
+        assert [unit.lead for unit in units] == [(*turn.leads, *case.leads)[i] if has_leads else () for i in range(3)]
+        assert [unit.prefix and bytes(unit.prefix.tokens) for unit in units] == [prefix] * 3
+
+
 def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench) -> None:
     cases = [a_case(), a_case(id="y", question=tuple(b"What do cups cost?"), answers=(), gold=())]
     outcomes = [bench.run(case, ARMS) for case in cases]
@@ -226,8 +254,9 @@ def test_arms_differ_from_each_other(bench: Bench) -> None:
 
 
 def test_a_later_turn_goes_on_from_its_own_past(bench: Bench) -> None:
-    turn = Turn(modules=a_case().modules[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
-    case = a_case(modules=a_case().modules[1:], neighbours=a_case().neighbours[1:], right=1, earlier=(turn,))
+    modules, leads = a_case().modules, a_case().leads
+    turn = Turn(modules=modules[:1], leads=leads[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
+    case = a_case(modules=modules[1:], leads=leads[1:], right=1, earlier=(turn,))
     for name in ("full", "fast", "balanced"):
         request = bench.ready(case, POLICIES[name], name)
         usage = bench.timed(request).usage
