@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from app.schooling import Material, School, read_rows
 from app.settings import Settings
 from cache.adapter_training import AdapterTraining, Progress, Schedule
 from cache.adapters import keep_base, merge_adapter
-from cache.model import find_device, load_stock
+from cache.engine import Engine
+from cache.lesson_answers import with_answers
+from cache.lessons import Lesson
+from cache.model import find_device, load_model, load_stock
 from cache.tokenizer import ModelTokenizer
 
 HELD_OUT_LESSONS = 12
@@ -47,13 +51,19 @@ def adapt(
     if below is not None:
         hf, _ = merge_adapter(hf, below)
     prompts = PromptBuilder(tokenizer.template, settings.system_text)
-    school = School(prompts, tokenizer, settings.refusal_text, seed)
+    school = School(prompts, tokenizer, settings.refusal_text, neighbours=settings.neighbours, seed=seed)
     material = gather(school, files, settings)
     lessons = school.lessons(material)
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
-    training = AdapterTraining(hf, lessons.lesson_at, lessons.held_out(HELD_OUT_LESSONS), schedule, folder)
-    keep_base(folder, below)
-    end = training.run(report)
+    with answering(settings) if not files else nullcontext() as engine:
+
+        def ready(lesson: Lesson) -> Lesson:
+            return lesson if engine is None else with_answers(lesson, engine)
+
+        held_out = [ready(lesson) for lesson in lessons.held_out(HELD_OUT_LESSONS)]
+        training = AdapterTraining(hf, lambda step: ready(lessons.lesson_at(step)), held_out, schedule, folder)
+        keep_base(folder, below)
+        end = training.run(report)
     result = {
         "adapter": folder.name,
         "model": fingerprint,
@@ -70,6 +80,19 @@ def adapt(
     }
     (folder / RECORD).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
+
+
+@contextmanager
+def answering(settings: Settings) -> Iterator[Engine]:
+    """The model that is to be adapted, as it is, to answer questions that come without answers. Raises CacheError."""
+    model = load_model(
+        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
+    )
+    engine = Engine(model, memory=settings.memory).start()
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def gather(school: School, files: Sequence[Path], settings: Settings) -> list[Material]:

@@ -32,8 +32,8 @@ from retrieval.sentences import sentences
 WORD = re.compile(r"\w+")
 LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
-OWN_SENTENCES, LONGEST_BEGINNING = 10, 16
-"""Of a passage without labels: sentences that are asked for, and tokens of each that are compared."""
+OWN_SENTENCES = 10
+"""Of a passage without labels: sentences that are asked for."""
 PASSAGES = (2, 3, 3, 4, 5, 5)
 """Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
 ANSWERED, REFUSED = 12, 2
@@ -61,10 +61,14 @@ class Material:
 
 
 class School:
-    """Turns documents into material and material into lessons, for one model and one system text."""
+    """Turns documents into material and material into lessons, for one model and one system text. neighbours: how many
+    passages each one is read behind.
+    """
 
-    def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, refusal: str, seed: int) -> None:
-        self._prompts, self._tokenizer, self._seed = prompts, tokenizer, seed
+    def __init__(
+        self, prompts: PromptBuilder, tokenizer: ModelTokenizer, refusal: str, *, neighbours: int, seed: int
+    ) -> None:
+        self._prompts, self._tokenizer, self._neighbours, self._seed = prompts, tokenizer, neighbours, seed
         self._refusal = self._tokens(refusal)
         self._end = run_tokens([Text(text=prompts.template.to_next, structural=True)], tokenizer)[:1]
         system = prompts.prompt([])[0]
@@ -83,15 +87,14 @@ class School:
         return Material(source=source, topic=f"{source}/{title}", module=module, pairs=tuple(pairs))
 
     def own_material(self, library: Library) -> Iterator[Material]:
-        """The desk's passages. What is asked are words of a sentence, as people type them into a search, and what is
-        said is how that sentence begins: no labels, but texts along which two ways of reading are compared. They differ
-        most where an answer begins.
+        """The desk's passages. What is asked are words of a sentence, as people type them into a search. The answers
+        are empty: see `cache.lesson_answers`.
         """
         for document in library.documents():
             for passage in library.passages_of(document.path):
                 text = passage_of(passage)
                 said = [s for s in sentences(text.text) if len(WORD.findall(s)) >= 4][:OWN_SENTENCES]
-                pairs = tuple((self._question(key_words(s)), self._tokens(s)[:LONGEST_BEGINNING]) for s in said)
+                pairs = tuple((self._question(key_words(sentence)), ()) for sentence in said)
                 module = self._tokens(passage_text(text))
                 if pairs and len(module) <= 2 * LONGEST_PASSAGE:
                     yield Material(source="", topic=document.path, module=module, pairs=pairs)
@@ -99,7 +102,12 @@ class School:
     def lessons(self, material: Sequence[Material]) -> Lessons:
         """Lessons over material, some of it held out."""
         return Lessons(
-            material=tuple(material), prefix=self._prefix, refusal=self._refusal, end=self._end, seed=self._seed
+            material=tuple(material),
+            prefix=self._prefix,
+            refusal=self._refusal,
+            end=self._end,
+            neighbours=self._neighbours,
+            seed=self._seed,
         )
 
     def _pair(self, context: str, qa: dict[str, Any]) -> Pair | None:
@@ -128,9 +136,11 @@ class Lessons:
         prefix: tuple[int, ...],
         refusal: tuple[int, ...],
         end: tuple[int, ...],
+        neighbours: int,
         seed: int,
     ) -> None:
-        self._prefix, self._refusal, self._end, self._seed = prefix, refusal, end, seed
+        self._prefix, self._refusal, self._end = prefix, refusal, end
+        self._neighbours, self._seed = neighbours, seed
         topics = by_topic(material)
         self._train = [ones for topic, ones in topics.items() if not held_out(topic)] or list(topics.values())
         self._test = [ones for topic, ones in topics.items() if held_out(topic)] or self._train[-1:]
@@ -165,9 +175,16 @@ class Lessons:
         return Lesson(
             prefix=self._prefix,
             modules=tuple(one.module for one in chosen),
+            leads=tuple(self._lead(one, [*topic, *chosen], rng) for one in chosen),
             gaps=tuple(rng.randrange(LONGEST_GAP) if with_gaps else 0 for _ in chosen),
             branches=tuple(branches),
         )
+
+    def _lead(self, one: Material, near: Sequence[Material], rng: random.Random) -> tuple[int, ...]:
+        """Some passages near another one: at run time it is read behind those most like it."""
+        others = [other for other in dict.fromkeys(near) if other != one]
+        beside = rng.sample(others, min(self._neighbours, len(others)))
+        return tuple(token for other in beside for token in other.module)
 
     def _branch(self, question: tuple[int, ...], answer: tuple[int, ...]) -> Branch:
         return Branch(question=question, answer=(*answer, *self._end))

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,9 +36,9 @@ the answers are only texts along which both are compared."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How an adapter is trained. paired_share: of the steps that teach answers, those whose lesson is read with full
-    attention as well; that modular attention says the same then counts `paired_weight` times. patience: evaluations
-    without a better held-out loss before training ends.
+    """How an adapter is trained. modular_share: of the steps that teach answers, those that teach them to modular
+    attention, and `paired_weight` times to say what full attention says; the others teach full attention. patience:
+    evaluations without a better held-out loss before training ends.
     """
 
     steps: int
@@ -46,7 +46,7 @@ class Schedule:
     rank: int = 16
     learning_rate: float = 5e-4
     warmup: int = 40
-    paired_share: float = 0.5
+    modular_share: float = 0.5
     paired_weight: float = 4.0
     evaluate_every: int = 50
     patience: int = 4
@@ -158,10 +158,10 @@ class AdapterTraining:
             group["lr"] = schedule.learning_rate_at(state.step)
         lesson = self._lesson_at(state.step)
         spread = (state.step * 0.6180339887) % 1  # evenly, the same after a resume
-        paired = schedule.objective == "answers" and spread < schedule.paired_share
-        logits = self._reader.differentiable_logits(lesson, modular=True)
+        modular = schedule.objective == "distil" or spread < schedule.modular_share
+        logits = self._reader.differentiable_logits(lesson, modular=modular)
         loss = own = self._loss(lesson, logits)
-        if paired:
+        if modular and schedule.objective == "answers":
             with torch.no_grad():
                 full = self._reader.differentiable_logits(lesson, modular=False)
             loss = own + schedule.paired_weight * divergence(full, logits)
@@ -185,12 +185,14 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        """Held-out loss under modular attention; the best adapter is kept."""
+        """Held-out loss, over every way of reading that is taught; the best adapter is kept."""
         state = self.state
-        losses = []
-        for lesson in self._held_out:
-            logits = self._reader.differentiable_logits(lesson, modular=True)
-            losses.append(self._loss(lesson, logits).item())
+        ways = (True, False) if self.schedule.objective == "answers" else (True,)
+        losses = [
+            self._loss(lesson, self._reader.differentiable_logits(lesson, modular=modular)).item()
+            for lesson in self._held_out
+            for modular in ways
+        ]
         state.held_out = sum(losses) / len(losses)
         if state.held_out < state.best:
             state.best, state.without_gain = state.held_out, 0
@@ -224,8 +226,8 @@ class AdapterTraining:
             return
         with safe_open(self._checkpoint_file, framework="pt") as file:
             metadata = file.metadata()
-        before = Schedule(**json.loads(metadata["schedule"]))
-        if replace(before, steps=self.schedule.steps) != self.schedule:  # longer or shorter is the same training
+        before = json.loads(metadata["schedule"])  # perhaps of a version that knew other settings
+        if before | {"steps": self.schedule.steps} != asdict(self.schedule):  # longer or shorter is the same training
             raise ModelError(f"{self.folder} holds a training with another schedule: finish it, or use another folder")
         tensors = load_file(self._checkpoint_file)
         self.state = State(**json.loads(metadata["state"]))

@@ -1,9 +1,9 @@
 """Lessons for modular attention: passages read one by one, and several questions behind them, in one forward pass.
 
-A lesson is what a request is at run time: a conditioning prefix, modules that see the prefix and themselves, placed one
-after another (with gaps, if wanted), and branches, each a question with its answer, that see prefix and modules and not
-each other. So passages are paid once for many questions. The same lesson can be read with full attention, where modules
-see those before them.
+A lesson is what a request is at run time: a conditioning prefix, modules that see the prefix, a lead of their own and
+themselves, placed one after another (with gaps, if wanted), and branches, each a question with its answer, that see the
+prefix and the modules and neither leads nor each other. So passages are paid once for many questions. The same lesson
+can be read with full attention, where modules see those before them.
 
 Rotary models only: keys of modules are turned from where they were computed to where they stand (see `attention`).
 """
@@ -30,18 +30,24 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """modules: token ids in the order in which they stand. gaps: position ids left out before each of them."""
+    """modules: token ids in the order in which they stand. leads: what each is read behind, which no branch sees. gaps:
+    position ids left out before each module.
+    """
 
     prefix: tuple[int, ...]
     modules: tuple[tuple[int, ...], ...]
+    leads: tuple[tuple[int, ...], ...]
     gaps: tuple[int, ...]
     branches: tuple[Branch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows `first` .. `last`-1 of a module; it stands `offset` ids behind where its keys were computed."""
+    """Rows `first` .. `last`-1 of a module, its lead in the rows `lead` .. `first`-1; it stands `offset` ids behind
+    where its keys were computed (negative: before).
+    """
 
+    lead: int
     first: int
     last: int
     offset: int
@@ -52,7 +58,7 @@ class Packed:
     """A lesson as one row of tokens.
 
     tokens, positions: int64 `[1, T]`. prefix: rows of the prefix.
-    stretches: of the modules; none when the lesson is read with full attention. context: rows of prefix and modules.
+    stretches: of the modules; none when the lesson is read with full attention. context: rows before the branches.
     branches: first row of each branch, and the row behind the last. rows: those whose logits predict an answer token,
     int64 `[A]`.
     """
@@ -71,12 +77,16 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
     tokens, positions = list(lesson.prefix), list(range(len(lesson.prefix)))
     stretches: list[Stretch] = []
     at = base = len(lesson.prefix)
-    for module, gap in zip(lesson.modules, lesson.gaps, strict=True):
+    for module, lead, gap in zip(lesson.modules, lesson.leads, lesson.gaps, strict=True):
         at += gap
-        stretches.append(Stretch(len(tokens), len(tokens) + len(module), at - base))
-        start = base if modular else at
-        tokens += module
-        positions += range(start, start + len(module))
+        if modular:
+            first = len(tokens) + len(lead)
+            stretches.append(Stretch(len(tokens), first, first + len(module), at - base - len(lead)))
+            tokens += lead + module
+            positions += range(base, base + len(lead) + len(module))
+        else:
+            tokens += module
+            positions += range(at, at + len(module))
         at += len(module)
     context = len(tokens)
     branches = [context]
@@ -92,7 +102,7 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
         tokens=torch.tensor([tokens]),
         positions=torch.tensor([positions]),
         prefix=base,
-        stretches=tuple(stretches) if modular else (),
+        stretches=tuple(stretches),
         context=context,
         branches=tuple(branches),
         rows=torch.tensor(rows),
@@ -111,18 +121,19 @@ class Reading:
         packed = self.packed
         prefix = packed.prefix if packed.stretches else packed.context
         outs = [attend_causal(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], scale)]
-        placed = [k[:, :, :prefix]]
+        placed_keys, placed_values = [k[:, :, :prefix]], [v[:, :, :prefix]]
         for stretch in packed.stretches:
-            rows = slice(stretch.first, stretch.last)
+            rows, own = slice(stretch.lead, stretch.last), slice(stretch.first, stretch.last)
             keys = torch.cat((k[:, :, :prefix], k[:, :, rows]), 2)
             values = torch.cat((v[:, :, :prefix], v[:, :, rows]), 2)
             outs.append(attend_causal(q[:, :, rows], keys, values, scale))
-            placed.append(self._moved(k[:, :, rows], stretch.offset))
-        seen = torch.cat(placed, 2)
+            placed_keys.append(self._moved(k[:, :, own], stretch.offset))
+            placed_values.append(v[:, :, own])
+        seen, said = torch.cat(placed_keys, 2), torch.cat(placed_values, 2)
         for first, last in pairwise(packed.branches):
             rows = slice(first, last)
             keys = torch.cat((seen, k[:, :, rows]), 2)
-            values = torch.cat((v[:, :, : packed.context], v[:, :, rows]), 2)
+            values = torch.cat((said, v[:, :, rows]), 2)
             outs.append(attend_causal(q[:, :, rows], keys, values, scale))
         return torch.cat(outs, 2).transpose(1, 2)
 

@@ -34,7 +34,7 @@ TEXT = "Labels are free. They last 30 days, in stores 9 days. Ask in a store."
 @pytest.fixture(scope="module")
 def school() -> School:
     tokenizer = build().tokenizer
-    return School(PromptBuilder(tokenizer.template, "Answer."), tokenizer, REFUSAL, seed=0)
+    return School(PromptBuilder(tokenizer.template, "Answer."), tokenizer, REFUSAL, neighbours=1, seed=0)
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:
@@ -132,6 +132,23 @@ def test_most_questions_are_about_the_last_passage(school: School) -> None:
         of_last += sum(answer in bytes(lesson.modules[-1]) for answer in taught)
         of_all += len(taught)
     assert 0.7 < of_last / of_all < 0.9
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_passages_are_read_behind_others_of_the_lesson_or_its_topic(school: School, count: int) -> None:
+    school = School(school._prompts, school._tokenizer, REFUSAL, neighbours=count, seed=0)
+    material = [made for number in range(12) if (made := school.material(row(number))) is not None]
+    topics = {one.module: one.topic for one in material}
+    leads = set()
+    for step in range(20):
+        lesson = school.lessons(material).lesson_at(step)
+        topic = [one.module for one in material if one.topic == topics[lesson.modules[-1]]]
+        for module, lead in zip(lesson.modules, lesson.leads, strict=True):
+            beside = [one.module for one in material if bytes(one.module) in bytes(lead)]
+            assert len(beside) == count == bytes(lead).count(b"Help page")
+            assert set(beside) <= {*topic, *lesson.modules} - {module}
+            leads.add(lead)
+    assert len(leads) > count * 6, "not the same ones every time"
 
 
 def test_the_longest_words_of_a_sentence_ask_for_it() -> None:

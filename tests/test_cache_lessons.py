@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tiny import oracle_logits, stock
 
 from cache.adapter_training import AdapterTraining, Progress, Schedule
@@ -23,7 +26,8 @@ BRANCHES = (
     Branch(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
     Branch(question=tuple(b"And cards, may they be returned?"), answer=tuple(b" No")),
 )
-LESSON = Lesson(prefix=PREFIX, modules=MODULES, gaps=(0, 7, 0), branches=BRANCHES)
+LEADS = (tuple(b"Cards stay."), (), tuple(b"Returns take time, they do."))
+LESSON = Lesson(prefix=PREFIX, modules=MODULES, leads=LEADS, gaps=(0, 7, 0), branches=BRANCHES)
 SCHEDULE = Schedule(steps=6, warmup=2, evaluate_every=3, learning_rate=5e-3)
 
 
@@ -41,8 +45,8 @@ def test_a_branch_sees_what_a_request_sees(tmp_path: Path) -> None:
     row = -1
     for branch in BRANCHES:
         spans, at = [Span(start=0, tokens=PREFIX, unit=system)], len(PREFIX)
-        for module, gap in zip(MODULES, LESSON.gaps, strict=True):
-            unit = Unit(name="m", tokens=module, start=len(PREFIX), prefix=system)
+        for module, lead, gap in zip(MODULES, LEADS, LESSON.gaps, strict=True):
+            unit = Unit(name="m", tokens=module, start=len(PREFIX) + len(lead), prefix=system, lead=lead)
             spans.append(Span(start=at + gap, tokens=module, unit=unit))
             at = spans[-1].end
         spans.append(Span(start=at, tokens=(*branch.question, *branch.answer[:-1])))
@@ -72,7 +76,9 @@ def test_rows_are_those_before_the_answers_tokens() -> None:
 def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path: Path) -> None:
     seen: list[Progress] = []
     one = training(tmp_path, replace(SCHEDULE, steps=30, objective=objective))
-    before = one._loss(LESSON, one._reader.logits(LESSON, modular=True)).item()
+    ways = (True, False) if objective == "answers" else (True,)
+    losses = [one._loss(LESSON, one._reader.logits(LESSON, modular=modular)).item() for modular in ways]
+    before = sum(losses) / len(losses)
     end = one.run(seen.append)
     assert end.step == 30
     assert end.questions == 60
@@ -114,6 +120,17 @@ def test_another_schedule_does_not_go_on_from_a_checkpoint(tmp_path: Path) -> No
         training(tmp_path, replace(SCHEDULE, seed=7))
 
 
+def test_a_checkpoint_of_another_version_does_not_go_on(tmp_path: Path) -> None:
+    training(tmp_path).run(lambda progress: None)
+    file = tmp_path / "checkpoint.safetensors"
+    with safe_open(file, framework="pt") as kept:
+        metadata = kept.metadata()
+    schedule = json.loads(metadata["schedule"]) | {"paired_share": 0.5}
+    save_file(load_file(file), file, metadata | {"schedule": json.dumps(schedule)})
+    with pytest.raises(ModelError, match="another schedule"):
+        training(tmp_path)
+
+
 def test_an_adapter_from_elsewhere_is_not_overwritten(tmp_path: Path) -> None:
     training(tmp_path).run(lambda progress: None)
     (tmp_path / "checkpoint.safetensors").unlink()
@@ -145,7 +162,7 @@ def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path
 
 
 def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
-    one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, paired_share=0.0))
+    one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, modular_share=1.0))
     one.run(lambda progress: None)
     merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
     lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desks import small_desk, small_settings, write_pages
+from tiny import ByteTokenizer, build, stock
+
+import app.adapting
+from app.adapting import adapt
+from app.errors import DeskError
+from cache.adapters import merge_adapter
+from cache.lessons import Lesson
+
+
+@pytest.fixture
+def taught(monkeypatch: pytest.MonkeyPatch) -> list[Lesson]:
+    """The tiny model in place of the one that the settings name; the lessons that were taught."""
+    lessons: list[Lesson] = []
+
+    class Training(app.adapting.AdapterTraining):
+        def __init__(self, hf: Any, lesson_at: Any, *more: Any) -> None:
+            super().__init__(hf, lambda step: lessons.append(lesson_at(step)) or lessons[-1], *more)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(app.adapting, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
+    monkeypatch.setattr(app.adapting, "load_model", lambda *_, **__: build())
+    monkeypatch.setattr(app.adapting, "ModelTokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(app.adapting, "AdapterTraining", Training)
+    return lessons
+
+
+def test_a_desk_teaches_from_its_own_passages_what_the_model_says_to_them(tmp_path: Path, taught: list[Lesson]) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    result = adapt(settings, [], tmp_path / "adapter", steps=3, seed=0, report=lambda progress: None)
+    assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
+    assert result["schedule"]["objective"] == "distil"
+    asked = {bytes(branch.question).decode() for lesson in taught for branch in lesson.branches}
+    assert any("repair" in question for question in asked)
+    assert len(taught) == 3
+    assert all(lesson.branches and all(len(branch.answer) > 5 for branch in lesson.branches) for lesson in taught)
+    assert any(lead for lesson in taught for lead in lesson.leads)
+    merge_adapter(stock(), tmp_path / "adapter")
+
+
+def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None:
+    file = tmp_path / "qa.jsonl"
+    file.write_text(
+        '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
+    )
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    result = adapt(settings, [file], tmp_path / "adapter", steps=2, seed=0, report=lambda progress: None)
+    assert result["schedule"]["objective"] == "answers"
+    answers = {bytes(branch.answer[:-1]).decode() for lesson in taught for branch in lesson.branches}
+    assert "Cups cost 4." in answers
+
+
+def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, taught: list[Lesson]) -> None:
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    with pytest.raises(DeskError, match="ingest documents first, or give --data"):
+        adapt(settings, [], tmp_path / "adapter", steps=1, seed=0, report=lambda progress: None)
+    assert not taught
