@@ -137,7 +137,9 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
     assert stats["answers"] == 3
     assert stats["tokens"]["prompt"] == stats["tokens"]["computed"] + stats["tokens"]["reused"]
     assert len(run("documents", "--json").document["documents"]) == 4
-    assert run("doctor", "--json").document["ok"]
+    checks = {check["name"]: check for check in run("doctor", "--json").document["checks"]}
+    checks.pop("free space")  # of the machine that tests; see test_app_doctor
+    assert [check for check in checks.values() if not check["ok"]] == []
     assert run("forget", "gift-cards.md", "--json").document["forgotten"].endswith("gift-cards.md")
     assert len(run("documents", "--json").document["documents"]) == 3
 

@@ -1,4 +1,4 @@
-"""What the doctor says of a model in a folder; nothing is loaded."""
+"""What the doctor says of a model in a folder, which is not loaded, and of a disk that is nearly full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
-from app.doctor import language_model
+from app.doctor import examine, free_space, language_model
+from app.errors import DeskError
 from app.settings import Settings
 from cache.errors import ModelError
 
@@ -36,3 +37,14 @@ def test_what_cannot_be_served_is_an_error(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(ModelError, match="cannot be loaded"):
         language_model(Settings(data_dir=tmp_path, model=str(empty)))
+
+
+def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.service.free_bytes", lambda folder: 3 << 30)
+    assert free_space(Settings(data_dir=tmp_path)) == "3 GB free"
+    monkeypatch.setattr("app.service.free_bytes", lambda folder: 300 << 20)
+    with pytest.raises(DeskError, match="300 MB are free; a desk wants 2048 MB"):
+        free_space(Settings(data_dir=tmp_path))
+    found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
+    assert not found["free space"].ok
+    assert found["python"].ok
