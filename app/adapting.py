@@ -13,12 +13,12 @@ import torch
 
 from app.errors import DeskError
 from app.prompting import PromptBuilder
-from app.schooling import Material, School, read_rows
+from app.schooling import Lessons, Material, School, read_rows
 from app.settings import Settings
 from cache.adapter_training import AdapterTraining, Progress, Schedule
 from cache.adapters import keep_base, merge_adapter
 from cache.engine import Engine
-from cache.lesson_answers import with_answers
+from cache.lesson_answers import AnsweredLessons, with_answers
 from cache.lessons import Lesson
 from cache.model import find_device, load_model, load_stock
 from cache.tokenizer import ModelTokenizer
@@ -55,13 +55,9 @@ def adapt(
     material = gather(school, files, settings)
     lessons = school.lessons(material)
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
-    with answering(settings) if not files else nullcontext() as engine:
-
-        def ready(lesson: Lesson) -> Lesson:
-            return lesson if engine is None else with_answers(lesson, engine)
-
-        held_out = [ready(lesson) for lesson in lessons.held_out(HELD_OUT_LESSONS)]
-        training = AdapterTraining(hf, lambda step: ready(lessons.lesson_at(step)), held_out, schedule, folder)
+    given = nullcontext((lessons.held_out(HELD_OUT_LESSONS), lessons.lesson_at))
+    with given if files else answered(lessons, settings) as (held_out, lesson_at):
+        training = AdapterTraining(hf, lesson_at, held_out, schedule, folder)
         keep_base(folder, below)
         end = training.run(report)
     result = {
@@ -83,15 +79,19 @@ def adapt(
 
 
 @contextmanager
-def answering(settings: Settings) -> Iterator[Engine]:
-    """The model that is to be adapted, as it is, to answer questions that come without answers. Raises CacheError."""
+def answered(lessons: Lessons, settings: Settings) -> Iterator[tuple[list[Lesson], Callable[[int], Lesson]]]:
+    """Lessons held out and lessons by step whose questions come without answers, answered by the model that is to be
+    adapted, as it is. Raises CacheError.
+    """
     model = load_model(
         settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
     )
     engine = Engine(model, memory=settings.memory).start()
+    taught = AnsweredLessons(lessons.lesson_at, engine)
     try:
-        yield engine
+        yield [with_answers(lesson, engine) for lesson in lessons.held_out(HELD_OUT_LESSONS)], taught.lesson_at
     finally:
+        taught.close()
         engine.close()
 
 

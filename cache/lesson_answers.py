@@ -6,6 +6,8 @@ answers go, as in sequence-level distillation, Kim & Rush, 2016). Not covered: t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from cache.engine import Engine
@@ -16,6 +18,27 @@ from cache.sampling import Sampling
 
 ANSWER_TOKENS = 24
 """The beginning is what the passages decide most; what comes later follows from it."""
+
+
+class AnsweredLessons:
+    """Lessons by step with the engine's answers. The next one is answered on another thread while one is taught, as
+    training leaves cores idle. lesson_at: the lesson of a step without answers. Call `close` before the engine's.
+    """
+
+    def __init__(self, lesson_at: Callable[[int], Lesson], engine: Engine) -> None:
+        self._make = lambda step: with_answers(lesson_at(step), engine)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="warmdesk-lessons")
+        self._ahead: dict[int, Future[Lesson]] = {}
+
+    def lesson_at(self, step: int) -> Lesson:
+        """The lesson of a step, the same one for the same number. Raises CacheError."""
+        found = self._ahead.pop(step, None) or self._pool.submit(self._make, step)
+        self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
+        return found.result()
+
+    def close(self) -> None:
+        """Wait for the lesson that is being answered."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def with_answers(lesson: Lesson, engine: Engine) -> Lesson:

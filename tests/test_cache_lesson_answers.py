@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -7,7 +8,8 @@ import pytest
 from tiny import build, stock
 
 from cache.engine import Engine
-from cache.lesson_answers import ANSWER_TOKENS, with_answers
+from cache.errors import PromptError
+from cache.lesson_answers import ANSWER_TOKENS, AnsweredLessons, with_answers
 from cache.lesson_model import LessonModel
 from cache.lessons import Branch, Lesson
 
@@ -49,3 +51,41 @@ def test_an_answer_that_ends_has_the_token_that_ends_it(engine: Engine) -> None:
     finally:
         ending.close()
     assert ended.answer == (2,)
+
+
+def test_the_next_lesson_is_answered_while_one_is_taught(engine: Engine) -> None:
+    made = threading.Event()
+    asked: list[int] = []
+
+    def lesson_at(step: int) -> Lesson:
+        asked.append(step)
+        if step == 4:
+            made.set()
+        return replace(LESSON, branches=LESSON.branches[step % 3 :])
+
+    lessons = AnsweredLessons(lesson_at, engine)
+    try:
+        third = lessons.lesson_at(3)
+        assert made.wait(timeout=60)
+        fourth, seventh = lessons.lesson_at(4), lessons.lesson_at(7)
+    finally:
+        lessons.close()
+    whole = with_answers(LESSON, engine)
+    assert third == whole
+    assert fourth.branches == seventh.branches == whole.branches[1:]
+    assert [asked.count(step) for step in (3, 4, 7)] == [1, 1, 1]
+
+
+def test_what_goes_wrong_ahead_is_raised_at_its_step(engine: Engine) -> None:
+    def lesson_at(step: int) -> Lesson:
+        if step == 1:
+            raise PromptError("no lesson")
+        return LESSON
+
+    lessons = AnsweredLessons(lesson_at, engine)
+    try:
+        assert lessons.lesson_at(0) == with_answers(LESSON, engine)
+        with pytest.raises(PromptError, match="no lesson"):
+            lessons.lesson_at(1)
+    finally:
+        lessons.close()
