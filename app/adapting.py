@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from cache.tokenizer import ModelTokenizer
 
 HELD_OUT_LESSONS = 12
 RECORD = "training.json"
+
+Source = tuple[list[Lesson], Callable[[int], Lesson]]
+"""Lessons held out, and lessons by step."""
 
 
 def adapt(
@@ -55,8 +58,7 @@ def adapt(
     material = gather(school, files, settings)
     lessons = school.lessons(material)
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
-    given = nullcontext((lessons.held_out(HELD_OUT_LESSONS), lessons.lesson_at))
-    with given if files else answered(lessons, settings) as (held_out, lesson_at):
+    with as_given(lessons) if files else answered(lessons, settings) as (held_out, lesson_at):
         training = AdapterTraining(hf, lesson_at, held_out, schedule, folder)
         keep_base(folder, below)
         end = training.run(report)
@@ -78,11 +80,14 @@ def adapt(
     return result
 
 
+def as_given(lessons: Lessons) -> AbstractContextManager[Source]:
+    """Lessons that have their answers."""
+    return nullcontext((lessons.held_out(HELD_OUT_LESSONS), lessons.lesson_at))
+
+
 @contextmanager
-def answered(lessons: Lessons, settings: Settings) -> Iterator[tuple[list[Lesson], Callable[[int], Lesson]]]:
-    """Lessons held out and lessons by step whose questions come without answers, answered by the model that is to be
-    adapted, as it is. Raises CacheError.
-    """
+def answered(lessons: Lessons, settings: Settings) -> Iterator[Source]:
+    """Lessons without answers, answered by the model that is to be adapted, as it is. Raises CacheError."""
     model = load_model(
         settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
     )

@@ -1,3 +1,5 @@
+"""`adapt`: lessons from the desk's own passages or from files, taught to a tiny model."""
+
 from __future__ import annotations
 
 from pathlib import Path

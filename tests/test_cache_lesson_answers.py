@@ -1,3 +1,5 @@
+"""Answers for lessons that have none, and the next lesson answered ahead."""
+
 from __future__ import annotations
 
 import threading
