@@ -13,7 +13,7 @@ import torch
 
 from app.errors import DeskError
 from app.prompting import PromptBuilder
-from app.schooling import Lessons, Material, School, read_rows
+from app.schooling import OWN_PASSAGES, PASSAGES, Lessons, Material, School, read_rows
 from app.settings import Settings
 from cache.adapter_training import AdapterTraining, Progress, Schedule
 from cache.adapters import keep_base, merge_adapter
@@ -56,7 +56,7 @@ def adapt(
     prompts = PromptBuilder(tokenizer.template, settings.system_text)
     school = School(prompts, tokenizer, settings.refusal_text, neighbours=settings.neighbours, seed=seed)
     material = gather(school, files, settings)
-    lessons = school.lessons(material)
+    lessons = school.lessons(material, PASSAGES if files else OWN_PASSAGES)
     schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
     with as_given(lessons) if files else answered(lessons, settings) as (held_out, lesson_at):
         training = AdapterTraining(hf, lesson_at, held_out, schedule, folder)

@@ -317,7 +317,7 @@ def adapt(
         Path | None, typer.Option("--output", help="Folder of the adapter; default: in the data folder.")
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", help="Lessons; with the bundled model 10 to 20 s each.", min=1)
+        int, typer.Option("--steps", help="Steps of two lessons; with the bundled model 10 to 20 s each.", min=1)
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
     data_dir: DataDir = None,

@@ -34,10 +34,15 @@ LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
 OWN_SENTENCES = 10
 """Of a passage without labels: sentences that are asked for."""
-PASSAGES = (2, 3, 3, 4, 5, 5)
+PASSAGES = (1, 1, 2, 3, 5)
 """Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
-ANSWERED, REFUSED = 12, 2
-"""Branches of a lesson, at most: many questions behind few passages cost little."""
+OWN_PASSAGES = (2, 3, 3, 4, 5, 5)
+"""The same where reading one by one is all that is taught: a passage alone is read as with full attention."""
+ANSWERED, MISLEADING, ABSENT = 10, 8, 2
+"""Branches of a lesson, at most: questions that are answered, that the passages only seem to answer, and that are about
+other passages. Many behind few passages cost little. A model that sees few of the second kind learns how a refusal is
+worded and not when it is due.
+"""
 ELSEWHERE = 0.2
 """Share of the questions that are not about the last passage: the desk places the most relevant one last, and search is
 seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's, among five passages of one topic).
@@ -99,10 +104,11 @@ class School:
                 if pairs and len(module) <= 2 * LONGEST_PASSAGE:
                     yield Material(source="", topic=document.path, module=module, pairs=pairs)
 
-    def lessons(self, material: Sequence[Material]) -> Lessons:
-        """Lessons over material, some of it held out."""
+    def lessons(self, material: Sequence[Material], sizes: Sequence[int] = PASSAGES) -> Lessons:
+        """Lessons over material, some of it held out. sizes: numbers of passages to draw from."""
         return Lessons(
             material=tuple(material),
+            sizes=sizes,
             prefix=self._prefix,
             refusal=self._refusal,
             end=self._end,
@@ -133,6 +139,7 @@ class Lessons:
         self,
         *,
         material: tuple[Material, ...],
+        sizes: Sequence[int],
         prefix: tuple[int, ...],
         refusal: tuple[int, ...],
         end: tuple[int, ...],
@@ -140,7 +147,7 @@ class Lessons:
         seed: int,
     ) -> None:
         self._prefix, self._refusal, self._end = prefix, refusal, end
-        self._neighbours, self._seed = neighbours, seed
+        self._sizes, self._neighbours, self._seed = sizes, neighbours, seed
         topics = by_topic(material)
         self._train = [ones for topic, ones in topics.items() if not held_out(topic)] or list(topics.values())
         self._test = [ones for topic, ones in topics.items() if held_out(topic)] or self._train[-1:]
@@ -155,7 +162,7 @@ class Lessons:
 
     def _make(self, topics: Sequence[Sequence[Material]], rng: random.Random) -> Lesson:
         topic = rng.choices(topics, weights=weights(topics))[0]
-        size = rng.choice(PASSAGES)
+        size = rng.choice(self._sizes)
         chosen = rng.sample(list(topic), min(size, len(topic)))
         while len(chosen) < size:  # a small topic is filled up with strangers
             chosen.append(rng.choice(rng.choice(topics)))
@@ -168,9 +175,10 @@ class Lessons:
         misleading = [question for question, answer in pairs if answer is None]
         absent = [question for one in topic if one not in chosen for question, _ in one.pairs]
         absent = absent or [rng.choice(rng.choice(rng.choice(topics)).pairs)[0]]
-        refused = rng.sample(misleading, min(REFUSED - 1, len(misleading)))
-        refused += rng.sample(absent, min(REFUSED - len(refused), len(absent)))
-        branches += [self._branch(question, self._refusal) for question in refused]
+        refused = rng.sample(misleading, min(MISLEADING, len(misleading)))
+        refused += rng.sample(absent, min(ABSENT, len(absent)))
+        branches += [self._branch(question, self._refusal) for question in refused[:1]]
+        branches += [Branch(question=question, answer=self._refusal[:1]) for question in refused[1:]]
         with_gaps = rng.random() < GAP_SHARE
         return Lesson(
             prefix=self._prefix,

@@ -20,21 +20,25 @@ ANSWER_TOKENS = 24
 """The beginning is what the passages decide most; what comes later follows from it."""
 
 
+AHEAD = 2
+"""Lessons that are answered ahead: those of a step."""
+
+
 class AnsweredLessons:
-    """Lessons by step with the engine's answers. The next one is answered on another thread while one is taught, as
-    training leaves cores idle. lesson_at: the lesson of a step without answers. Call `close` before the engine's.
+    """Lessons by number with the engine's answers. The next ones are answered on another thread while some are taught,
+    as training leaves cores idle. lesson_at: a lesson without answers. Call `close` before the engine's.
     """
 
     def __init__(self, lesson_at: Callable[[int], Lesson], engine: Engine) -> None:
-        self._make = lambda step: with_answers(lesson_at(step), engine)
+        self._make = lambda number: with_answers(lesson_at(number), engine)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="warmdesk-lessons")
         self._ahead: dict[int, Future[Lesson]] = {}
 
-    def lesson_at(self, step: int) -> Lesson:
-        """The lesson of a step, the same one for the same number. Raises CacheError."""
-        found = self._ahead.pop(step, None) or self._pool.submit(self._make, step)
-        self._ahead = {step + 1: self._pool.submit(self._make, step + 1)}
-        return found.result()
+    def lesson_at(self, number: int) -> Lesson:
+        """The same lesson for the same number. Raises CacheError."""
+        wanted = range(number, number + 1 + AHEAD)
+        self._ahead = {one: self._ahead.get(one) or self._pool.submit(self._make, one) for one in wanted}
+        return self._ahead[number].result()
 
     def close(self) -> None:
         """Wait for the lesson that is being answered."""

@@ -34,7 +34,9 @@ class LessonModel:
     def differentiable_logits(self, lesson: Lesson, *, modular: bool) -> Tensor:
         """The same on the model's device, with gradients."""
         packed, device = pack(lesson, modular=modular), self.hf.device
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.hf.dtype == torch.bfloat16):
+        half = self.hf.dtype == torch.bfloat16
+        # Without its cache, which is shared by all threads: what one casts without gradients, another would learn from.
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half, cache_enabled=False):
             hidden = self.hf.get_decoder()(
                 input_ids=packed.tokens.to(device),
                 position_ids=packed.positions.to(device),

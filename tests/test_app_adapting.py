@@ -41,9 +41,10 @@ def test_a_desk_teaches_from_its_own_passages_what_the_model_says_to_them(tmp_pa
     assert result["schedule"]["objective"] == "distil"
     asked = {bytes(branch.question).decode() for lesson in taught for branch in lesson.branches}
     assert any("repair" in question for question in asked)
-    assert len(taught) == 3
+    assert len(taught) == 6, "two a step"
     assert all(lesson.branches and all(len(branch.answer) > 5 for branch in lesson.branches) for lesson in taught)
     assert any(lead for lesson in taught for lead in lesson.leads)
+    assert all(len(lesson.modules) > 1 for lesson in taught), "one alone is read as with full attention"
     merge_adapter(stock(), tmp_path / "adapter")
 
 

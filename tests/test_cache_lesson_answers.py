@@ -55,13 +55,13 @@ def test_an_answer_that_ends_has_the_token_that_ends_it(engine: Engine) -> None:
     assert ended.answer == (2,)
 
 
-def test_the_next_lesson_is_answered_while_one_is_taught(engine: Engine) -> None:
+def test_the_next_lessons_are_answered_while_one_is_taught(engine: Engine) -> None:
     made = threading.Event()
     asked: list[int] = []
 
     def lesson_at(step: int) -> Lesson:
         asked.append(step)
-        if step == 4:
+        if step == 5:
             made.set()
         return replace(LESSON, branches=LESSON.branches[step % 3 :])
 

@@ -72,17 +72,26 @@ def test_rows_are_those_before_the_answers_tokens() -> None:
     assert fed == [t for b in BRANCHES for t in (b.question[-1], *b.answer[:-1])]
 
 
+def taught_loss(said: torch.Tensor) -> float:
+    """Of all tokens of the answers alike, and once more of those that begin one."""
+    labels = [token for branch in BRANCHES for token in branch.answer]
+    losses = -said[range(len(labels)), labels]
+    return (losses.mean() + losses[[0, len(BRANCHES[0].answer)]].mean()).item()
+
+
 @pytest.mark.parametrize("objective", ["answers", "distil"])
 def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path: Path) -> None:
     seen: list[Progress] = []
     one = training(tmp_path, replace(SCHEDULE, steps=30, objective=objective))
-    ways = (True, False) if objective == "answers" else (True,)
-    losses = [one._loss(LESSON, one._reader.logits(LESSON, modular=modular)).item() for modular in ways]
-    before = sum(losses) / len(losses)
+    modular, full = (one._reader.logits(LESSON, modular=modular).log_softmax(-1) for modular in (True, False))
+    if objective == "answers":
+        before = (taught_loss(modular) + taught_loss(full)) / 2
+    else:
+        before = ((full - modular) * full.exp()).sum(-1).mean().item()
     end = one.run(seen.append)
     assert end.step == 30
-    assert end.questions == 60
-    assert one.state.before == pytest.approx(before)
+    assert end.questions == 120, "two lessons a step, two questions each"
+    assert one.state.before == pytest.approx(before, rel=1e-4)
     assert one.state.best < before * 0.9
     assert {"adapter_config.json", "adapter_model.safetensors", "checkpoint.safetensors"} <= {
         path.name for path in tmp_path.iterdir()
@@ -91,6 +100,25 @@ def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path
 
 def parameters(training: AdapterTraining) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in training._parameters]
+
+
+@pytest.mark.parametrize("objective", ["answers", "distil"])
+def test_lessons_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lessons in one step move the adapter by the mean of what each says alone."""
+    moved: list[list[torch.Tensor]] = []
+
+    def note(parameters: list[torch.nn.Parameter], most: float) -> None:
+        moved.append([parameter.grad.clone() for parameter in parameters if parameter.grad is not None])
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", note)
+    pair = [LESSON, replace(LESSON, modules=MODULES[::-1], branches=BRANCHES[:1])]
+    for number, lessons in enumerate((pair, pair[:1], pair[1:])):
+        schedule = replace(SCHEDULE, steps=1, objective=objective, modular_share=1.0, lessons=len(lessons))
+        folder = tmp_path / str(number)
+        AdapterTraining(stock("llama"), lessons.__getitem__, [LESSON], schedule, folder).run(lambda progress: None)
+    assert max(gradient.abs().max() for gradient in moved[0]) > 1e-4
+    for both, first, second in zip(*moved, strict=True):
+        assert torch.allclose(both, (first + second) / 2, atol=1e-6)
 
 
 def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
