@@ -34,7 +34,7 @@ LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
 OWN_SENTENCES = 10
 """Of a passage without labels: sentences that are asked for."""
-PASSAGES = (1, 1, 2, 3, 5)
+PASSAGES = (1, 1, 1, 2, 3, 5)
 """Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
 OWN_PASSAGES = (2, 3, 3, 4, 5, 5)
 """The same where reading one by one is all that is taught: a passage alone is read as with full attention."""
@@ -42,6 +42,10 @@ ANSWERED, MISLEADING, ABSENT = 10, 8, 2
 """Branches of a lesson, at most: questions that are answered, that the passages only seem to answer, and that are about
 other passages. Many behind few passages cost little. A model that sees few of the second kind learns how a refusal is
 worded and not when it is due.
+"""
+SPOKEN = 3
+"""Of the branches that are answered: those taught to the end. Of the others the first token is: it costs little, and
+with it the model has chosen to answer.
 """
 ELSEWHERE = 0.2
 """Share of the questions that are not about the last passage: the desk places the most relevant one last, and search is
@@ -170,15 +174,20 @@ class Lessons:
         last = rng.choices(range(size), weights=[len(one.pairs) for one in chosen])[0]
         chosen.append(chosen.pop(last))
         pairs = asked_about(chosen, rng)
-        branches = [self._branch(question, answer) for question, answer in pairs if answer is not None]
-        branches = rng.sample(branches, min(ANSWERED, len(branches)))
+        answered = [(question, answer) for question, answer in pairs if answer is not None]
         misleading = [question for question, answer in pairs if answer is None]
         absent = [question for one in topic if one not in chosen for question, _ in one.pairs]
         absent = absent or [rng.choice(rng.choice(rng.choice(topics)).pairs)[0]]
         refused = rng.sample(misleading, min(MISLEADING, len(misleading)))
         refused += rng.sample(absent, min(ABSENT, len(absent)))
-        branches += [self._branch(question, self._refusal) for question in refused[:1]]
-        branches += [Branch(question=question, answer=self._refusal[:1]) for question in refused[1:]]
+        branches = [
+            self._branch(question, answer, whole=number < SPOKEN)
+            for number, (question, answer) in enumerate(rng.sample(answered, min(ANSWERED, len(answered))))
+        ]
+        branches += [
+            self._branch(question, self._refusal, whole=number == 0, refused=True)
+            for number, question in enumerate(refused)
+        ]
         with_gaps = rng.random() < GAP_SHARE
         return Lesson(
             prefix=self._prefix,
@@ -194,8 +203,11 @@ class Lessons:
         beside = rng.sample(others, min(self._neighbours, len(others)))
         return tuple(token for other in beside for token in other.module)
 
-    def _branch(self, question: tuple[int, ...], answer: tuple[int, ...]) -> Branch:
-        return Branch(question=question, answer=(*answer, *self._end))
+    def _branch(
+        self, question: tuple[int, ...], answer: tuple[int, ...], *, whole: bool, refused: bool = False
+    ) -> Branch:
+        said = (*answer, *self._end)
+        return Branch(question=question, answer=said if whole else said[:1], refused=refused)
 
 
 def key_words(sentence: str) -> str:

@@ -40,7 +40,7 @@ class Schedule:
     """How an adapter is trained. lessons: of a step, taught side by side, each by its share of the threads, which on a
     CPU is faster than one after another by all. modular_share: of the lessons with answers, those that teach them to
     modular attention, and `paired_weight` times to say what full attention says; the others teach full attention.
-    opening_weight: of the answers' first tokens, which choose the sentence or the refusal, beside all tokens alike.
+    refusal_weight: of whether to refuse or to answer, beside the answers' tokens.
     patience: evaluations without a better held-out loss before training ends.
     """
 
@@ -52,7 +52,7 @@ class Schedule:
     warmup: int = 40
     modular_share: float = 0.5
     paired_weight: float = 4.0
-    opening_weight: float = 1.0
+    refusal_weight: float = 2.0
     evaluate_every: int = 50
     patience: int = 4
     seed: int = 0
@@ -208,11 +208,8 @@ class AdapterTraining:
     def _loss(self, lesson: Lesson, logits: Tensor, wanted: Tensor | None) -> Tensor:
         if wanted is not None:
             return divergence(wanted, logits)
-        labels = torch.tensor([token for branch in lesson.branches for token in branch.answer])
-        losses = F.cross_entropy(logits, labels.to(logits.device), reduction="none")
-        lengths = torch.tensor([0, *(len(branch.answer) for branch in lesson.branches[:-1])])
-        openings = losses[lengths.cumsum(0).to(logits.device)]
-        return losses.mean() + self.schedule.opening_weight * openings.mean()
+        labels = torch.tensor([token for branch in lesson.branches for token in branch.answer], device=logits.device)
+        return F.cross_entropy(logits, labels) + self.schedule.refusal_weight * indecision(lesson, logits)
 
     def _evaluate(self) -> None:
         """Held-out loss, over every way of reading that is taught; the best adapter is kept."""
@@ -277,3 +274,19 @@ class AdapterTraining:
 def divergence(wanted: Tensor, got: Tensor) -> Tensor:
     """Kullback-Leibler divergence of logits `[A, vocabulary]` from wanted ones, in nats per row."""
     return F.kl_div(got.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
+
+
+def indecision(lesson: Lesson, logits: Tensor) -> Tensor:
+    """Binary cross-entropy, in nats per branch, of beginning a refusal where one is due and anything else elsewhere;
+    zero for a lesson without refusals. logits: `[A, vocabulary]` along the answers.
+
+    It is decided at one token, which hardly counts among the others of an answer.
+    """
+    begins = next((branch.answer[0] for branch in lesson.branches if branch.refused), None)
+    if begins is None:
+        return logits.new_zeros(())
+    first = torch.tensor([0, *(len(branch.answer) for branch in lesson.branches[:-1])], device=logits.device).cumsum(0)
+    others = logits[first].index_fill(1, torch.tensor([begins], device=logits.device), -torch.inf)
+    leaning = logits[first, begins] - others.logsumexp(-1)
+    due = torch.tensor([float(branch.refused) for branch in lesson.branches], device=logits.device)
+    return F.binary_cross_entropy_with_logits(leaning, due)

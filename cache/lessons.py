@@ -22,10 +22,13 @@ from cache.attention import Rotation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """Token ids of a question up to where the answer begins, and of the answer with the token that ends it."""
+    """Token ids of a question up to where the answer begins, and of the answer with the token that ends it, or of its
+    beginning. refused: whether that is a refusal.
+    """
 
     question: tuple[int, ...]
     answer: tuple[int, ...]
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

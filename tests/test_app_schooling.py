@@ -19,6 +19,7 @@ from app.schooling import (
     LONGEST_PASSAGE,
     MISLEADING,
     PASSAGES,
+    SPOKEN,
     School,
     held_out,
     key_words,
@@ -102,15 +103,18 @@ def test_lessons_are_made_of_passages_questions_and_refusals(school: School) -> 
     assert {len(lesson.modules) for lesson in found} == set(PASSAGES)
     refusal = tuple(REFUSAL.encode())
     for lesson in found:
-        wholly, *more = refused = [branch for branch in lesson.branches if branch.answer[0] == refusal[0]]
-        assert wholly.answer[: len(refusal)] == refusal
+        wholly, *more = refused = [branch for branch in lesson.branches if branch.refused]
+        assert wholly.answer[:-1] == refusal
         assert all(branch.answer == refusal[:1] for branch in more), "only that they are refused, not again how"
         assert 1 < len(refused) <= MISLEADING + ABSENT
-        assert len(lesson.branches) - len(refused) <= ANSWERED
+        answered = [branch for branch in lesson.branches if not branch.refused]
+        assert len(answered) <= ANSWERED
+        assert {len(branch.answer) for branch in answered[SPOKEN:]} <= {1}
         texts = b"".join(map(bytes, lesson.modules)).decode()
-        for branch in lesson.branches:
-            if branch not in refused:
-                assert bytes(branch.answer).decode().split(" is it.")[0] in texts
+        for branch in answered:
+            assert bytes(branch.answer).decode().split(" is it.")[0] in texts
+        for branch in answered[:SPOKEN]:
+            assert bytes(branch.answer[:-1]).decode().endswith("is it.")
     assert any(any(lesson.gaps) for lesson in found)
     assert not all(any(lesson.gaps) for lesson in found)
 
@@ -120,18 +124,17 @@ def test_questions_about_documents_that_are_not_there_are_refused(school: School
     material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=answered))) is not None]
     lessons = school.lessons(material)
     for step in range(9):
-        said = [bytes(branch.answer[:1]) for branch in lessons.lesson_at(step).branches]
-        assert said.count(REFUSAL[:1].encode()) == ABSENT
+        assert sum(branch.refused for branch in lessons.lesson_at(step).branches) == ABSENT
 
 
 def test_most_questions_are_about_the_last_passage(school: School) -> None:
     qas = [{"question": f"What is {q}?", "answers": ["Shelf"]} for q in range(8)]
     material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=qas))) is not None]
     of_last, of_all = 0, 0
+    lessons = school.lessons(material, sizes=[2, 5])
     for step in range(60):
-        lesson = school.lessons(material).lesson_at(step)
-        said = [bytes(branch.answer[:-1]) for branch in lesson.branches]
-        taught = [answer for answer in said if answer and answer != REFUSAL.encode()]
+        lesson = lessons.lesson_at(step)
+        taught = [bytes(b.answer[:-1]) for b in lesson.branches if len(b.answer) > 1 and not b.refused]
         of_last += sum(answer in bytes(lesson.modules[-1]) for answer in taught)
         of_all += len(taught)
     assert 0.7 < of_last / of_all < 0.9

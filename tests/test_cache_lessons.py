@@ -24,7 +24,7 @@ PREFIX = tuple(b"You answer. ")
 MODULES = (tuple(b"Returns take 30 days."), tuple(b"Gift cards stay."), tuple(b"Shipping is free."))
 BRANCHES = (
     Branch(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
-    Branch(question=tuple(b"And cards, may they be returned?"), answer=tuple(b" No")),
+    Branch(question=tuple(b"And cards, may they be returned?"), answer=tuple(b"No"), refused=True),
 )
 LEADS = (tuple(b"Cards stay."), (), tuple(b"Returns take time, they do."))
 LESSON = Lesson(prefix=PREFIX, modules=MODULES, leads=LEADS, gaps=(0, 7, 0), branches=BRANCHES)
@@ -73,10 +73,11 @@ def test_rows_are_those_before_the_answers_tokens() -> None:
 
 
 def taught_loss(said: torch.Tensor) -> float:
-    """Of all tokens of the answers alike, and once more of those that begin one."""
+    """Of all tokens of the answers alike, and twice of whether a branch begins as the second does, which refuses."""
     labels = [token for branch in BRANCHES for token in branch.answer]
-    losses = -said[range(len(labels)), labels]
-    return (losses.mean() + losses[[0, len(BRANCHES[0].answer)]].mean()).item()
+    tokens = -said[range(len(labels)), labels]
+    first, second = said.exp()[[0, len(BRANCHES[0].answer)], BRANCHES[1].answer[0]]
+    return (tokens.mean() - 2 * ((1 - first).log() + second.log()) / 2).item()
 
 
 @pytest.mark.parametrize("objective", ["answers", "distil"])
