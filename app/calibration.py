@@ -32,8 +32,12 @@ the right answer is at most so many nats per token less likely, and if so small 
 TRUSTED = 0.6
 """Share of answers that must hold the facts for a model to word its answers itself."""
 
-FALSE_REFUSALS = 0.15
-"""Share of questions with an answer that a model may refuse, at most."""
+FALSE_REFUSALS = 0.10
+"""Share of the calibration questions with an answer that a model may refuse, at most. They are few, and on others it is
+more: with 0.10, 14 % of the answerable requests of docs/evidence.md were refused."""
+
+TIE = 0.01
+"""What decides between two equal logits."""
 
 Wording = Literal["free", "checked", "quote"]
 
@@ -108,7 +112,9 @@ def refusal_bias(margins: Sequence[float]) -> float:
     if not margins:
         return 0.0
     highest = sorted(margins, reverse=True)[int(FALSE_REFUSALS * len(margins))]
-    return -round(max(0.0, highest), 2)
+    if highest < 0:
+        return 0.0
+    return -round(highest + TIE, 2)  # logits of bfloat16 have steps of up to a quarter: many are equal
 
 
 def find_calibration(settings: Settings) -> Calibration | None:

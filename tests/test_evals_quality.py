@@ -339,9 +339,10 @@ def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
 
 
 def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused() -> None:
-    margins = [3.0, 2.0, 1.0, *[-1.0] * 17]
-    assert refusal_bias(margins) == 0.0, "3 of 20 are no more than 15 %"
-    bias = refusal_bias([4.0, *margins[:-1]])
-    assert bias == -1.0
-    assert sum(margin + bias > 0 for margin in [4.0, *margins[:-1]]) == 3
+    margins = [3.0, 2.0, *[-1.0] * 18]
+    assert refusal_bias(margins) == 0.0, "2 of 20 are no more than 10 %"
+    for more in ([4.0, *margins[:-1]], [4.0, 3.0, 3.0, *margins[3:]], [0.0] * 20):
+        bias = refusal_bias(more)
+        assert bias < 0
+        assert sum(margin + bias >= 0 for margin in more) <= 2, "of two equal logits either may be chosen"
     assert refusal_bias([]) == 0.0
