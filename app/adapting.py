@@ -27,7 +27,7 @@ HELD_OUT_LESSONS = 12
 RECORD = "training.json"
 
 Source = tuple[list[Lesson], Callable[[int], Lesson]]
-"""Lessons held out, and lessons by step."""
+"""Lessons held out, and lessons by number."""
 
 
 def adapt(

@@ -156,9 +156,9 @@ class Lessons:
         self._train = [ones for topic, ones in topics.items() if not held_out(topic)] or list(topics.values())
         self._test = [ones for topic, ones in topics.items() if held_out(topic)] or self._train[-1:]
 
-    def lesson_at(self, step: int) -> Lesson:
-        """The lesson of a training step."""
-        return self._make(self._train, random.Random(f"{self._seed}/{step}"))
+    def lesson_at(self, number: int) -> Lesson:
+        """A lesson of the training, the same one for the same number."""
+        return self._make(self._train, random.Random(f"{self._seed}/{number}"))
 
     def held_out(self, count: int) -> list[Lesson]:
         """Lessons about topics that training never sees."""

@@ -26,7 +26,7 @@ AHEAD = 2
 
 class AnsweredLessons:
     """Lessons by number with the engine's answers. The next ones are answered on another thread while some are taught,
-    as training leaves cores idle. lesson_at: a lesson without answers. Call `close` before the engine's.
+    so that no core is idle. lesson_at: a lesson without answers. Call `close` before the engine's.
     """
 
     def __init__(self, lesson_at: Callable[[int], Lesson], engine: Engine) -> None:
