@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,19 @@ import torch
 
 from app.errors import DeskError
 from app.prompting import PromptBuilder
-from app.schooling import OWN_PASSAGES, PASSAGES, Lessons, Material, School, read_rows
+from app.schooling import LABELLED, OWN, Material, School, read_rows
 from app.settings import Settings
 from cache.adapter_training import AdapterTraining, Progress, Schedule
 from cache.adapters import keep_base, merge_adapter
-from cache.engine import Engine
-from cache.lesson_answers import AnsweredLessons, with_answers
-from cache.lessons import Lesson
-from cache.model import find_device, load_model, load_stock
+from cache.model import find_device, load_stock
 from cache.tokenizer import ModelTokenizer
 
-HELD_OUT_LESSONS = 12
+HELD_OUT_LESSONS = 8
 RECORD = "training.json"
-
-Source = tuple[list[Lesson], Callable[[int], Lesson]]
-"""Lessons held out, and lessons by number."""
+STEPS = 1000
+"""Of a training on questions, unless told."""
+MINUTES = 30
+"""Of a training on the desk's own passages, unless told."""
 
 
 def adapt(
@@ -35,12 +32,14 @@ def adapt(
     files: Sequence[Path],
     folder: Path,
     *,
-    steps: int,
+    steps: int | None,
+    minutes: float | None,
     seed: int,
     report: Callable[[Progress], None],
 ) -> dict[str, Any]:
     """Train an adapter into `folder`, from files of questions or, without any, from the desk's own passages, on top of
-    the adapter in use.
+    the adapter in use. It ends after so many steps or minutes, whichever is first; None for both: after `STEPS` with
+    files, `MINUTES` without.
 
     Raises DeskError if there is nothing to train on, ModelError if the model cannot be adapted.
     """
@@ -56,12 +55,16 @@ def adapt(
     prompts = PromptBuilder(tokenizer.template, settings.system_text)
     school = School(prompts, tokenizer, settings.refusal_text, neighbours=settings.neighbours, seed=seed)
     material = gather(school, files, settings)
-    lessons = school.lessons(material, PASSAGES if files else OWN_PASSAGES)
-    schedule = Schedule(steps=steps, objective="answers" if files else "distil", seed=seed)
-    with as_given(lessons) if files else answered(lessons, settings) as (held_out, lesson_at):
-        training = AdapterTraining(hf, lesson_at, held_out, schedule, folder)
-        keep_base(folder, below)
-        end = training.run(report)
+    lessons = school.lessons(material, LABELLED if files else OWN)
+    training = AdapterTraining(
+        hf,
+        lessons.lesson_at,
+        lessons.held_out(HELD_OUT_LESSONS),
+        schedule_of(labelled=bool(files), steps=steps, minutes=minutes, seed=seed),
+        folder,
+    )
+    keep_base(folder, below)
+    end = training.run(report)
     result = {
         "adapter": folder.name,
         "model": fingerprint,
@@ -69,35 +72,34 @@ def adapt(
         "documents": len(material),
         "files": [file.name for file in files],
         "steps": end.step,
+        "minutes": round(training.state.seconds / 60, 1),
         "questions": end.questions,
         "tokens": end.tokens,
         "loss": round(end.loss, 4),
         "held_out": round(training.state.best, 4),
         "held_out_before": None if training.state.before is None else round(training.state.before, 4),
-        "schedule": asdict(schedule),
+        "schedule": asdict(training.schedule),
     }
     (folder / RECORD).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 
-def as_given(lessons: Lessons) -> AbstractContextManager[Source]:
-    """Lessons that have their answers."""
-    return nullcontext((lessons.held_out(HELD_OUT_LESSONS), lessons.lesson_at))
-
-
-@contextmanager
-def answered(lessons: Lessons, settings: Settings) -> Iterator[Source]:
-    """Lessons without answers, answered by the model that is to be adapted, as it is. Raises CacheError."""
-    model = load_model(
-        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
+def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, seed: int) -> Schedule:
+    """Answers are learned slowly. That modular attention is to say what full attention says has many right solutions,
+    and large steps find one in half an hour.
+    """
+    unlimited = steps is None and minutes is None
+    if labelled:
+        return Schedule(steps=STEPS if unlimited else steps, minutes=minutes, objective="answers", seed=seed)
+    return Schedule(
+        steps=steps,
+        minutes=MINUTES if unlimited else minutes,
+        objective="distil",
+        learning_rate=1e-3,
+        warmup=10,
+        evaluate_every=30,
+        seed=seed,
     )
-    engine = Engine(model, memory=settings.memory).start()
-    taught = AnsweredLessons(lessons.lesson_at, engine)
-    try:
-        yield [with_answers(lesson, engine) for lesson in lessons.held_out(HELD_OUT_LESSONS)], taught.lesson_at
-    finally:
-        taught.close()
-        engine.close()
 
 
 def gather(school: School, files: Sequence[Path], settings: Settings) -> list[Material]:

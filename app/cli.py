@@ -316,9 +316,19 @@ def adapt(
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the adapter; default: in the data folder.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", help="End after so many. Unset, without --data or --steps: 30.", min=0.01),
+    ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", help="Steps of two lessons; with the bundled model 10 to 20 s each.", min=1)
-    ] = 1000,
+        int | None,
+        typer.Option(
+            "--steps",
+            help="End after so many, of two lessons each; with the bundled model 10 to 20 s. Unset, with --data and "
+            "without --minutes: 1000.",
+            min=1,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
     data_dir: DataDir = None,
     model: Model = None,
@@ -333,11 +343,11 @@ def adapt(
     settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     folder = output or settings.data_dir / "adapters" / ("answers" if data else "distil")
     with training_bar() as progress:
-        result = train(settings, data or [], folder, steps=steps, seed=seed, report=progress)
+        result = train(settings, data or [], folder, steps=steps, minutes=minutes, seed=seed, report=progress)
     if as_json:
         emit(result)
     else:
-        print(f"{result['steps']} steps, {result['questions']:,} questions")
+        print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
         before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
         print(f"held-out loss {result['held_out']:.3f}{before}")
         print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")

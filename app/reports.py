@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from app.answers import Answer, Overview
@@ -54,18 +54,18 @@ def progress_bar() -> Iterator[Report]:
 
 @contextmanager
 def training_bar() -> Iterator[Callable[[Training], None]]:
-    """A bar of steps on stderr; a line now and then where stderr is no terminal."""
+    """A bar on stderr; a line now and then where stderr is no terminal."""
     console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description:44}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        task = bars.add_task("Training")
+        task = bars.add_task("Training", total=1.0)
 
         def report(training: Training) -> None:
             loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
-            shown = f"{loss}, {training.tokens_per_s:.0f} tokens/s"
-            bars.update(task, completed=training.step, total=training.steps, description=shown)
+            shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
+            bars.update(task, completed=training.done, description=shown)
             if not console.is_terminal and training.step % 10 == 0:
-                print(f"{training.step}/{training.steps} {shown}", file=sys.stderr, flush=True)
+                print(f"{training.done:.0%} {shown}", file=sys.stderr, flush=True)
 
         yield report
 

@@ -34,23 +34,8 @@ LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
 OWN_SENTENCES = 10
 """Of a passage without labels: sentences that are asked for."""
-PASSAGES = (1, 1, 1, 2, 3, 5)
-"""Numbers of passages in a lesson; fewer than at run time cost less and teach the same."""
-OWN_PASSAGES = (2, 3, 3, 4, 5, 5)
-"""The same where reading one by one is all that is taught: a passage alone is read as with full attention."""
-ANSWERED, MISLEADING, ABSENT = 10, 8, 2
-"""Branches of a lesson, at most: questions that are answered, that the passages only seem to answer, and that are about
-other passages. Many behind few passages cost little. A model that sees few of the second kind learns how a refusal is
-worded and not when it is due.
-"""
-SPOKEN = 3
-"""Of the branches that are answered: those taught to the end. Of the others the first token is: it costs little, and
-with it the model has chosen to answer.
-"""
-ELSEWHERE = 0.2
-"""Share of the questions that are not about the last passage: the desk places the most relevant one last, and search is
-seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's, among five passages of one topic).
-"""
+LONGEST_BEGINNING = 24
+"""Of a sentence that stands for an answer: tokens."""
 GAP_SHARE, LONGEST_GAP = 0.2, 64
 HELD_OUT_SHARE = 0.03
 
@@ -67,6 +52,32 @@ class Material:
     topic: str
     module: tuple[int, ...]
     pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """What a lesson is made of. passages: numbers of them to draw from; fewer than at run time cost less and teach the
+    same. answered, misleading, absent: branches, at most: questions that are answered, that the passages only seem to
+    answer, and that are about other passages; many behind few passages cost little. spoken: of the branches that are
+    answered, those taught to the end; of the others the first token is, with which the model has chosen to answer.
+    elsewhere: share of the questions that are not about the last passage.
+    """
+
+    passages: tuple[int, ...]
+    answered: int
+    misleading: int
+    absent: int
+    spoken: int
+    elsewhere: float
+
+
+LABELLED = Mixture(passages=(1, 1, 1, 2, 3, 5), answered=10, misleading=8, absent=2, spoken=3, elsewhere=0.2)
+"""A model that sees few misleading questions learns how a refusal is worded and not when it is due. The desk places
+the most relevant passage last, and search is seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's,
+among five passages of one topic).
+"""
+OWN = Mixture(passages=(2, 3, 3, 4, 5, 5), answered=8, misleading=0, absent=0, spoken=8, elsewhere=0.5)
+"""Reading one by one is all that is taught, and a passage alone is read as with full attention."""
 
 
 class School:
@@ -96,23 +107,23 @@ class School:
         return Material(source=source, topic=f"{source}/{title}", module=module, pairs=tuple(pairs))
 
     def own_material(self, library: Library) -> Iterator[Material]:
-        """The desk's passages. What is asked are words of a sentence, as people type them into a search. The answers
-        are empty: see `cache.lesson_answers`.
+        """The desk's passages. What is asked are words of a sentence, as people type them into a search, and what is
+        said is how that sentence begins: no labels, but texts along which two ways of reading are compared.
         """
         for document in library.documents():
             for passage in library.passages_of(document.path):
                 text = passage_of(passage)
                 said = [s for s in sentences(text.text) if len(WORD.findall(s)) >= 4][:OWN_SENTENCES]
-                pairs = tuple((self._question(key_words(sentence)), ()) for sentence in said)
+                pairs = tuple((self._question(key_words(s)), self._tokens(s)[:LONGEST_BEGINNING]) for s in said)
                 module = self._tokens(passage_text(text))
                 if pairs and len(module) <= 2 * LONGEST_PASSAGE:
                     yield Material(source="", topic=document.path, module=module, pairs=pairs)
 
-    def lessons(self, material: Sequence[Material], sizes: Sequence[int] = PASSAGES) -> Lessons:
-        """Lessons over material, some of it held out. sizes: numbers of passages to draw from."""
+    def lessons(self, material: Sequence[Material], mixture: Mixture = LABELLED) -> Lessons:
+        """Lessons over material, some of it held out."""
         return Lessons(
             material=tuple(material),
-            sizes=sizes,
+            mixture=mixture,
             prefix=self._prefix,
             refusal=self._refusal,
             end=self._end,
@@ -143,7 +154,7 @@ class Lessons:
         self,
         *,
         material: tuple[Material, ...],
-        sizes: Sequence[int],
+        mixture: Mixture,
         prefix: tuple[int, ...],
         refusal: tuple[int, ...],
         end: tuple[int, ...],
@@ -151,7 +162,7 @@ class Lessons:
         seed: int,
     ) -> None:
         self._prefix, self._refusal, self._end = prefix, refusal, end
-        self._sizes, self._neighbours, self._seed = sizes, neighbours, seed
+        self._mixture, self._neighbours, self._seed = mixture, neighbours, seed
         topics = by_topic(material)
         self._train = [ones for topic, ones in topics.items() if not held_out(topic)] or list(topics.values())
         self._test = [ones for topic, ones in topics.items() if held_out(topic)] or self._train[-1:]
@@ -165,43 +176,47 @@ class Lessons:
         return [self._make(self._test, random.Random(f"held out/{number}")) for number in range(count)]
 
     def _make(self, topics: Sequence[Sequence[Material]], rng: random.Random) -> Lesson:
+        mixture = self._mixture
         topic = rng.choices(topics, weights=weights(topics))[0]
-        size = rng.choice(self._sizes)
+        size = rng.choice(mixture.passages)
         chosen = rng.sample(list(topic), min(size, len(topic)))
         while len(chosen) < size:  # a small topic is filled up with strangers
             chosen.append(rng.choice(rng.choice(topics)))
         rng.shuffle(chosen)
         last = rng.choices(range(size), weights=[len(one.pairs) for one in chosen])[0]
         chosen.append(chosen.pop(last))
-        pairs = asked_about(chosen, rng)
+        pairs = asked_about(chosen, mixture.elsewhere, rng)
         answered = [(question, answer) for question, answer in pairs if answer is not None]
         misleading = [question for question, answer in pairs if answer is None]
         absent = [question for one in topic if one not in chosen for question, _ in one.pairs]
         absent = absent or [rng.choice(rng.choice(rng.choice(topics)).pairs)[0]]
-        refused = rng.sample(misleading, min(MISLEADING, len(misleading)))
-        refused += rng.sample(absent, min(ABSENT, len(absent)))
+        refused = rng.sample(misleading, min(mixture.misleading, len(misleading)))
+        refused += rng.sample(absent, min(mixture.absent, len(absent)))
         branches = [
-            self._branch(question, answer, whole=number < SPOKEN)
-            for number, (question, answer) in enumerate(rng.sample(answered, min(ANSWERED, len(answered))))
+            self._branch(question, answer, whole=number < mixture.spoken)
+            for number, (question, answer) in enumerate(rng.sample(answered, min(mixture.answered, len(answered))))
         ]
         branches += [
             self._branch(question, self._refusal, whole=number == 0, refused=True)
             for number, question in enumerate(refused)
         ]
         with_gaps = rng.random() < GAP_SHARE
+        near = list(dict.fromkeys([*topic, *chosen]))
+        beside = rng.sample(near, min(self._neighbours + 1, len(near)))
         return Lesson(
             prefix=self._prefix,
             modules=tuple(one.module for one in chosen),
-            leads=tuple(self._lead(one, [*topic, *chosen], rng) for one in chosen),
+            leads=tuple(self._lead(one, beside) for one in chosen),
             gaps=tuple(rng.randrange(LONGEST_GAP) if with_gaps else 0 for _ in chosen),
             branches=tuple(branches),
         )
 
-    def _lead(self, one: Material, near: Sequence[Material], rng: random.Random) -> tuple[int, ...]:
-        """Some passages near another one: at run time it is read behind those most like it."""
-        others = [other for other in dict.fromkeys(near) if other != one]
-        beside = rng.sample(others, min(self._neighbours, len(others)))
-        return tuple(token for other in beside for token in other.module)
+    def _lead(self, one: Material, beside: Sequence[Material]) -> tuple[int, ...]:
+        """Passages to read another one behind, of a few that are near: at run time it would be those most like it, but
+        a lead that several passages share is read once.
+        """
+        others = [other for other in beside if other != one][: self._neighbours]
+        return tuple(token for other in others for token in other.module)
 
     def _branch(
         self, question: tuple[int, ...], answer: tuple[int, ...], *, whole: bool, refused: bool = False
@@ -217,10 +232,10 @@ def key_words(sentence: str) -> str:
     return " ".join(word for word in words if word in longest)
 
 
-def asked_about(passages: Sequence[Material], rng: random.Random) -> list[Pair]:
-    """Questions about passages, in the order in which they stand: all about the last one, and a few about others."""
+def asked_about(passages: Sequence[Material], elsewhere: float, rng: random.Random) -> list[Pair]:
+    """Questions about passages, in the order in which they stand: all about the last one, and a share about others."""
     last, before = passages[-1].pairs, [pair for one in passages[:-1] for pair in one.pairs]
-    wanted = len(last) * ELSEWHERE / (1 - ELSEWHERE) + rng.random()
+    wanted = len(last) * elsewhere / (1 - elsewhere) + rng.random()
     return [*last, *rng.sample(before, min(int(wanted), len(before)))]
 
 

@@ -31,20 +31,25 @@ from cache.lessons import Lesson
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 Objective = Literal["answers", "distil"]
-"""answers: the likelihood of the answers. distil: what the model itself says under full attention, without the adapter;
-the answers are only texts along which both are compared."""
+"""answers: the likelihood of the answers. distil: modular attention is to say what the model says under full attention,
+which in turn is held to what it says without the adapter; the answers are only texts along which they are compared.
+Both move, as most of what tells them apart is what one passage does to the reading of another, which no adapter can
+know of passages that are read one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How an adapter is trained. lessons: of a step, taught side by side, each by its share of the threads, which on a
-    CPU is faster than one after another by all. modular_share: of the lessons with answers, those that teach them to
-    modular attention, and `paired_weight` times to say what full attention says; the others teach full attention.
-    refusal_weight: of whether to refuse or to answer, beside the answers' tokens.
+    """How an adapter is trained. steps, minutes: when it ends, whichever is first. lessons: of a step, taught side by
+    side, each by its share of the threads, which on a CPU is faster than one after another by all. modular_share: of
+    the lessons with answers, those that teach them to modular attention, and `paired_weight` times to say what full
+    attention says; the others teach full attention.
+    refusal_weight: of whether to refuse or to answer, beside the answers' tokens. anchor_weight: of what full attention
+    is held to, beside what modular attention is.
     patience: evaluations without a better held-out loss before training ends.
     """
 
-    steps: int
+    steps: int | None = None
+    minutes: float | None = None
     lessons: int = 2
     objective: Objective = "answers"
     rank: int = 16
@@ -52,23 +57,30 @@ class Schedule:
     warmup: int = 40
     modular_share: float = 0.5
     paired_weight: float = 4.0
+    anchor_weight: float = 0.5
     refusal_weight: float = 2.0
     evaluate_every: int = 50
     patience: int = 4
     seed: int = 0
 
-    def learning_rate_at(self, step: int) -> float:
+    def done(self, step: int, seconds: float) -> float:
+        """Share of the training that is over, at most 1."""
+        of_steps = step / self.steps if self.steps is not None else 0.0
+        of_minutes = seconds / (60 * self.minutes) if self.minutes is not None else 0.0
+        return min(1.0, max(of_steps, of_minutes))
+
+    def learning_rate_at(self, step: int, done: float) -> float:
         """Linear warm-up, then a cosine down to a twentieth."""
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (0.05 + 0.95 * cosine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where training stands. loss: running mean; held_out: the latest held-out loss."""
+    """Where training stands. done: share of its schedule. loss: running mean; held_out: the latest held-out loss."""
 
     step: int
-    steps: int
+    done: float
     questions: int
     tokens: int
     loss: float
@@ -78,9 +90,10 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What a checkpoint holds beside the tensors. before: held-out loss before the first step."""
+    """What a checkpoint holds beside the tensors. seconds: of training. before: held-out loss before the first step."""
 
     step: int = 0
+    seconds: float = 0.0
     questions: int = 0
     tokens: int = 0
     loss: float = 0.0
@@ -126,57 +139,62 @@ class AdapterTraining:
             task_type="CAUSAL_LM",
         )
         self._model: Any = get_peft_model(hf, config)
-        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
-        for parameter in self._parameters:
-            parameter.data = parameter.data.float()
+        self._taught = [p for p in self._model.parameters() if p.requires_grad]
+        # The optimizer's are float32; the model reads with copies of its own type, so that nothing is cast on the way.
+        self._parameters = [p.detach().float().clone() for p in self._taught]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0, weight_decay=0.0, betas=(0.9, 0.98))
         self.state = State()
         self._resume()
+        self._take_over()
 
     def run(self, report: Callable[[Progress], None]) -> Progress:
         """Train to the end of the schedule, or until the held-out loss no longer falls; keep the best adapter, which is
         one that changes nothing if training only did harm.
         """
-        started, before = time.perf_counter(), self.state.tokens
-        state = self.state
+        state, schedule = self.state, self.schedule
+        began, tokens = time.perf_counter(), state.tokens
+        earlier = state.seconds
         if state.before is None and state.step == 0:
             self._evaluate()
             state.before = state.held_out
             self._checkpoint()
+        done = schedule.done(state.step, state.seconds)
         while True:
-            rate = (state.tokens - before) / max(1e-9, time.perf_counter() - started)
             progress = Progress(
                 step=state.step,
-                steps=self.schedule.steps,
+                done=done,
                 questions=state.questions,
                 tokens=state.tokens,
                 loss=state.loss,
                 held_out=state.held_out,
-                tokens_per_s=rate,
+                tokens_per_s=(state.tokens - tokens) / (time.perf_counter() - began),
             )
             report(progress)
-            if state.step >= self.schedule.steps or state.without_gain >= self.schedule.patience:
+            if done >= 1 or state.without_gain >= schedule.patience:
                 return progress
-            self._step()
-            if state.step % self.schedule.evaluate_every == 0 or state.step == self.schedule.steps:
+            self._step(done)
+            state.seconds = earlier + time.perf_counter() - began
+            done = schedule.done(state.step, state.seconds)
+            if state.step % schedule.evaluate_every == 0 or done >= 1:
                 self._evaluate()
                 self._checkpoint()
 
-    def _step(self) -> None:
-        """One step of the optimizer, over the mean of its lessons."""
+    def _step(self, done: float) -> None:
+        """One step of the optimizer, over the mean of its lessons. done: share of the schedule."""
         state, schedule = self.state, self.schedule
         for group in self._optimizer.param_groups:
-            group["lr"] = schedule.learning_rate_at(state.step)
+            group["lr"] = schedule.learning_rate_at(state.step, done)
         numbers = range(state.step * schedule.lessons, (state.step + 1) * schedule.lessons)
         lessons = [self._lesson_at(number) for number in numbers]
         spread = [(number * 0.6180339887) % 1 for number in numbers]  # evenly, the same after a resume
         modular = [schedule.objective == "distil" or share < schedule.modular_share for share in spread]
         losses = list(self._pool.map(self._learn, lessons, self._wanted(lessons), modular))
         for parameter, *gradients in zip(self._parameters, *(found for _, found in losses), strict=True):
-            parameter.grad = torch.stack(gradients).mean(0)
+            parameter.grad = torch.stack(gradients).float().mean(0)
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._take_over()
         state.step += 1
         for lesson, (loss, _) in zip(lessons, losses, strict=True):
             state.questions += len(lesson.branches)
@@ -184,15 +202,24 @@ class AdapterTraining:
             state.tokens += sum(len(b.question) + len(b.answer) - 1 for b in lesson.branches)
             state.loss = loss if state.step == 1 else 0.98 * state.loss + 0.02 * loss
 
+    def _take_over(self) -> None:
+        """Let the model read with the parameters as they are now."""
+        for taught, parameter in zip(self._taught, self._parameters, strict=True):
+            taught.data = parameter.to(self._model.dtype)
+
     def _learn(self, lesson: Lesson, wanted: Tensor | None, modular: bool) -> tuple[float, tuple[Tensor, ...]]:
         """A lesson's loss, and the gradients of everything that is taught with it."""
         logits = self._reader.differentiable_logits(lesson, modular=modular)
-        loss = own = self._loss(lesson, logits, wanted)
-        if modular and wanted is None:
-            with torch.no_grad():
-                full = self._reader.differentiable_logits(lesson, modular=False)
-            loss = own + self.schedule.paired_weight * divergence(full, logits)
-        return own.item(), torch.autograd.grad(loss, self._parameters)
+        if wanted is not None:
+            full = self._reader.differentiable_logits(lesson, modular=False)
+            loss = own = self._distance(wanted, full, logits)
+        else:
+            loss = own = self._loss(lesson, logits)
+            if modular:
+                with torch.no_grad():
+                    full = self._reader.differentiable_logits(lesson, modular=False)
+                loss = own + self.schedule.paired_weight * divergence(full, logits)
+        return own.item(), torch.autograd.grad(loss, self._taught)
 
     def _wanted(self, lessons: Sequence[Lesson]) -> list[Tensor | None]:
         """What the model says without the adapter, where that is the objective."""
@@ -205,9 +232,11 @@ class AdapterTraining:
     def _full(self, lesson: Lesson) -> Tensor:
         return self._reader.differentiable_logits(lesson, modular=False)
 
-    def _loss(self, lesson: Lesson, logits: Tensor, wanted: Tensor | None) -> Tensor:
-        if wanted is not None:
-            return divergence(wanted, logits)
+    def _distance(self, wanted: Tensor, full: Tensor, modular: Tensor) -> Tensor:
+        """Of modular attention from full attention, and of that from what it is held to."""
+        return divergence(full, modular) + self.schedule.anchor_weight * divergence(wanted, full)
+
+    def _loss(self, lesson: Lesson, logits: Tensor) -> Tensor:
         labels = torch.tensor([token for branch in lesson.branches for token in branch.answer], device=logits.device)
         return F.cross_entropy(logits, labels) + self.schedule.refusal_weight * indecision(lesson, logits)
 
@@ -227,9 +256,10 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _held_out_loss(self, lesson: Lesson, wanted: Tensor | None) -> float:
-        ways = (True, False) if wanted is None else (True,)
-        logits = (self._reader.differentiable_logits(lesson, modular=modular) for modular in ways)
-        return sum(self._loss(lesson, one, wanted).item() for one in logits) / len(ways)
+        modular, full = (self._reader.differentiable_logits(lesson, modular=modular) for modular in (True, False))
+        if wanted is not None:
+            return self._distance(wanted, full, modular).item()
+        return (self._loss(lesson, modular) + self._loss(lesson, full)).item() / 2
 
     # --- checkpoints: no pickle, whole or not at all ---------------------------------------------------------------
 
@@ -258,7 +288,8 @@ class AdapterTraining:
         with safe_open(self._checkpoint_file, framework="pt") as file:
             metadata = file.metadata()
         before = json.loads(metadata["schedule"])  # perhaps of a version that knew other settings
-        if before | {"steps": self.schedule.steps} != asdict(self.schedule):  # longer or shorter is the same training
+        length = {"steps": self.schedule.steps, "minutes": self.schedule.minutes}
+        if before | length != asdict(self.schedule):  # longer or shorter is the same training
             raise ModelError(f"{self.folder} holds a training with another schedule: finish it, or use another folder")
         tensors = load_file(self._checkpoint_file)
         self.state = State(**json.loads(metadata["state"]))

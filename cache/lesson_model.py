@@ -34,14 +34,11 @@ class LessonModel:
     def differentiable_logits(self, lesson: Lesson, *, modular: bool) -> Tensor:
         """The same on the model's device, with gradients."""
         packed, device = pack(lesson, modular=modular), self.hf.device
-        half = self.hf.dtype == torch.bfloat16
-        # Without its cache, which is shared by all threads: what one casts without gradients, another would learn from.
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half, cache_enabled=False):
-            hidden = self.hf.get_decoder()(
-                input_ids=packed.tokens.to(device),
-                position_ids=packed.positions.to(device),
-                use_cache=False,
-                reading=Reading(packed, self._rotation),
-            ).last_hidden_state
-            logits: Tensor = self.hf.get_output_embeddings()(hidden[0, packed.rows.to(device)])
+        hidden = self.hf.get_decoder()(
+            input_ids=packed.tokens.to(device),
+            position_ids=packed.positions.to(device),
+            use_cache=False,
+            reading=Reading(packed, self._rotation),
+        ).last_hidden_state
+        logits: Tensor = self.hf.get_output_embeddings()(hidden[0, packed.rows.to(device)])
         return logits.float()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from desks import small_desk, small_settings, write_pages
-from tiny import ByteTokenizer, build, stock
+from tiny import ByteTokenizer, stock
 
 import app.adapting
 from app.adapting import adapt
@@ -26,23 +26,25 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[Lesson]:
             super().__init__(hf, lambda step: lessons.append(lesson_at(step)) or lessons[-1], *more)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(app.adapting, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
-    monkeypatch.setattr(app.adapting, "load_model", lambda *_, **__: build())
     monkeypatch.setattr(app.adapting, "ModelTokenizer", lambda _: ByteTokenizer())
     monkeypatch.setattr(app.adapting, "AdapterTraining", Training)
     return lessons
 
 
-def test_a_desk_teaches_from_its_own_passages_what_the_model_says_to_them(tmp_path: Path, taught: list[Lesson]) -> None:
+def test_a_desk_teaches_from_its_own_passages(tmp_path: Path, taught: list[Lesson]) -> None:
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
     settings = small_settings(tmp_path / "desk", adapter="none")
-    result = adapt(settings, [], tmp_path / "adapter", steps=3, seed=0, report=lambda progress: None)
+    result = adapt(settings, [], tmp_path / "adapter", steps=3, minutes=None, seed=0, report=lambda progress: None)
     assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
     assert result["schedule"]["objective"] == "distil"
     asked = {bytes(branch.question).decode() for lesson in taught for branch in lesson.branches}
     assert any("repair" in question for question in asked)
     assert len(taught) == 6, "two a step"
     assert all(lesson.branches and all(len(branch.answer) > 5 for branch in lesson.branches) for lesson in taught)
+    texts = [b" ".join(map(bytes, lesson.modules)) for lesson in taught]
+    said = [(bytes(b.answer[:-1]), text) for lesson, text in zip(taught, texts, strict=True) for b in lesson.branches]
+    assert all(answer in text for answer, text in said), "beginnings of sentences"
     assert any(lead for lesson in taught for lead in lesson.leads)
     assert all(len(lesson.modules) > 1 for lesson in taught), "one alone is read as with full attention"
     merge_adapter(stock(), tmp_path / "adapter")
@@ -54,7 +56,7 @@ def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None
         '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
     )
     settings = small_settings(tmp_path / "desk", adapter="none")
-    result = adapt(settings, [file], tmp_path / "adapter", steps=2, seed=0, report=lambda progress: None)
+    result = adapt(settings, [file], tmp_path / "adapter", steps=2, minutes=None, seed=0, report=lambda progress: None)
     assert result["schedule"]["objective"] == "answers"
     answers = {bytes(branch.answer[:-1]).decode() for lesson in taught for branch in lesson.branches}
     assert "Cups cost 4." in answers
@@ -63,5 +65,5 @@ def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None
 def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, taught: list[Lesson]) -> None:
     settings = small_settings(tmp_path / "desk", adapter="none")
     with pytest.raises(DeskError, match="ingest documents first, or give --data"):
-        adapt(settings, [], tmp_path / "adapter", steps=1, seed=0, report=lambda progress: None)
+        adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     assert not taught

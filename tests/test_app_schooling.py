@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,9 @@ from tiny import build
 from app.errors import DeskError
 from app.prompting import PromptBuilder
 from app.schooling import (
-    ABSENT,
-    ANSWERED,
+    LABELLED,
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
-    MISLEADING,
-    PASSAGES,
-    SPOKEN,
     School,
     held_out,
     key_words,
@@ -100,20 +97,20 @@ def lessons_of(school: School) -> list[Lesson]:
 
 def test_lessons_are_made_of_passages_questions_and_refusals(school: School) -> None:
     found = lessons_of(school)
-    assert {len(lesson.modules) for lesson in found} == set(PASSAGES)
+    assert {len(lesson.modules) for lesson in found} == set(LABELLED.passages)
     refusal = tuple(REFUSAL.encode())
     for lesson in found:
         wholly, *more = refused = [branch for branch in lesson.branches if branch.refused]
         assert wholly.answer[:-1] == refusal
         assert all(branch.answer == refusal[:1] for branch in more), "only that they are refused, not again how"
-        assert 1 < len(refused) <= MISLEADING + ABSENT
+        assert 1 < len(refused) <= LABELLED.misleading + LABELLED.absent
         answered = [branch for branch in lesson.branches if not branch.refused]
-        assert len(answered) <= ANSWERED
-        assert {len(branch.answer) for branch in answered[SPOKEN:]} <= {1}
+        assert len(answered) <= LABELLED.answered
+        assert {len(branch.answer) for branch in answered[LABELLED.spoken :]} <= {1}
         texts = b"".join(map(bytes, lesson.modules)).decode()
         for branch in answered:
             assert bytes(branch.answer).decode().split(" is it.")[0] in texts
-        for branch in answered[:SPOKEN]:
+        for branch in answered[: LABELLED.spoken]:
             assert bytes(branch.answer[:-1]).decode().endswith("is it.")
     assert any(any(lesson.gaps) for lesson in found)
     assert not all(any(lesson.gaps) for lesson in found)
@@ -124,14 +121,14 @@ def test_questions_about_documents_that_are_not_there_are_refused(school: School
     material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=answered))) is not None]
     lessons = school.lessons(material)
     for step in range(9):
-        assert sum(branch.refused for branch in lessons.lesson_at(step).branches) == ABSENT
+        assert sum(branch.refused for branch in lessons.lesson_at(step).branches) == LABELLED.absent
 
 
 def test_most_questions_are_about_the_last_passage(school: School) -> None:
     qas = [{"question": f"What is {q}?", "answers": ["Shelf"]} for q in range(8)]
     material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=qas))) is not None]
     of_last, of_all = 0, 0
-    lessons = school.lessons(material, sizes=[2, 5])
+    lessons = school.lessons(material, replace(LABELLED, passages=(2, 5)))
     for step in range(60):
         lesson = lessons.lesson_at(step)
         taught = [bytes(b.answer[:-1]) for b in lesson.branches if len(b.answer) > 1 and not b.refused]

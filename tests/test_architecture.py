@@ -24,7 +24,7 @@ LAYERS_OF_CACHE = (
     *("grouping", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels", "distance", "families"),
     *("packing", "attention", "alibi", "chat_template", "tokenizer", "adapters", "model", "lessons", "lesson_model"),
     *("adapter_training", "constraints", "sampling", "sequence", "placing", "linking", "scheduler", "request"),
-    *("encoder", "admission", "engine", "dry_run", "lesson_answers"),
+    *("encoder", "admission", "engine", "dry_run"),
 )
 """Lowest first. A new file is entered above everything it imports."""
 

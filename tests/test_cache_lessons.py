@@ -87,7 +87,7 @@ def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path
     modular, full = (one._reader.logits(LESSON, modular=modular).log_softmax(-1) for modular in (True, False))
     if objective == "answers":
         before = (taught_loss(modular) + taught_loss(full)) / 2
-    else:
+    else:  # full attention is where it is held to
         before = ((full - modular) * full.exp()).sum(-1).mean().item()
     end = one.run(seen.append)
     assert end.step == 30
