@@ -10,7 +10,7 @@ from desks import small_desk, small_settings, write_pages
 from tiny import ByteTokenizer, stock
 
 import app.adapting
-from app.adapting import adapt
+from app.adapting import MINUTES, STEPS, adapt, schedule_of
 from app.errors import DeskError
 from cache.adapters import merge_adapter
 from cache.lessons import Lesson
@@ -60,6 +60,16 @@ def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None
     assert result["schedule"]["objective"] == "answers"
     answers = {bytes(branch.answer[:-1]).decode() for lesson in taught for branch in lesson.branches}
     assert "Cups cost 4." in answers
+
+
+def test_how_long_it_takes_unless_told() -> None:
+    own, labelled = (schedule_of(labelled=labelled, steps=None, minutes=None, seed=0) for labelled in (False, True))
+    assert (own.steps, own.minutes, labelled.steps, labelled.minutes) == (None, MINUTES, STEPS, None)
+    for is_labelled in (False, True):
+        told = schedule_of(labelled=is_labelled, steps=None, minutes=5.0, seed=0)
+        assert (told.steps, told.minutes) == (None, 5.0)
+        told = schedule_of(labelled=is_labelled, steps=7, minutes=None, seed=0)
+        assert (told.steps, told.minutes) == (7, None)
 
 
 def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, taught: list[Lesson]) -> None:

@@ -17,6 +17,7 @@ from app.schooling import (
     LABELLED,
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
+    OWN,
     School,
     held_out,
     key_words,
@@ -116,6 +117,16 @@ def test_lessons_are_made_of_passages_questions_and_refusals(school: School) -> 
     assert not all(any(lesson.gaps) for lesson in found)
 
 
+def test_own_passages_have_no_refusals_and_whole_answers(school: School) -> None:
+    material = [made for number in range(12) if (made := school.material(row(number))) is not None]
+    lessons = school.lessons(material, OWN)
+    for step in range(9):
+        lesson = lessons.lesson_at(step)
+        assert len(lesson.modules) > 1, "one alone is read as with full attention"
+        assert not any(branch.refused for branch in lesson.branches)
+        assert all(bytes(branch.answer[:-1]).decode().endswith("is it.") for branch in lesson.branches)
+
+
 def test_questions_about_documents_that_are_not_there_are_refused(school: School) -> None:
     answered = [{"question": "What?", "answers": ["Shelf"]}]
     material = [made for n in range(12) if (made := school.material(row(n, title="T", qas=answered))) is not None]
@@ -151,6 +162,7 @@ def test_passages_are_read_behind_others_of_the_lesson_or_its_topic(school: Scho
             assert len(beside) == count == bytes(lead).count(b"Help page")
             assert set(beside) <= {*topic, *lesson.modules} - {module}
             leads.add(lead)
+        assert len(set(lesson.leads)) <= count + 1, "those that are shared are read once"
     assert len(leads) > count * 6, "not the same ones every time"
 
 

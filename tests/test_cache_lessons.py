@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny import oracle_logits, stock
 
-from cache.adapter_training import AdapterTraining, Progress, Schedule
+from cache.adapter_training import AdapterTraining, Progress, Schedule, divergence
 from cache.adapters import keep_base, merge_adapter
 from cache.errors import ModelError
 from cache.lessons import Branch, Lesson, pack
@@ -38,14 +39,15 @@ def training(folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSO
     return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder)
 
 
-def test_a_branch_sees_what_a_request_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leads", [LEADS, (LEADS[0], (), LEADS[0])])
+def test_a_branch_sees_what_a_request_sees(leads: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
     """Each branch's last row equals the block-mask oracle of the same request."""
     system = Unit(name="s", tokens=PREFIX)
-    logits = training(tmp_path)._reader.logits(LESSON, modular=True)
+    logits = training(tmp_path)._reader.logits(replace(LESSON, leads=leads), modular=True)
     row = -1
     for branch in BRANCHES:
         spans, at = [Span(start=0, tokens=PREFIX, unit=system)], len(PREFIX)
-        for module, lead, gap in zip(MODULES, LEADS, LESSON.gaps, strict=True):
+        for module, lead, gap in zip(MODULES, leads, LESSON.gaps, strict=True):
             unit = Unit(name="m", tokens=module, start=len(PREFIX) + len(lead), prefix=system, lead=lead)
             spans.append(Span(start=at + gap, tokens=module, unit=unit))
             at = spans[-1].end
@@ -70,6 +72,13 @@ def test_rows_are_those_before_the_answers_tokens() -> None:
     packed = pack(LESSON, modular=True)
     fed = packed.tokens[0][packed.rows].tolist()
     assert fed == [t for b in BRANCHES for t in (b.question[-1], *b.answer[:-1])]
+
+
+def test_a_lead_that_passages_share_is_read_once() -> None:
+    shared, apart = (replace(LESSON, leads=leads) for leads in ((LEADS[0],) * 3, (LEADS[0], LEADS[0][1:], LEADS[2])))
+    without = pack(LESSON, modular=False).tokens.shape[1]
+    assert pack(shared, modular=True).tokens.shape[1] == without + len(LEADS[0])
+    assert pack(apart, modular=True).tokens.shape[1] == without + 2 * len(LEADS[0]) - 1 + len(LEADS[2])
 
 
 def taught_loss(said: torch.Tensor) -> float:
@@ -120,6 +129,49 @@ def test_lessons_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypat
     assert max(gradient.abs().max() for gradient in moved[0]) > 1e-4
     for both, first, second in zip(*moved, strict=True):
         assert torch.allclose(both, (first + second) / 2, atol=1e-6)
+
+
+def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path: Path) -> None:
+    moved: list[float] = []
+    for weight in (0.0, 10.0):
+        schedule = replace(SCHEDULE, steps=30, objective="distil", anchor_weight=weight)
+        one = training(tmp_path / str(weight), schedule)
+        before = one._reader.logits(LESSON, modular=False)
+        one.run(lambda progress: None)
+        moved.append(divergence(before, one._reader.logits(LESSON, modular=False)).item())
+    assert 0 < 3 * moved[1] < moved[0]
+
+
+def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
+    hf = stock("llama", dtype=torch.bfloat16)
+    one = AdapterTraining(hf, lambda number: LESSON, [LESSON], SCHEDULE, tmp_path)
+    one.run(lambda progress: None)
+    rounded = [parameter.bfloat16() for parameter in one._parameters]
+    assert all(torch.equal(taught, like) for taught, like in zip(one._taught, rounded, strict=True))
+    assert any(not torch.equal(p, like.float()) for p, like in zip(one._parameters, rounded, strict=True))
+
+
+def test_a_training_ends_after_so_many_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(step=5)
+    monkeypatch.setattr("cache.adapter_training.time.perf_counter", lambda: float(next(clock)))
+    schedule = replace(SCHEDULE, steps=None, minutes=1.0, evaluate_every=100)
+    seen: list[Progress] = []
+    end = training(tmp_path, schedule).run(seen.append)
+    assert 2 < end.step < 12
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert (seen[0].done, end.done) == (0, 1)
+    assert end.held_out != seen[0].held_out, "evaluated once more at its end"
+    resumed = training(tmp_path, schedule)
+    assert resumed.run(seen.append).step == end.step, "its time is over"
+    longer = training(tmp_path, replace(schedule, minutes=2.0))
+    assert longer.run(seen.append).step > end.step
+
+
+@pytest.mark.parametrize(
+    ("steps", "minutes", "done"), [(10, None, 0.5), (None, 2.0, 0.25), (10, 2.0, 0.5), (100, 2.0, 0.25), (4, 9.0, 1.0)]
+)
+def test_what_comes_first_ends_a_training(steps: int | None, minutes: float | None, done: float) -> None:
+    assert Schedule(steps=steps, minutes=minutes).done(5, 30.0) == done
 
 
 def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
