@@ -95,7 +95,7 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
         steps=steps,
         minutes=MINUTES if unlimited else minutes,
         objective="distil",
-        learning_rate=1e-3,
+        learning_rate=1.5e-3,
         warmup=10,
         evaluate_every=30,
         seed=seed,

@@ -76,7 +76,7 @@ LABELLED = Mixture(passages=(1, 1, 1, 2, 3, 5), answered=10, misleading=8, absen
 the most relevant passage last, and search is seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's,
 among five passages of one topic).
 """
-OWN = Mixture(passages=(2, 3, 3, 4, 5, 5), answered=8, misleading=0, absent=0, spoken=8, elsewhere=0.5)
+OWN = Mixture(passages=(2, 3, 3, 4), answered=8, misleading=0, absent=0, spoken=8, elsewhere=0.5)
 """Reading one by one is all that is taught, and a passage alone is read as with full attention."""
 
 

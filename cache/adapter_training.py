@@ -57,7 +57,7 @@ class Schedule:
     warmup: int = 40
     modular_share: float = 0.5
     paired_weight: float = 4.0
-    anchor_weight: float = 0.5
+    anchor_weight: float = 0.3
     refusal_weight: float = 2.0
     evaluate_every: int = 50
     patience: int = 4
