@@ -324,7 +324,7 @@ def adapt(
         int | None,
         typer.Option(
             "--steps",
-            help="End after so many, of two lessons each; with the bundled model 10 to 20 s. Unset, with --data and "
+            help="End after so many, of two lessons each; with the bundled model 10 to 30 s. Unset, with --data and "
             "without --minutes: 1000.",
             min=1,
         ),
@@ -336,7 +336,7 @@ def adapt(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Train a LoRA adapter, so that passages read one by one are as good as read together. Goes on where it stopped."""
+    """Train a LoRA adapter, so that reading passages one by one comes nearer to reading them together. Resumes."""
     from app.adapting import adapt as train
     from app.reports import training_bar
 
