@@ -77,6 +77,7 @@ def adapt(
         "tokens": end.tokens,
         "loss": round(end.loss, 4),
         "held_out": round(training.state.best, 4),
+        "held_out_moved": None if training.state.moved is None else round(training.state.moved, 4),
         "held_out_before": None if training.state.before is None else round(training.state.before, 4),
         "schedule": asdict(training.schedule),
     }

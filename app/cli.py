@@ -350,6 +350,8 @@ def adapt(
         print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
         before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
         print(f"held-out loss {result['held_out']:.3f}{before}")
+        if result["held_out_moved"] is not None:
+            print(f"full attention now says something else than before by {result['held_out_moved']:.3f} nats a token")
         print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")
 
 

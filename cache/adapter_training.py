@@ -57,7 +57,7 @@ class Schedule:
     warmup: int = 40
     modular_share: float = 0.5
     paired_weight: float = 4.0
-    anchor_weight: float = 0.3
+    anchor_weight: float = 0.5
     refusal_weight: float = 2.0
     evaluate_every: int = 50
     patience: int = 4
@@ -90,7 +90,9 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What a checkpoint holds beside the tensors. seconds: of training. before: held-out loss before the first step."""
+    """What a checkpoint holds beside the tensors. seconds: of training. before: held-out loss before the first step.
+    moved: of the best adapter, how far full attention is from what it is held to, in nats; None if to nothing.
+    """
 
     step: int = 0
     seconds: float = 0.0
@@ -100,6 +102,7 @@ class State:
     best: float = math.inf
     held_out: float = math.inf
     before: float | None = None
+    moved: float | None = None
     without_gain: int = 0
 
 
@@ -212,7 +215,7 @@ class AdapterTraining:
         logits = self._reader.differentiable_logits(lesson, modular=modular)
         if wanted is not None:
             full = self._reader.differentiable_logits(lesson, modular=False)
-            loss = own = self._distance(wanted, full, logits)
+            loss = own = divergence(full, logits) + self.schedule.anchor_weight * divergence(wanted, full)
         else:
             loss = own = self._loss(lesson, logits)
             if modular:
@@ -232,10 +235,6 @@ class AdapterTraining:
     def _full(self, lesson: Lesson) -> Tensor:
         return self._reader.differentiable_logits(lesson, modular=False)
 
-    def _distance(self, wanted: Tensor, full: Tensor, modular: Tensor) -> Tensor:
-        """Of modular attention from full attention, and of that from what it is held to."""
-        return divergence(full, modular) + self.schedule.anchor_weight * divergence(wanted, full)
-
     def _loss(self, lesson: Lesson, logits: Tensor) -> Tensor:
         labels = torch.tensor([token for branch in lesson.branches for token in branch.answer], device=logits.device)
         return F.cross_entropy(logits, labels) + self.schedule.refusal_weight * indecision(lesson, logits)
@@ -243,23 +242,26 @@ class AdapterTraining:
     def _evaluate(self) -> None:
         """Held-out loss, over every way of reading that is taught; the best adapter is kept."""
         state, at_once = self.state, self.schedule.lessons
-        losses: list[float] = []
+        losses: list[tuple[float, float]] = []
         for first in range(0, len(self._held_out), at_once):
             lessons = self._held_out[first : first + at_once]
             losses += self._pool.map(self._held_out_loss, lessons, self._wanted(lessons))
-        state.held_out = sum(losses) / len(losses)
+        loss, moved = (sum(parts) / len(losses) for parts in zip(*losses, strict=True))
+        state.held_out = loss + self.schedule.anchor_weight * moved
         if state.held_out < state.best:
             state.best, state.without_gain = state.held_out, 0
+            state.moved = moved if self.schedule.objective == "distil" else None
             save_adapter(self._model, self.folder)
         else:
             state.without_gain += 1
 
     @torch.no_grad()
-    def _held_out_loss(self, lesson: Lesson, wanted: Tensor | None) -> float:
+    def _held_out_loss(self, lesson: Lesson, wanted: Tensor | None) -> tuple[float, float]:
+        """Of a lesson, without the anchor, and how far full attention is from what it is held to, if to anything."""
         modular, full = (self._reader.differentiable_logits(lesson, modular=modular) for modular in (True, False))
         if wanted is not None:
-            return self._distance(wanted, full, modular).item()
-        return (self._loss(lesson, modular) + self._loss(lesson, full)).item() / 2
+            return divergence(full, modular).item(), divergence(wanted, full).item()
+        return (self._loss(lesson, modular) + self._loss(lesson, full)).item() / 2, 0.0
 
     # --- checkpoints: no pickle, whole or not at all ---------------------------------------------------------------
 

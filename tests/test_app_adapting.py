@@ -38,6 +38,7 @@ def test_a_desk_teaches_from_its_own_passages(tmp_path: Path, taught: list[Lesso
     result = adapt(settings, [], tmp_path / "adapter", steps=3, minutes=None, seed=0, report=lambda progress: None)
     assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
     assert result["schedule"]["objective"] == "distil"
+    assert result["held_out_moved"] >= 0
     asked = {bytes(branch.question).decode() for lesson in taught for branch in lesson.branches}
     assert any("repair" in question for question in asked)
     assert len(taught) == 6, "two a step"
@@ -58,6 +59,7 @@ def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None
     settings = small_settings(tmp_path / "desk", adapter="none")
     result = adapt(settings, [file], tmp_path / "adapter", steps=2, minutes=None, seed=0, report=lambda progress: None)
     assert result["schedule"]["objective"] == "answers"
+    assert result["held_out_moved"] is None, "full attention is held to nothing"
     answers = {bytes(branch.answer[:-1]).decode() for lesson in taught for branch in lesson.branches}
     assert "Cups cost 4." in answers
 

@@ -142,6 +142,17 @@ def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path: Path)
     assert 0 < 3 * moved[1] < moved[0]
 
 
+def test_how_far_full_attention_moved_is_told_apart(tmp_path: Path) -> None:
+    one = training(tmp_path, replace(SCHEDULE, steps=8, evaluate_every=8, objective="distil", learning_rate=1e-3))
+    before = one._reader.logits(LESSON, modular=False)
+    one.run(lambda progress: None)
+    assert one.state.best < (one.state.before or 0), "the last one is kept"
+    full, modular = (one._reader.logits(LESSON, modular=modular) for modular in (False, True))
+    moved = divergence(before, full).item()
+    assert one.state.moved == pytest.approx(moved, rel=1e-3)
+    assert one.state.held_out == pytest.approx(divergence(full, modular).item() + 0.5 * moved, rel=1e-3)
+
+
 def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
     hf = stock("llama", dtype=torch.bfloat16)
     one = AdapterTraining(hf, lambda number: LESSON, [LESSON], SCHEDULE, tmp_path)
