@@ -12,10 +12,11 @@ import torch
 
 from app.errors import DeskError
 from app.prompting import PromptBuilder
-from app.schooling import LABELLED, OWN, Material, School, read_rows
+from app.schooling import LABELLED, LONGEST_PASSAGE, OWN, Material, School, read_rows
 from app.settings import Settings
 from cache.adapter_training import AdapterTraining, Progress, Schedule
 from cache.adapters import keep_base, merge_adapter
+from cache.keys import digest
 from cache.model import find_device, load_stock
 from cache.tokenizer import ModelTokenizer
 
@@ -41,20 +42,28 @@ def adapt(
     the adapter in use. It ends after so many steps or minutes, whichever is first; None for both: after `STEPS` with
     files, `MINUTES` without.
 
-    Raises DeskError if there is nothing to train on, ModelError if the model cannot be adapted.
+    Raises DeskError if there is nothing to train on or the folder is that of the adapter in use, ModelError if the
+    model cannot be adapted or the folder holds another training.
     """
+    below = settings.adapter_folder
+    if below is not None and folder.resolve() in (below.resolve(), *below.resolve().parents):
+        raise DeskError(
+            f"{folder} holds the adapter in use: --output another folder to train on top of it, "
+            "or --adapter the one it was trained on top of (or none) to go on training it",
+            code="adapter-in-use",
+        )
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     hf, hf_tokenizer, fingerprint = load_stock(
         settings.model, device=find_device(settings.device), converted=settings.models_folder
     )
     tokenizer = ModelTokenizer(hf_tokenizer)
-    below = settings.adapter_folder
+    adapted = ""
     if below is not None:
-        hf, _ = merge_adapter(hf, below)
+        hf, adapted = merge_adapter(hf, below)
     prompts = PromptBuilder(tokenizer.template, settings.system_text)
     school = School(prompts, tokenizer, settings.refusal_text, neighbours=settings.neighbours, seed=seed)
-    material = gather(school, files, settings)
+    material, left_out = gather(school, files, settings)
     lessons = school.lessons(material, LABELLED if files else OWN)
     training = AdapterTraining(
         hf,
@@ -62,6 +71,7 @@ def adapt(
         lessons.held_out(HELD_OUT_LESSONS),
         schedule_of(labelled=bool(files), steps=steps, minutes=minutes, seed=seed),
         folder,
+        subject=digest(fingerprint, adapted, lessons.identity),
     )
     keep_base(folder, below)
     end = training.run(report)
@@ -70,6 +80,8 @@ def adapt(
         "model": fingerprint,
         "on_top_of": None if below is None else below.name,
         "documents": len(material),
+        "left_out": left_out,
+        "held_out_documents": lessons.held_out_documents,
         "files": [file.name for file in files],
         "steps": end.step,
         "minutes": round(training.state.seconds / 60, 1),
@@ -103,17 +115,24 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
     )
 
 
-def gather(school: School, files: Sequence[Path], settings: Settings) -> list[Material]:
-    """Everything there is to train on. Raises DeskError if that is nothing."""
+def gather(school: School, files: Sequence[Path], settings: Settings) -> tuple[list[Material], int]:
+    """Everything there is to train on, and how many documents of the files are not. Raises DeskError if all are."""
     if files:
-        found = [one for row in read_rows(files) if (one := school.material(row)) is not None]
-    else:
-        from app.service import Service
+        read = [school.material(row) for row in read_rows(files)]
+        found = [one for one in read if one is not None]
+        if not found:
+            raise DeskError(
+                f"none of the {len(read)} documents can be taught: one needs a question whose answer it holds (or that "
+                f"has no answers), and {LONGEST_PASSAGE} tokens at most",
+                code="no-material",
+            )
+        return found, len(read) - len(found)
+    from app.service import Service
 
-        if not settings.data_dir.is_dir():
-            raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
-        with Service(settings) as service:
-            found = list(school.own_material(service.library))
+    if not settings.data_dir.is_dir():
+        raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
+    with Service(settings) as service:
+        found = list(school.own_material(service.library))
     if not found:
         raise DeskError("there is nothing to train on: ingest documents first, or give --data", code="no-material")
-    return found
+    return found, 0

@@ -348,8 +348,12 @@ def adapt(
         emit(result)
     else:
         print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
+        if result["left_out"]:
+            print(f"{result['left_out']} of the documents were left out: too long, or nothing of them can be taught")
         before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
         print(f"held-out loss {result['held_out']:.3f}{before}")
+        if not result["held_out_documents"]:
+            print("there is too little to hold any of it out: the loss is of documents that were trained on")
         if result["held_out_moved"] is not None:
             print(f"full attention now says something else than before by {result['held_out_moved']:.3f} nats a token")
         print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")

@@ -13,8 +13,9 @@ import hashlib
 import json
 import random
 import re
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from app.errors import DeskError
 from app.library import Library
 from app.prompting import PassageText, PromptBuilder, passage_text, question_text
 from app.warming import passage_of
+from cache.keys import digest
 from cache.lessons import Branch, Lesson
 from cache.pml import Text
 from cache.text_runs import run_tokens
@@ -38,6 +40,8 @@ LONGEST_BEGINNING = 24
 """Of a sentence that stands for an answer: tokens."""
 GAP_SHARE, LONGEST_GAP = 0.2, 64
 HELD_OUT_SHARE = 0.03
+HELD_OUT_DOCUMENTS = 8
+"""At least, if that is no more than a third of all."""
 
 
 Pair = tuple[tuple[int, ...], tuple[int, ...] | None]
@@ -148,7 +152,7 @@ class School:
 
 
 class Lessons:
-    """Lessons by number. Some topics are held out of training."""
+    """Lessons by number. Some topics are held out of training, if there are enough (see `part`)."""
 
     def __init__(
         self,
@@ -163,33 +167,41 @@ class Lessons:
     ) -> None:
         self._prefix, self._refusal, self._end = prefix, refusal, end
         self._mixture, self._neighbours, self._seed = mixture, neighbours, seed
-        topics = by_topic(material)
-        self._train = [ones for topic, ones in topics.items() if not held_out(topic)] or list(topics.values())
-        self._test = [ones for topic, ones in topics.items() if held_out(topic)] or self._train[-1:]
+        self._train, self._test = part(by_topic(material))
+        self.identity = digest(repr((prefix, refusal, end, mixture, neighbours, seed, material)))
+
+    @property
+    def held_out_documents(self) -> int:
+        """How many documents training never sees."""
+        return sum(map(len, self._test))
 
     def lesson_at(self, number: int) -> Lesson:
         """A lesson of the training, the same one for the same number."""
         return self._make(self._train, random.Random(f"{self._seed}/{number}"))
 
     def held_out(self, count: int) -> list[Lesson]:
-        """Lessons about topics that training never sees."""
-        return [self._make(self._test, random.Random(f"held out/{number}")) for number in range(count)]
+        """Lessons about topics that training never sees; where there are none, others than are trained on, about what
+        is.
+        """
+        return [self._make(self._test or self._train, random.Random(f"held out/{number}")) for number in range(count)]
 
     def _make(self, topics: Sequence[Sequence[Material]], rng: random.Random) -> Lesson:
         mixture = self._mixture
         topic = rng.choices(topics, weights=weights(topics))[0]
         size = rng.choice(mixture.passages)
         chosen = rng.sample(list(topic), min(size, len(topic)))
-        while len(chosen) < size:  # a small topic is filled up with strangers
-            chosen.append(rng.choice(rng.choice(topics)))
+        if len(chosen) < size:  # a small topic is filled up with strangers
+            strangers = [one for ones in topics if ones is not topic for one in ones]
+            chosen += rng.sample(strangers, min(size - len(chosen), len(strangers)))
         rng.shuffle(chosen)
-        last = rng.choices(range(size), weights=[len(one.pairs) for one in chosen])[0]
+        last = rng.choices(range(len(chosen)), weights=[len(one.pairs) for one in chosen])[0]
         chosen.append(chosen.pop(last))
         pairs = asked_about(chosen, mixture.elsewhere, rng)
         answered = [(question, answer) for question, answer in pairs if answer is not None]
         misleading = [question for question, answer in pairs if answer is None]
-        absent = [question for one in topic if one not in chosen for question, _ in one.pairs]
-        absent = absent or [rng.choice(rng.choice(rng.choice(topics)).pairs)[0]]
+        others = [one for one in topic if one not in chosen]
+        others = others or [one for ones in topics for one in ones if one not in chosen]
+        absent = [question for one in others for question, _ in one.pairs]
         refused = rng.sample(misleading, min(mixture.misleading, len(misleading)))
         refused += rng.sample(absent, min(mixture.absent, len(absent)))
         branches = [
@@ -258,10 +270,29 @@ def weights(topics: Sequence[Sequence[Material]]) -> list[float]:
     return [count / of_source[ones[0].source] ** 0.5 for ones, count in zip(topics, questions, strict=True)]
 
 
-def held_out(topic: str) -> bool:
-    """Whether a topic is for testing: the same in every run, whatever else there is."""
-    digest = hashlib.blake2b(topic.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64
+def part(topics: Mapping[str, list[Material]]) -> tuple[list[list[Material]], list[list[Material]]]:
+    """Topics to train on and topics to test on: those that `rank` before HELD_OUT_SHARE, or more, until there are
+    HELD_OUT_DOCUMENTS, but no more than a third of all. None to test on if two documents are more than that.
+    """
+    most = sum(map(len, topics.values())) / 3
+    tested: dict[str, int] = {}
+    for topic in sorted(topics, key=rank):
+        count = sum(tested.values())
+        if rank(topic) >= HELD_OUT_SHARE and count >= HELD_OUT_DOCUMENTS:
+            break
+        if count + len(topics[topic]) <= most:
+            tested[topic] = len(topics[topic])
+    if sum(tested.values()) < 2:  # of one nothing can be learned about reading several
+        tested.clear()
+    return (
+        [ones for topic, ones in topics.items() if topic not in tested],
+        [ones for topic, ones in topics.items() if topic in tested],
+    )
+
+
+def rank(topic: str) -> float:
+    """From 0 to below 1, the same in every run, whatever else there is."""
+    return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def taught_answer(context: str, question: str, answer: str) -> str | None:
@@ -282,7 +313,7 @@ def taught_answer(context: str, question: str, answer: str) -> str | None:
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """JSON lines, also compressed: {title, context, qas: [{question, answers}]}. Raises DeskError."""
+    """JSON lines, also compressed: {title, context, qas: [{question, answers: [text]}]}. Raises DeskError."""
     for file in files:
         try:
             with (
@@ -294,8 +325,19 @@ def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
                     if not line.strip():
                         continue
                     row = json.loads(line)
-                    if not {"title", "context", "qas"} <= row.keys():
-                        raise DeskError(f"{file}, line {number}: title, context and qas are needed", code="bad-row")
+                    if wrong := what_is_wrong(row):
+                        raise DeskError(f"{file}, line {number}: {wrong}", code="bad-row")
                     yield row
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, zlib.error, ValueError) as error:
             raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
+
+
+def what_is_wrong(row: Any) -> str:
+    """Why a line of JSON is no document with questions; empty if it is one."""
+    if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
+        return "title, context and qas are needed"
+    if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
+        return "qas is a list of objects with a question"
+    if not all(isinstance(qa.get("answers"), list) for qa in row["qas"]):
+        return "answers of a question are a list of texts, empty where the document has none"
+    return ""

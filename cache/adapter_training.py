@@ -28,7 +28,10 @@ from cache.errors import ModelError
 from cache.lesson_model import LessonModel
 from cache.lessons import Lesson
 
-LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LINEAR_LAYERS = (
+    *("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"),
+    *("gate_proj", "up_proj", "gate_up_proj", "down_proj"),
+)
 
 Objective = Literal["answers", "distil"]
 """answers: the likelihood of the answers. distil: modular attention is to say what the model says under full attention,
@@ -110,8 +113,9 @@ class AdapterTraining:
     """Trains one adapter, with checkpoints in `folder`/checkpoint; an interrupted training goes on from the last one.
 
     hf: transformers' own rotary model on its device; its attention is replaced. lesson_at: the lesson of a step, the
-    same one for the same number. held_out: at least one lesson. Raises ModelError if the model has no rotary attention
-    or no layers to adapt, and for a folder that holds another training, or an adapter whose training cannot go on.
+    same one for the same number. held_out: at least one lesson. subject: identity of the model and of what it is
+    taught. Raises ModelError if passages of the model cannot be placed or it has no layers to adapt, and for a folder
+    that holds another training, or an adapter whose training cannot go on.
     """
 
     def __init__(
@@ -121,8 +125,10 @@ class AdapterTraining:
         held_out: Sequence[Lesson],
         schedule: Schedule,
         folder: Path,
+        *,
+        subject: str,
     ) -> None:
-        self.schedule, self.folder = schedule, folder
+        self.schedule, self.folder, self.subject = schedule, folder, subject
         self._lesson_at, self._held_out = lesson_at, held_out
         self._reader = LessonModel(hf)
         self._pool = ThreadPoolExecutor(
@@ -277,6 +283,7 @@ class AdapterTraining:
             tensors[f"{number}.mean"] = moments.get("exp_avg", torch.zeros_like(parameter))
             tensors[f"{number}.square"] = moments.get("exp_avg_sq", torch.zeros_like(parameter))
         metadata = {"state": json.dumps(asdict(self.state)), "schedule": json.dumps(asdict(self.schedule))}
+        metadata["subject"] = self.subject
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self._checkpoint_file.with_suffix(".tmp")
         save_file(tensors, temporary, metadata)
@@ -289,6 +296,10 @@ class AdapterTraining:
             return
         with safe_open(self._checkpoint_file, framework="pt") as file:
             metadata = file.metadata()
+        if metadata.get("subject") != self.subject:
+            raise ModelError(
+                f"{self.folder} holds a training of another model or adapter, or on other documents: use another folder"
+            )
         before = json.loads(metadata["schedule"])  # perhaps of a version that knew other settings
         length = {"steps": self.schedule.steps, "minutes": self.schedule.minutes}
         if before | length != asdict(self.schedule):  # longer or shorter is the same training

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from cache.errors import ModelError
@@ -38,15 +39,16 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def keep_base(folder: Path, base: Path | None) -> None:
-    """Note that the adapter in a folder is for a model into which another one is merged, or none."""
+    """Note that the adapter in a folder is for a model into which another one is merged, or none. base: neither this
+    folder nor one in it.
+    """
     shutil.rmtree(folder / BASE, ignore_errors=True)
     if base is None:
         return
     (folder / BASE).mkdir(parents=True)
     for name in (CONFIG, WEIGHTS):
         shutil.copyfile(base / name, folder / BASE / name)
-    if (base / BASE).is_dir():
-        keep_base(folder / BASE, base / BASE)
+    keep_base(folder / BASE, base / BASE if (base / BASE).is_dir() else None)
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
@@ -62,7 +64,7 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
         hf, below = merge_adapter(hf, folder / BASE)
     try:
         merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"adapter {str(folder)!r} does not fit the model ({reason})") from error
     own = file_digest(folder / WEIGHTS)

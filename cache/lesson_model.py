@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from cache.errors import ModelError
+from cache.families import why_not_placeable
 from cache.lessons import Lesson, Reading, lesson_attention, pack
 from cache.model import find_rotation
 
@@ -22,6 +24,8 @@ class LessonModel:
 
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)
+        if reason := why_not_placeable(hf.config):
+            raise ModelError(f"passages are not read one by one by this model, there is nothing to teach: {reason}")
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, lesson_attention)
         hf.set_attn_implementation(ATTENTION)
         self.hf = hf.eval()

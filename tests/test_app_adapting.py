@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from tiny import ByteTokenizer, stock
 import app.adapting
 from app.adapting import MINUTES, STEPS, adapt, schedule_of
 from app.errors import DeskError
+from app.settings import Settings
 from cache.adapters import merge_adapter
+from cache.errors import ModelError
 from cache.lessons import Lesson
 
 
@@ -22,8 +25,8 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[Lesson]:
     lessons: list[Lesson] = []
 
     class Training(app.adapting.AdapterTraining):
-        def __init__(self, hf: Any, lesson_at: Any, *more: Any) -> None:
-            super().__init__(hf, lambda step: lessons.append(lesson_at(step)) or lessons[-1], *more)  # type: ignore[func-returns-value]
+        def __init__(self, hf: Any, lesson_at: Any, *more: Any, **named: Any) -> None:
+            super().__init__(hf, lambda step: lessons.append(lesson_at(step)) or lessons[-1], *more, **named)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(app.adapting, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
     monkeypatch.setattr(app.adapting, "ModelTokenizer", lambda _: ByteTokenizer())
@@ -79,3 +82,42 @@ def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, taught: lis
     with pytest.raises(DeskError, match="ingest documents first, or give --data"):
         adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     assert not taught
+
+
+def test_files_without_anything_to_teach_are_no_desk(tmp_path: Path, taught: list[Lesson]) -> None:
+    long, good = (
+        {"title": "T", "context": text, "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}
+        for text in ("Cups cost 4. " * 200, "Cups cost 4.")
+    )
+    file = tmp_path / "qa.jsonl"
+    file.write_text(json.dumps(long))
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    with pytest.raises(DeskError, match=r"none of the 1 documents can be taught: .* 300 tokens at most"):
+        adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
+    file.write_text(json.dumps(long) + "\n" + json.dumps(good))
+    result = adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
+    assert (result["documents"], result["left_out"], result["held_out_documents"]) == (1, 1, 0)
+
+
+def test_the_adapter_in_use_is_not_trained_over(tmp_path: Path, taught: list[Lesson]) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+    settings, folder = small_settings(tmp_path / "desk", adapter="none"), tmp_path / "adapter"
+
+    def run(settings: Settings, folder: Path) -> dict[str, Any]:
+        return adapt(settings, [], folder, steps=1, minutes=None, seed=0, report=lambda progress: None)
+
+    run(settings, folder)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    using = small_settings(tmp_path / "desk", adapter=str(folder))
+    with pytest.raises(DeskError, match="holds the adapter in use: --output another folder"):
+        run(using, folder)
+    run(using, tmp_path / "next")
+    on_top = small_settings(tmp_path / "desk", adapter=str(tmp_path / "next"))
+    with pytest.raises(ModelError, match="of another model or adapter"):
+        run(on_top, folder)
+    base = small_settings(tmp_path / "desk", adapter=str(tmp_path / "next" / "base"))
+    with pytest.raises(DeskError, match="holds the adapter in use"):
+        run(base, tmp_path / "next")
+    assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert run(settings, folder)["steps"] == 1, "its own training is over"

@@ -18,9 +18,11 @@ from app.schooling import (
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
     OWN,
+    Material,
     School,
-    held_out,
     key_words,
+    part,
+    rank,
     read_rows,
     taught_answer,
     weights,
@@ -179,9 +181,49 @@ def test_small_sources_are_heard(school: School) -> None:
 
 
 def test_the_same_topics_are_held_out_every_time() -> None:
-    held = [held_out(f"shop/{number}") for number in range(3000)]
-    assert 50 < sum(held) < 130
-    assert held == [held_out(f"shop/{number}") for number in range(3000)]
+    def topics(first: int, last: int) -> dict[str, list[Material]]:
+        return {f"shop/{n}": [Material(source="", topic=str(n), module=(n,), pairs=())] for n in range(first, last)}
+
+    train, test = part(topics(0, 3000))
+    assert 50 < len(test) < 130
+    assert len(train) + len(test) == 3000
+    _, fewer = part(topics(1000, 3000))
+    assert fewer == [ones for ones in test if ones[0].module[0] >= 1000], "whatever else there is"
+    assert max(rank(f"shop/{ones[0].topic}") for ones in test) < min(rank(f"shop/{ones[0].topic}") for ones in train)
+
+
+@pytest.mark.parametrize(
+    ("documents", "held"), [([1], 0), ([1] * 5, 0), ([1] * 6, 2), ([1] * 12, 4), ([1] * 60, 8), ([40], 0), ([9, 1], 0)]
+)
+def test_of_few_documents_some_are_held_out(documents: list[int], held: int) -> None:
+    topics = {
+        str(topic): [Material(source="", topic=str(topic), module=(topic, n), pairs=()) for n in range(count)]
+        for topic, count in enumerate(documents)
+    }
+    train, test = part(topics)
+    assert sum(map(len, test)) == held
+    assert not {ones[0].topic for ones in train} & {ones[0].topic for ones in test}
+    assert len(train) + len(test) == len(documents)
+
+
+def test_a_lesson_has_no_passage_twice_and_refuses_nothing_it_answers(school: School) -> None:
+    for count in (1, 2, 4):
+        material = [made for n in range(count) if (made := school.material(row(n, title=f"Only {n}"))) is not None]
+        lessons = school.lessons(material)
+        assert lessons.held_out_documents == 0
+        for lesson in (*(lessons.lesson_at(step) for step in range(20)), *lessons.held_out(3)):
+            assert len(set(lesson.modules)) == len(lesson.modules) <= count
+            texts = b"".join(map(bytes, lesson.modules)).decode()
+            refused = [bytes(branch.question).decode() for branch in lesson.branches if branch.refused]
+            asked = [question.split("costs ")[1][0] for question in refused if "costs" in question]
+            assert all(f"Shelf {number} is it." not in texts for number in asked)
+
+
+def test_what_is_taught_has_an_identity(school: School) -> None:
+    material = [made for number in range(6) if (made := school.material(row(number))) is not None]
+    same = school.lessons(material).identity
+    assert same == school.lessons(list(material)).identity
+    assert same != school.lessons(material[1:]).identity != school.lessons(material, OWN).identity != same
 
 
 # --- files ----------------------------------------------------------------------------------------------
@@ -196,7 +238,18 @@ def test_rows_of_plain_and_compressed_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [('{"title": "x"}', "line 1: title, context and qas"), ("{", "cannot be read")]
+    ("text", "says"),
+    [
+        ('{"title": "x"}', "line 1: title, context and qas"),
+        ("[1]", "line 1: title, context and qas"),
+        ('{"title": "x", "context": "y", "qas": ["z"]}', "line 1: qas is a list of objects with a question"),
+        (
+            '{"title": "x", "context": "y", "qas": [{"question": "z", "answers": {"text": ["y"]}}]}',
+            "line 1: answers of a question are a list of texts",
+        ),
+        ('{"title": "x", "context": "y", "qas": [{"question": "z"}]}', "line 1: answers of a question"),
+        ("{", "cannot be read"),
+    ],
 )
 def test_rows_that_cannot_be_taught_are_named(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "bad.jsonl"
@@ -206,3 +259,10 @@ def test_rows_that_cannot_be_taught_are_named(tmp_path: Path, text: str, says: s
     assert str(file) in str(caught.value)
     with pytest.raises(DeskError, match="cannot be read"):
         list(read_rows([tmp_path / "none.jsonl"]))
+
+
+def test_a_cut_file_is_named(tmp_path: Path) -> None:
+    whole = gzip.compress("\n".join(json.dumps(row(number)) for number in range(300)).encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DeskError, match=r"cut\.jsonl\.gz cannot be read"):
+        list(read_rows([tmp_path / "cut.jsonl.gz"]))

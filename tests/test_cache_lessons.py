@@ -32,11 +32,13 @@ LESSON = Lesson(prefix=PREFIX, modules=MODULES, leads=LEADS, gaps=(0, 7, 0), bra
 SCHEDULE = Schedule(steps=6, warmup=2, evaluate_every=3, learning_rate=5e-3)
 
 
-def training(folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSON) -> AdapterTraining:
+def training(
+    folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSON, subject: str = "tiny"
+) -> AdapterTraining:
     def lesson_at(step: int) -> Lesson:
         return replace(lesson, gaps=(step % 3, 0, 1))
 
-    return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder)
+    return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder, subject=subject)
 
 
 @pytest.mark.parametrize("leads", [LEADS, (LEADS[0], (), LEADS[0])])
@@ -60,7 +62,7 @@ def test_a_branch_sees_what_a_request_sees(leads: tuple[tuple[int, ...], ...], t
 def test_with_full_attention_a_branch_is_an_ordinary_prompt(tmp_path: Path) -> None:
     hf = stock("llama")
     lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])
-    one = AdapterTraining(stock("llama"), lambda step: lesson, [lesson], SCHEDULE, tmp_path)
+    one = AdapterTraining(stock("llama"), lambda step: lesson, [lesson], SCHEDULE, tmp_path, subject="tiny")
     with torch.no_grad():
         logits = one._reader.logits(lesson, modular=False)
         tokens = [*PREFIX, *(t for module in MODULES for t in module), *BRANCHES[0].question, *BRANCHES[0].answer[:-1]]
@@ -125,7 +127,9 @@ def test_lessons_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypat
     for number, lessons in enumerate((pair, pair[:1], pair[1:])):
         schedule = replace(SCHEDULE, steps=1, objective=objective, modular_share=1.0, lessons=len(lessons))
         folder = tmp_path / str(number)
-        AdapterTraining(stock("llama"), lessons.__getitem__, [LESSON], schedule, folder).run(lambda progress: None)
+        AdapterTraining(stock("llama"), lessons.__getitem__, [LESSON], schedule, folder, subject="tiny").run(
+            lambda progress: None
+        )
     assert max(gradient.abs().max() for gradient in moved[0]) > 1e-4
     for both, first, second in zip(*moved, strict=True):
         assert torch.allclose(both, (first + second) / 2, atol=1e-6)
@@ -155,7 +159,7 @@ def test_how_far_full_attention_moved_is_told_apart(tmp_path: Path) -> None:
 
 def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
     hf = stock("llama", dtype=torch.bfloat16)
-    one = AdapterTraining(hf, lambda number: LESSON, [LESSON], SCHEDULE, tmp_path)
+    one = AdapterTraining(hf, lambda number: LESSON, [LESSON], SCHEDULE, tmp_path, subject="tiny")
     one.run(lambda progress: None)
     rounded = [parameter.bfloat16() for parameter in one._parameters]
     assert all(torch.equal(taught, like) for taught, like in zip(one._taught, rounded, strict=True))
@@ -210,6 +214,12 @@ def test_another_schedule_does_not_go_on_from_a_checkpoint(tmp_path: Path) -> No
     training(tmp_path).run(lambda progress: None)
     with pytest.raises(ModelError, match="another schedule"):
         training(tmp_path, replace(SCHEDULE, seed=7))
+
+
+def test_a_training_of_something_else_does_not_go_on(tmp_path: Path) -> None:
+    training(tmp_path).run(lambda progress: None)
+    with pytest.raises(ModelError, match="of another model or adapter, or on other documents: use another folder"):
+        training(tmp_path, subject="other")
 
 
 def test_a_checkpoint_of_another_version_does_not_go_on(tmp_path: Path) -> None:
@@ -278,6 +288,10 @@ def test_an_adapter_on_top_of_another_brings_it_along(tmp_path: Path) -> None:
     for name, weights in both.state_dict().items():
         assert torch.equal(weights, expected.state_dict()[name]), name
     assert other != fingerprint
+    keep_base(tmp_path / "third", tmp_path / "second")
+    assert (tmp_path / "third" / "base" / "base").is_dir(), "and those below it"
+    keep_base(tmp_path / "third", tmp_path / "first")
+    assert not (tmp_path / "third" / "base" / "base").exists()
     assert any(not torch.equal(w, plain.state_dict()[name]) for name, w in both.state_dict().items())
 
 
@@ -289,5 +303,10 @@ def test_what_is_no_adapter_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not fit the model") as caught:
         merge_adapter(stock("gpt_neox"), tmp_path)
     assert "\n" not in str(caught.value)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ModelError, match="does not fit the model"):
+        merge_adapter(stock("llama"), tmp_path)
+    with pytest.raises(ModelError, match=r"not read one by one by this model.*sliding window"):
+        AdapterTraining(stock("gemma2"), lambda step: LESSON, [LESSON], SCHEDULE, tmp_path / "x", subject="tiny")
     with pytest.raises(ModelError, match="has none of the layers"):
-        AdapterTraining(stock("gpt_neox"), lambda step: LESSON, [LESSON], SCHEDULE, tmp_path / "x")
+        AdapterTraining(stock("gpt_neox"), lambda step: LESSON, [LESSON], SCHEDULE, tmp_path / "x", subject="tiny")
