@@ -124,11 +124,12 @@ def quality(
     stopped.
     """
     from evals.evidence import read_section, write_section
-    from evals.quality_evidence import draw, markdown
+    from evals.quality_evidence import draw, markdown, need_plots
     from evals.quality_run import measure_quality
 
     if write is not None:
         read_section(write, section)  # a mistake shows before the work, not behind it
+        need_plots()
     settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     result = measure_quality(
         settings,
@@ -142,7 +143,10 @@ def quality(
     if write is not None:
         draw(result, write.with_name(f"{section}.svg"))
         command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
+        command += f" --passages {passages}" if passages != 5 else ""
         command += " --conversations" if conversations else ""
+        told = {"model": model and Path(model).name, "adapter": adapter and Path(adapter).name, "device": device}
+        command += "".join(f" --{name} {value}" for name, value in told.items() if value)
         write_section(write, section, markdown(result, command, f"{section}.svg"))
     print(json.dumps(result, indent=None if as_json else 2))
 

@@ -60,7 +60,7 @@ class Schedule:
     warmup: int = 40
     modular_share: float = 0.5
     paired_weight: float = 4.0
-    anchor_weight: float = 0.5
+    anchor_weight: float = 0.35
     refusal_weight: float = 2.0
     evaluate_every: int = 50
     patience: int = 4
@@ -218,15 +218,15 @@ class AdapterTraining:
 
     def _learn(self, lesson: Lesson, wanted: Tensor | None, modular: bool) -> tuple[float, tuple[Tensor, ...]]:
         """A lesson's loss, and the gradients of everything that is taught with it."""
-        logits = self._reader.differentiable_logits(lesson, modular=modular)
+        logits = self._reader.logits(lesson, modular=modular)
         if wanted is not None:
-            full = self._reader.differentiable_logits(lesson, modular=False)
+            full = self._reader.logits(lesson, modular=False)
             loss = own = divergence(full, logits) + self.schedule.anchor_weight * divergence(wanted, full)
         else:
             loss = own = self._loss(lesson, logits)
             if modular:
                 with torch.no_grad():
-                    full = self._reader.differentiable_logits(lesson, modular=False)
+                    full = self._reader.logits(lesson, modular=False)
                 loss = own + self.schedule.paired_weight * divergence(full, logits)
         return own.item(), torch.autograd.grad(loss, self._taught)
 
@@ -239,7 +239,7 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _full(self, lesson: Lesson) -> Tensor:
-        return self._reader.differentiable_logits(lesson, modular=False)
+        return self._reader.logits(lesson, modular=False)
 
     def _loss(self, lesson: Lesson, logits: Tensor) -> Tensor:
         labels = torch.tensor([token for branch in lesson.branches for token in branch.answer], device=logits.device)
@@ -264,7 +264,7 @@ class AdapterTraining:
     @torch.no_grad()
     def _held_out_loss(self, lesson: Lesson, wanted: Tensor | None) -> tuple[float, float]:
         """Of a lesson, without the anchor, and how far full attention is from what it is held to, if to anything."""
-        modular, full = (self._reader.differentiable_logits(lesson, modular=modular) for modular in (True, False))
+        modular, full = (self._reader.logits(lesson, modular=modular) for modular in (True, False))
         if wanted is not None:
             return divergence(full, modular).item(), divergence(wanted, full).item()
         return (self._loss(lesson, modular) + self._loss(lesson, full)).item() / 2, 0.0

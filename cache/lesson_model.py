@@ -1,4 +1,4 @@
-"""A transformers model that reads lessons: differentiable, or for measuring what it would say along given answers.
+"""A transformers model that reads lessons and can learn from them.
 
 The engine answers requests; this reads the same masks and placements in one pass, without arena or cache.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -30,13 +29,10 @@ class LessonModel:
         hf.set_attn_implementation(ATTENTION)
         self.hf = hf.eval()
 
-    @torch.no_grad()
     def logits(self, lesson: Lesson, *, modular: bool) -> Tensor:
-        """Float32 `[A, vocabulary]` on the CPU: rows that predict the tokens of the answers, branch after branch."""
-        return self.differentiable_logits(lesson, modular=modular).cpu()
-
-    def differentiable_logits(self, lesson: Lesson, *, modular: bool) -> Tensor:
-        """The same on the model's device, with gradients."""
+        """Float32 `[A, vocabulary]` with gradients, on the model's device: rows that predict the tokens of the answers,
+        branch after branch.
+        """
         packed, device = pack(lesson, modular=modular), self.hf.device
         hidden = self.hf.get_decoder()(
             input_ids=packed.tokens.to(device),

@@ -23,9 +23,13 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
         if own is not None:
             cases += reader.read(own, settings.passages, limit)
         outcomes = run_missing(bench, cases, POLICIES, None, report)
+        profile, _ = decide(rows_of(POLICIES, cases, outcomes))
+        margins = [found[profile].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
+        bench.refusal_bias = refusal_bias([margin for margin in margins if margin is not None])
+        if bench.refusal_bias:  # what the desk will say with it
+            outcomes = run_missing(bench, cases, POLICIES, None, report)
         rows = rows_of(POLICIES, cases, outcomes)
         profile, wording = decide(rows)
-        margins = [found[profile].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
         names = [field.name for field in fields(Measured)]
         found = Calibration(
             setup=setup_of(settings),
@@ -35,7 +39,7 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
             rows=tuple(Measured(**{name: row[name] for name in names}) for row in rows),
             profile=profile,
             wording=wording,
-            refusal_bias=refusal_bias([margin for margin in margins if margin is not None]),
+            refusal_bias=bench.refusal_bias,
         )
     write_calibration(settings.data_dir / FILE, found)
     return found

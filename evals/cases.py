@@ -15,9 +15,11 @@ import hashlib
 import json
 import random
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +90,7 @@ class CaseReader:
         self._vectors: dict[str, np.ndarray[Any, Any]] = {}
 
     def read(self, file: Path, passages: int, limit: int) -> list[Case]:
-        """At most `limit` cases, the same ones every time. Raises DeskError."""
+        """At most `limit` cases, the same ones every time, every question once. Raises DeskError."""
         if ".json" in file.suffixes and ".jsonl" not in file.suffixes:
             return list(self._multi_hop(read_list(file)[:limit]))
         rows = list(read_rows([file]))
@@ -97,7 +99,7 @@ class CaseReader:
     def conversations(self, file: Path, passages: int, limit: int) -> list[Case]:
         """Only the questions of a file that go on from earlier ones."""
         rows = [row for row in read_rows([file]) if row["context"].strip()]
-        return list(self._conversations(rows, passages))[:limit]
+        return list(islice(self._conversations(rows, passages), limit))
 
     def knowledge(self, questions: Path, folder: Path, passages: int, limit: int) -> list[Case]:
         """Questions {question, article, answer, facts} about documents of a folder: the passage of the article that
@@ -134,18 +136,25 @@ class CaseReader:
                 by_title[row["title"]].append(row)
         topics = [ones for ones in by_title.values() if len(ones) >= passages and any(row["qas"] for row in ones)]
         if not topics:
-            raise DeskError(f"no title has questions and {passages} documents of one passage each", code="no-cases")
+            raise DeskError(
+                f"no title has questions and {passages} documents of one passage each: give the documents of a subject "
+                "one title, or ask for fewer passages",
+                code="no-cases",
+            )
         rng = random.Random(0)
-        made = 0
-        while made < limit:
+        unasked = {(row["context"], qa["question"]) for ones in topics for row in ones for qa in row["qas"]}
+        least = max(0, len(unasked) - limit)
+        while len(unasked) > least:
             topic = rng.choice(topics)
             chosen = rng.sample(topic, passages)
             asked = [number for number, row in enumerate(chosen) if row["qas"]]
             if not asked:
                 continue  # only others, to tell the right one from
-            made += 1
             right = rng.choice(asked)
             qa = rng.choice(chosen[right]["qas"])
+            if (chosen[right]["context"], qa["question"]) not in unasked:
+                continue
+            unasked.remove((chosen[right]["context"], qa["question"]))
             texts, corpus = [passage_of(row) for row in chosen], [passage_of(row) for row in topic]
             yield self._case(str(chosen[right].get("src", "")), texts, right, qa["question"], qa["answers"], corpus)
 
@@ -184,7 +193,9 @@ class CaseReader:
                     )
                 new = [p for p in self._nearest(qa["question"], pieces) if p not in shown][-passages:]
                 if new:
-                    yield self._case(row["src"], new, None, qa["question"], qa["answers"], pieces, tuple(earlier))
+                    yield self._case(
+                        str(row.get("src", "")), new, None, qa["question"], qa["answers"], pieces, tuple(earlier)
+                    )
 
     def _case(
         self,
@@ -197,7 +208,8 @@ class CaseReader:
         earlier: tuple[Turn, ...] = (),
     ) -> Case:
         ordered = self._nearest(question, texts)
-        identity = hashlib.blake2b("\0".join([question, *ordered]).encode(), digest_size=12).hexdigest()
+        said = [*(f"{turn.modules}{turn.question}{turn.answer}" for turn in earlier), question, *ordered]
+        identity = hashlib.blake2b("\0".join(said).encode(), digest_size=12).hexdigest()
         return Case(
             id=identity,
             source=source,
@@ -262,8 +274,10 @@ def read_list(file: Path) -> list[dict[str, Any]]:
     try:
         data = file.read_bytes()
         found = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
-    if not isinstance(found, list) or not all({"question", "answers", "ctxs"} <= row.keys() for row in found):
+    if not isinstance(found, list) or not all(
+        isinstance(row, dict) and {"question", "answers", "ctxs"} <= row.keys() for row in found
+    ):
         raise DeskError(f"{file} is no list of {{question, answers, ctxs}}", code="bad-file")
     return found

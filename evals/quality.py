@@ -16,14 +16,13 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.calibration import find_calibration
 from app.settings import Settings
 from cache.engine import Engine
 from cache.pml import Text
@@ -31,7 +30,7 @@ from cache.request import Completion, Request
 from cache.sampling import Sampling
 from cache.text_runs import run_tokens
 from evals.cases import Case, Tokens, holds, normal
-from evals.policies import POLICIES, Policy, plans
+from evals.policies import POLICIES, Policy, plans, read
 
 FULL = "full"
 NOISE = "noise"
@@ -61,7 +60,8 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
     """A policy over all cases; pairs are 95 % intervals, deltas are against full attention. recomputed_tokens: tokens
-    of passages computed in the request, on average; recomputed_share: of all passage tokens.
+    of passages computed in the request, on average; recomputed_share: of all passage tokens. None is what was not
+    measured, as all of `noise` but its distance.
     """
 
     policy: str
@@ -81,20 +81,19 @@ class QualityRow:
     refused_wrong: float | None
     recomputed_tokens: float
     recomputed_share: float
-    ttft_ms: float
+    ttft_ms: float | None
 
 
 class Bench:
-    """One engine, asked every case under every policy. system, stub: tokens that stand before passages. opening: what
-    the calibration adds to the refusal (see `Sampling`).
+    """One engine, asked every case under every policy. system, stub: tokens that stand before passages. refusal_bias:
+    what a calibration adds to the refusal, None without one.
     """
 
-    def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
+    def __init__(self, settings: Settings, engine: Engine, system: Tokens, refusal_bias: float | None = None) -> None:
         self.settings, self.engine, self.system = settings, engine, system
         self.stub = engine.model.tokenizer.stub
         self.refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
-        found = find_calibration(settings)
-        self.opening = (self.refusal[0], found.refusal_bias) if found is not None else None
+        self.refusal_bias = refusal_bias
 
     def run(self, case: Case, names: Sequence[str]) -> dict[str, Outcome]:
         """A case under full attention and the policies named, and the noise of full attention."""
@@ -110,7 +109,7 @@ class Bench:
             name: self.outcome(case, said[name], ttft[name], along[FULL], along[name], golden[name]) for name in asked
         }
         again = self.along(Request(plan=asked[FULL].plan, reuse="off"), answer)
-        outcomes[NOISE] = self.outcome(case, said[FULL], ttft[FULL], along[FULL], again, golden[FULL])
+        outcomes[NOISE] = self.outcome(case, said[FULL], ttft[FULL], along[FULL], again, None)
         return outcomes
 
     def ready(self, case: Case, policy: Policy, name: str) -> Request:
@@ -130,7 +129,8 @@ class Bench:
     def answering(self, request: Request, penalty: float | None = None) -> Request:
         """The request with the desk's way of decoding."""
         penalty = self.settings.repetition_penalty if penalty is None else penalty
-        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=self.opening)
+        opening = None if self.refusal_bias is None else (self.refusal[0], self.refusal_bias)
+        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=opening)
         return with_sampling(request, sampling)
 
     def along(self, request: Request, answer: Tokens) -> Tensor | None:
@@ -198,12 +198,12 @@ def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, O
     ]
     held = [(is_right(case, one.text), is_right(case, base.text)) for case, one, base in pairs if case.answers]
     documents = [sum(map(len, case.modules)) for case in cases]
-    whole = POLICIES[FULL if policy == NOISE else policy]
+    arm = POLICIES[FULL if policy == NOISE else policy]
     recomputed = [
-        sum(map(len, case.modules)) if whole.reads == "all" and whole.reuse == "prefix" else one.recomputed_tokens
+        one.recomputed_tokens if arm.reuse == "on" else sum(len(module) for module, _ in read(case, arm))
         for case, one, _ in pairs
     ]
-    return QualityRow(
+    row = QualityRow(
         policy=policy,
         n=len(mine),
         kl=mean(kls),
@@ -222,6 +222,23 @@ def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, O
         recomputed_tokens=round(statistics.mean(recomputed), 1),
         recomputed_share=round(sum(recomputed) / max(1, sum(documents)), 4),
         ttft_ms=round(statistics.median(one.ttft_ms for one in mine), 1),
+    )
+    return only_distance(row) if policy == NOISE else row
+
+
+def only_distance(row: QualityRow) -> QualityRow:
+    """Without what comes from more than following full attention's answer."""
+    return replace(
+        row,
+        agree=None,
+        gold_logp_delta=None,
+        gold_logp_delta_interval=None,
+        contains_gold=None,
+        contains_gold_delta_interval=None,
+        f1=None,
+        refused_right=None,
+        refused_wrong=None,
+        ttft_ms=None,
     )
 
 

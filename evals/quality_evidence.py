@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         "refused_right": number(row["refused_right"], ".0%"),
         "refused_wrong": number(row["refused_wrong"], ".0%"),
         "recomputed": f"{row['recomputed_tokens']:,.0f} ({row['recomputed_share']:.0%})",
-        "ttft_ms": f"{row['ttft_ms']:,.0f}",
+        "ttft_ms": number(row["ttft_ms"], ",.0f"),
     }
 
 
@@ -71,15 +72,17 @@ def with_interval(value: float | None, interval: tuple[float, float] | None, for
     return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
+def need_plots() -> None:
+    """Raises DeskError without matplotlib, which only `draw` needs."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
+
+
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Distance to full attention against time to the first token, every arm a point. Raises DeskError without
-    matplotlib, which only this needs.
-    """
-    try:
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib") from error
+    """Distance to full attention against time to the first token, every arm a point."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()

@@ -1,7 +1,8 @@
 """`warmdesk eval quality`: cases from files, outcomes kept as they come, so that an interrupted run goes on.
 
 Outcomes stand in one file of JSON lines per model, adapter, prompt, way of decoding (with what the calibration adds to
-refusals), question file, number of neighbours and definition of the arms; a run asks only what is missing there.
+refusals), question file, number of neighbours, definition of the arms and machine; a run asks only what is missing
+there.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
+
+from app.calibration import find_calibration
 from app.errors import DeskError
 from app.prompting import PromptBuilder
 from app.settings import Settings
 from cache.engine import Engine
 from cache.keys import digest, file_digest
-from cache.model import load_model
+from cache.model import find_device, load_model
 from cache.pml import Text
 from cache.text_runs import run_tokens
 from evals.cases import Case, CaseReader
+from evals.machine import describe_machine
 from evals.policies import POLICIES
 from evals.quality import FULL, NOISE, Bench, Outcome, Report, rows_of
 from retrieval.sentence_embedder import SentenceEmbedder
@@ -48,13 +53,16 @@ def measure_quality(
     if not file.is_file():
         raise DeskError(f"{file}: no such file", code="no-such-file")
     with open_bench(settings) as (bench, reader):
+        calibration = find_calibration(settings)
+        bench.refusal_bias = None if calibration is None else calibration.refusal_bias
         cases = (reader.conversations if conversations else reader.read)(file, passages, limit)
         if not cases:
             raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
         info = bench.engine.model.info
-        decoding = f"{settings.repetition_penalty} {bench.opening}"
-        arms = f"{settings.neighbours} {POLICIES!r}"
-        setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), arms)
+        decoding = f"{settings.repetition_penalty} {bench.refusal_bias} {settings.refusal_text}"
+        arms = f"{settings.neighbours} {settings.embedder} {POLICIES!r} {[one.name for one in fields(Outcome)]}"
+        machine = f"{find_device(settings.device)} {describe_machine()}"
+        setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), arms, machine)
         kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"
         kept.parent.mkdir(parents=True, exist_ok=True)
         with kept.open("a+", encoding="utf-8") as keeper:
@@ -82,6 +90,8 @@ def measure_quality(
 @contextmanager
 def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
     """An engine to ask, and a reader of cases for its model. Raises CacheError, RetrievalError."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     model = load_model(
         settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
     )
@@ -102,7 +112,10 @@ def run_missing(
     bench: Bench, cases: Sequence[Case], policies: Sequence[str], keeper: TextIO | None, report: Report
 ) -> list[dict[str, Outcome]]:
     """The outcomes of all cases, in their order. keeper: where they are kept, and earlier ones found."""
-    found = {} if keeper is None else read_outcomes(keeper)
+    found: Found = {}
+    if keeper is not None:
+        found = read_outcomes(keeper)
+        keeper.write("\n")  # an interruption may have cut a line
     for number, case in enumerate(cases, start=1):
         missing = [name for name in dict.fromkeys([FULL, *policies]) if name not in found.get(case.id, {})]
         if missing:
@@ -118,7 +131,7 @@ def run_missing(
 
 
 def read_outcomes(keeper: TextIO) -> Found:
-    """What earlier runs found; a line cut by an interruption counts as not there."""
+    """What earlier runs found; empty lines and one cut by an interruption count as not there."""
     keeper.seek(0)
     found: Found = {}
     for line in keeper:

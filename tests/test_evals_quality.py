@@ -66,6 +66,8 @@ def text_of(tokens: tuple[int, ...]) -> str:
 def test_cases_are_the_same_every_time_and_hold_their_document(reader: CaseReader, data: Path) -> None:
     cases = reader.read(data, 3, 8)
     assert cases == reader.read(data, 3, 8)
+    assert reader.read(data, 3, 4) == cases[:4]
+    assert len(cases) == len({case.question for case in cases}) == 6, "every question once"
     assert all(len(case.modules) == 3 for case in cases)
     assert {bool(case.answers) for case in cases} == {True, False}
     for case in cases:
@@ -85,11 +87,9 @@ def test_documents_without_questions_are_there_to_tell_the_right_one_from(reader
         reader.read(file, 3, 1)
     rows[4]["qas"] = [{"question": "Which shelf?", "answers": ["Shelf 4"]}]
     file.write_text("\n".join(map(json.dumps, rows)))
-    cases = reader.read(file, 3, 5)
-    assert len(cases) == 5
-    for case in cases:
-        assert case.right is not None
-        assert "Shelf 4 " in text_of(case.modules[case.right])
+    (case,) = reader.read(file, 3, 5)
+    assert case.right is not None
+    assert "Shelf 4 " in text_of(case.modules[case.right])
 
 
 def test_the_most_relevant_passage_stands_last(reader: CaseReader, data: Path) -> None:
@@ -149,6 +149,12 @@ def test_conversations_bring_their_earlier_turns(reader: CaseReader, tmp_path: P
     assert len(turn.modules) == 2
     assert not set(turn.modules) & set(case.modules), "a passage is brought in once"
     assert all(len(lead) > 100 for lead in (*turn.leads, *case.leads))
+    row["qas"].insert(1, row["qas"][0] | {"history": [["user", "What is 3?"], ["agent", "y"]]})  # type: ignore[attr-defined, index]
+    file.write_text(json.dumps(row))
+    first, second = reader.conversations(file, 3, 10)
+    assert (first.question, first.modules) == (second.question, second.modules)
+    assert first.id == case.id != second.id, "it goes on from another answer"
+    assert reader.conversations(file, 3, 1) == [first]
 
 
 def test_sample_questions_are_asked_among_the_nearest_others(reader: CaseReader) -> None:
@@ -244,7 +250,11 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench
     assert rows["fast"].recomputed_tokens == rows["prompt_cache"].recomputed_tokens == 0
     assert 0 < rows["balanced"].recomputed_share <= 0.16
     assert rows["balanced"].recomputed_tokens == rows["random"].recomputed_tokens
-    assert rows["full"].recomputed_share == 1.0
+    assert rows["full"].recomputed_share == rows["exact"].recomputed_share == rows[NOISE].recomputed_share == 1.0
+    assert rows["fewer"].recomputed_tokens == rows["gold"].recomputed_tokens == len(cases[0].modules[2])
+    assert rows["none"].recomputed_tokens == 0
+    noise = rows[NOISE]
+    assert (noise.agree, noise.gold_logp_delta, noise.contains_gold, noise.ttft_ms) == (None,) * 4, "not measured"
 
 
 def test_arms_differ_from_each_other(bench: Bench) -> None:
@@ -275,7 +285,6 @@ def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
     try:
         first = run_missing(bench, cases[:1], ["fast"], kept, lambda line: None)
         kept.write('{"case": "y", "outc')  # cut by an interruption
-        kept.write("\n")
         asked: list[str] = []
         run = bench.run
         bench.run = lambda case, names: asked.append(case.id) or run(case, names)  # type: ignore[method-assign, func-returns-value]
