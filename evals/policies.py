@@ -49,7 +49,7 @@ POLICIES: dict[str, Policy] = {
     "stub": Policy(says="short stub before each passage", behind="stub"),
     "naive": Policy(says="nothing before a passage, contiguous", behind="nothing"),
     "prompt_cache": Policy(
-        says=f"Prompt Cache as published: nothing before, unions of {SLOT} ids", behind="nothing", placement="unions"
+        says=f"Prompt Cache's layout: nothing before, unions of {SLOT} ids", behind="nothing", placement="unions"
     ),
     "fewer": Policy(says="full attention over fewer passages at the cost of balanced", reuse="prefix", reads="best"),
     "gold": Policy(says="full attention over the one right passage", reuse="prefix", reads="gold"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny import build
 
-from app.calibration import Calibration, Measured, decide, read_calibration, refusal_bias, write_calibration
+import evals.calibrate
+from app.calibration import FILE, Calibration, Measured, decide, read_calibration, refusal_bias, write_calibration
 from app.errors import DeskError
 from app.prompting import PromptBuilder
 from app.settings import Settings
@@ -345,6 +347,31 @@ def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
     file.write_text(file.read_text()[:-20])
     with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
         read_calibration(file)
+
+
+def test_calibrate_finds_the_bias_first_and_measures_with_it(
+    bench: Bench, reader: CaseReader, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opened(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
+        bench.refusal_bias = None
+        yield bench, reader
+
+    settings = bench.settings
+    said: list[tuple[str, float | None]] = []
+    run = bench.run
+    bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)  # type: ignore[method-assign, func-returns-value]
+    monkeypatch.setattr(evals.calibrate, "open_bench", opened)
+    (settings.data_dir / FILE).write_text('{"of": "another version"}')
+    found = evals.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
+    assert [bias for _, bias in said] == [None] * 4, "nothing is refused too often"
+    assert found == read_calibration(settings.data_dir / FILE), "in place of what could not be read"
+    assert (found.questions, found.refusal_bias) == (4, 0.0)
+    said.clear()
+    monkeypatch.setattr(evals.calibrate, "refusal_bias", lambda margins: -2.5)
+    found = evals.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
+    assert [bias for _, bias in said] == [None] * 4 + [-2.5] * 4
+    assert found.refusal_bias == -2.5
 
 
 def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused() -> None:
