@@ -34,7 +34,7 @@ TRUSTED = 0.6
 
 FALSE_REFUSALS = 0.10
 """Share of the calibration questions with an answer that a model may refuse, at most. They are few, and on others it is
-more: with 0.10, 14 % of the answerable requests of docs/evidence.md were refused."""
+more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused."""
 
 TIE = 0.01
 """What decides between two equal logits."""
