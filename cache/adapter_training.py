@@ -29,8 +29,15 @@ from cache.lesson_model import LessonModel
 from cache.lessons import Lesson
 
 LINEAR_LAYERS = (
-    *("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"),
-    *("gate_proj", "up_proj", "gate_up_proj", "down_proj"),
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "gate_up_proj",
+    "down_proj",
 )
 
 Objective = Literal["answers", "distil"]

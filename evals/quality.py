@@ -86,14 +86,14 @@ class QualityRow:
 
 class Bench:
     """One engine, asked every case under every policy. system, stub: tokens that stand before passages. refusal_bias:
-    what a calibration adds to the refusal, None without one.
+    what a calibration adds to the refusal, None without one; set before a run.
     """
 
-    def __init__(self, settings: Settings, engine: Engine, system: Tokens, refusal_bias: float | None = None) -> None:
+    def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
         self.settings, self.engine, self.system = settings, engine, system
         self.stub = engine.model.tokenizer.stub
         self.refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
-        self.refusal_bias = refusal_bias
+        self.refusal_bias: float | None = None
 
     def run(self, case: Case, names: Sequence[str]) -> dict[str, Outcome]:
         """A case under full attention and the policies named, and the noise of full attention."""
