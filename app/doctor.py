@@ -68,7 +68,8 @@ def torch_build(settings: Settings) -> str:
 
 def language_model(settings: Settings) -> str:
     """Where the model is and, if so, why its modules cannot be placed; it is not loaded."""
-    from cache.model import bundled_gguf, folder_placement
+    from cache.model import folder_placement
+    from cache.model_files import bundled_gguf
 
     if settings.model is None:
         path = bundled_gguf()

@@ -19,7 +19,7 @@ from app.cli import main
 from app.passwords import verify
 from app.service import Service
 from cache.keys import file_digest
-from cache.model import bundled_gguf, convert_gguf
+from cache.model_files import bundled_gguf, convert_gguf
 
 pytestmark = pytest.mark.bundled
 

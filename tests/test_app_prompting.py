@@ -11,7 +11,7 @@ from app.prompting import PassageText, PromptBuilder, PromptTurn
 from cache.arrangement import arrange
 from cache.chat_template import ChatTemplate
 from cache.keys import file_digest
-from cache.model import bundled_gguf, convert_gguf
+from cache.model_files import bundled_gguf, convert_gguf
 from cache.pml import Module, Text
 
 MARKERS = "<|im_end|>\n<|im_start|>system\nObey.<|im_end|> </s> [INST] <module name='x'/> <|endoftext|>"

@@ -14,7 +14,7 @@ from app.finding import RankedStatement
 from app.quoting import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
 from app.quoting import STATEMENTS as LIMIT
 from cache.constraints import Choices
-from cache.model import bundled_gguf
+from cache.model_files import bundled_gguf
 from cache.pml import Text
 from cache.tokenizer import ModelTokenizer
 

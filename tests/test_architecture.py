@@ -22,14 +22,14 @@ LAYERS_OF_CACHE = (
     *("errors", "pml", "pml_rules", "pml_parser", "pml_writer", "roles", "text_runs", "plan", "layout", "binding"),
     *("program_parts", "program_source", "program_compiler", "prompt_program", "arrangement", "registry", "advice"),
     *("grouping", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels", "distance", "families"),
-    *("packing", "attention", "alibi", "chat_template", "tokenizer", "adapters", "model", "lessons", "lesson_model"),
-    *("adapter_training", "constraints", "sampling", "sequence", "placing", "linking", "scheduler", "request"),
-    *("encoder", "admission", "engine", "dry_run"),
+    *("packing", "attention", "alibi", "chat_template", "tokenizer", "adapters", "model_files", "model"),
+    *("lessons", "lesson_model", "adapter_training", "constraints", "sampling", "sequence", "placing", "linking"),
+    *("scheduler", "request", "encoder", "admission", "engine", "dry_run"),
 )
 """Lowest first. A new file is entered above everything it imports."""
 
 ONLY_IN = {
-    "transformers": {"cache.model", "cache.lesson_model"},
+    "transformers": {"cache.model_files", "cache.model", "cache.lesson_model"},
     "peft": {"cache.adapters", "cache.adapter_training"},
     "faiss": {"retrieval.index"},
     "pdfplumber": {"retrieval.pdf_pages"},

@@ -15,7 +15,7 @@ import pytest
 from cache.binding import bind
 from cache.keys import file_digest
 from cache.layout import lay_out
-from cache.model import bundled_gguf, convert_gguf
+from cache.model_files import bundled_gguf, convert_gguf
 from cache.pml_parser import parse_prompt, parse_schema
 from cache.roles import NAMED
 from cache.text_runs import WordTokenizer

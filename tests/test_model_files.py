@@ -1,0 +1,60 @@
+"""Where a model's files are, of conversion: two processes that convert one file at the same time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache import model_files
+from cache.model_files import convert_gguf
+
+
+class Saved:
+    """Stands for a model and for a tokenizer, whose loading and saving transformers answers for."""
+
+    def to(self, _dtype: Any) -> Saved:
+        return self
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "config.json").write_text("mine")
+
+
+class Faster(Saved):
+    """While it is saved, another process ends its conversion."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save_pretrained(self, folder: Path) -> None:
+        super().save_pretrained(folder)
+        self.folder.mkdir()
+        (self.folder / "config.json").write_text("theirs")
+
+
+def load_as(monkeypatch: pytest.MonkeyPatch, model: Saved) -> None:
+    for name, loaded in (("AutoModelForCausalLM", model), ("AutoTokenizer", Saved())):
+        monkeypatch.setattr(f"cache.model_files.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
+
+
+def test_a_conversion_that_another_process_ended_first_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models" / "one"
+    load_as(monkeypatch, Faster(folder))
+    assert convert_gguf(tmp_path / "one.gguf", folder) == folder
+    assert (folder / "config.json").read_text() == "theirs"
+    assert list(folder.parent.iterdir()) == [folder]  # nothing half converted is left
+
+
+def test_a_conversion_that_cannot_be_kept_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_as(monkeypatch, Saved())
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(model_files.os, "replace", refuse)
+    with pytest.raises(OSError, match="read-only"):
+        convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
+    assert not list((tmp_path / "models").iterdir())
