@@ -21,6 +21,7 @@ from app.errors import DeskError
 from app.finding import Finder, Findings, FoundPassage
 from app.history import History, PastMessage, new_id
 from app.library import Library
+from app.preparations import Preparations
 from app.profiles import LINKS, Profile
 from app.prompting import PromptBuilder, PromptTurn
 from app.quoting import choices_of
@@ -79,13 +80,14 @@ class Answering:
         finder: Finder,
         engine: Engine,
         prompts: PromptBuilder,
+        preparations: Preparations,
         profile: Profile,
         wording: Wording,
         refusal_bias: float,
     ) -> None:
         """profile: of answers for which no other one is asked. wording, refusal_bias: see `calibration`."""
         self.settings, self.library, self.history = settings, library, history
-        self.finder, self.engine, self.prompts = finder, engine, prompts
+        self.finder, self.engine, self.prompts, self.preparations = finder, engine, prompts, preparations
         self.profile, self.wording, self.refusal_bias = profile, wording, refusal_bias
 
     def ask(
@@ -111,8 +113,12 @@ class Answering:
             )
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
-        prepared = self.prepare(question, past, collections)
         profile = (profile or self.profile) if reuse == "on" else "exact"
+        with self.preparations.one():
+            prepared = self.prepare(question, past, collections)
+            generation = None
+            if prepared.plan is not None:
+                generation = self.engine.submit(self.request(prepared, question, reuse, conversation_id, profile))
         asked = Asked(
             started=started,
             conversation_id=conversation_id,
@@ -121,10 +127,7 @@ class Answering:
             prepared=prepared,
             profile=profile,
         )
-        if prepared.plan is None:
-            return Stream(self, asked, None)
-        request = self.request(prepared, question, reuse, conversation_id, profile)
-        return Stream(self, asked, self.engine.submit(request))
+        return Stream(self, asked, generation)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Prepared:
         """Retrieve and plan; nothing is computed or recorded. Raises DeskError if the prompt does not fit."""

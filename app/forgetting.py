@@ -3,7 +3,8 @@ it is left.
 
 Every module goes that neither is the system text nor encodes a passage as it is now, because any may hold the
 document's text: modules of passages that had one of its passages as neighbour, of PML prompts, and whatever was left
-behind by changes. Passages that lost a neighbour get others and are encoded again.
+behind by changes. Passages that lost a neighbour get others and are encoded again. Questions asked before the document
+went are answered first, because they may bring modules of it back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from app.history import History
 from app.ingestion import Ingestion
 from app.library import Library
 from app.pml_run import PML_TENANT
+from app.preparations import Preparations
 from app.prompting import PromptBuilder
 from app.search import Search
 from cache.engine import Engine
@@ -59,10 +61,11 @@ class Forgetting:
         search: Search,
         engine: Engine,
         prompts: PromptBuilder,
+        preparations: Preparations,
         ingestion: Ingestion,
     ) -> None:
         self._library, self._history, self._search = library, history, search
-        self._engine, self._prompts, self._ingestion = engine, prompts, ingestion
+        self._engine, self._prompts, self._preparations, self._ingestion = engine, prompts, preparations, ingestion
 
     def forget(self, path: str) -> Forgotten:
         """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
@@ -79,10 +82,13 @@ class Forgetting:
         removed = self._traces(path, ids, keys)
         self._history.forget_document(path)
         self._library.clear_staged()
+        in_use = self._library.module_keys()
         self._ingestion.remove(path)
-        self._engine.forget(self._stray_modules())
+        self._preparations.wait()
+        self._forget_strays()
         self._ingestion.restore_neighbours()
-        forgotten = Forgotten(document=path, removed=removed, left=self._traces(path, ids, keys - self._keys_in_use()))
+        gone = in_use - self._library.module_keys()  # another document may have the same text
+        forgotten = Forgotten(document=path, removed=removed, left=self._traces(path, ids, gone))
         if any(asdict(forgotten.left).values()):
             left = ", ".join(f"{count} {name}" for name, count in asdict(forgotten.left).items() if count)
             raise DeskError(f"{path} is not forgotten completely ({left} left): run it again", code="forget-incomplete")
@@ -98,14 +104,10 @@ class Forgetting:
             modules=len(self._engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) & keys),
         )
 
-    def _keys_in_use(self) -> frozenset[str]:
-        """Modules of passages as they are now: another document may have the same text."""
-        return self._library.module_keys()
-
-    def _stray_modules(self) -> frozenset[str]:
+    def _forget_strays(self) -> None:
         system = self._engine.store.key(self._engine.unit(self._prompts.system))
-        known = self._keys_in_use() | {system}
-        return self._engine.call(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
+        known = self._library.module_keys() | {system}
+        self._engine.forget(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
 
 
 def find_document(library: Library, name: str) -> str:

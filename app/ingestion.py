@@ -273,11 +273,11 @@ class Ingestion:
     def _forget(self, replaced: Replaced, report: IngestReport) -> None:
         if gone := frozenset(replaced.removed_module_keys):
             report.dropped_modules += len(gone)
-            self._open_warming().engine.forget(gone)
+            self._open_warming().engine.forget(lambda _: gone)
 
     def _choose_neighbours(self, count: int) -> None:
         if gone := choose_neighbours(self.library, self.search, count):
-            self._open_warming().engine.forget(gone)
+            self._open_warming().engine.forget(lambda _: gone)
 
     def _can_relocate(self) -> bool:
         return self._open_warming().engine.model.info.is_relocatable

@@ -101,6 +101,9 @@ class Search:
                 self._index = self._index.updated(removed, ids.tolist(), vectors)
                 self._keywords = self._keywords.updated(removed, self._library.searchable(new))
                 self._retriever = self._new_retriever()
+        if any(replaced.removed for replaced in changes):
+            with self._remembering:
+                self._sentences.clear()
         return changes
 
     def wait(self) -> None:

@@ -28,6 +28,7 @@ from app.history import History
 from app.ingestion import Ingestion, IngestReport
 from app.library import Library
 from app.overview import Tiers, summarise, tiers_of
+from app.preparations import Preparations
 from app.profiles import Profile, profile_named
 from app.progress import Progress, unseen
 from app.prompting import PromptBuilder
@@ -77,6 +78,7 @@ class Service:
         self._database = open_database(settings.database_url)
         self.library = Library(self._database)
         self.history = History(self._database)
+        self._preparations = Preparations()
 
     def __enter__(self) -> Service:
         return self
@@ -123,6 +125,7 @@ class Service:
             self._finder,
             self.engine,
             self.prompts,
+            self._preparations,
             self.profile,
             self.wording,
             0.0 if self.calibration is None else self.calibration.refusal_bias,
@@ -204,8 +207,8 @@ class Service:
         name: its path or an unambiguous end of it. Raises DeskError.
         """
         path = find_document(self.library, name)
-        parts = (self.library, self.history, self.search, self.engine, self.prompts, self._ingestion)
-        forgotten = Forgetting(*parts).forget(path)
+        parts = (self.library, self.history, self.search, self.engine, self.prompts)
+        forgotten = Forgetting(*parts, self._preparations, self._ingestion).forget(path)
         if Path(path).parent == self.settings.uploads_folder.resolve():  # our own copy
             Path(path).unlink(missing_ok=True)
         return forgotten

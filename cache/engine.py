@@ -42,6 +42,8 @@ from cache.store import Store
 from cache.text_runs import RememberingTokenizer
 
 T = TypeVar("T")
+FindKeys = Callable[[Store], Set[str]]
+"""Which modules to forget, asked when nothing runs that may still add some."""
 log = logging.getLogger(__name__)
 
 MAX_RUNNING = 16
@@ -90,7 +92,8 @@ class Engine:
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._jobs: deque[EncodeJob] = deque()
-        self._forgetting: deque[tuple[Set[str], Future[int]]] = deque()
+        self._forgetting: tuple[FindKeys, Future[int]] | None = None
+        self._later: list[Callable[[], None]] = []
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
@@ -150,7 +153,7 @@ class Engine:
         """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
         generation = Generation()
         waiting = Waiting(request, generation, time.perf_counter(), self.model.info.places_modules)
-        self._post(lambda: self._enqueue(waiting))
+        self._post_in_order(lambda: self._enqueue(waiting))
         return generation
 
     def encode(self, units: Sequence[Unit], tenant: str = PUBLIC_TENANT) -> Future[int]:
@@ -168,7 +171,7 @@ class Engine:
         useful = [unit for unit in units if unit.tokens and info.places_modules]
         job = EncodeJob(deque((unit, tenant) for unit in useful), Future())
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        self._post(lambda: self._jobs.append(job))
+        self._post_in_order(lambda: self._jobs.append(job))
         return job.done
 
     def call(self, function: Callable[[Store], T]) -> T:
@@ -184,14 +187,17 @@ class Engine:
         self._post(run)
         return future.result()
 
-    def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier and everything computed with them. Waits until the answers that are being
-        generated have ended; new ones begin afterwards. Returns how many modules were there.
+    def forget(self, find: FindKeys) -> int:
+        """Remove modules from every tier and everything computed with them. What was submitted or to be encoded before
+        ends first, what comes after waits. Returns how many modules were there. Raises EngineStopped.
         """
         done: Future[int] = Future()
-        self._tokenizer.clear()
-        self._post(lambda: self._forgetting.append((keys, done)))
+        self._post_in_order(lambda: self._begin_forgetting(find, done))
         return done.result()
+
+    def _post_in_order(self, function: Callable[[], None]) -> None:
+        """For what a forgetting must not overtake, nor be overtaken by."""
+        self._post(lambda: self._do_in_order(function))
 
     def _post(self, function: Callable[[], None]) -> None:
         with self._lock:
@@ -221,15 +227,15 @@ class Engine:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._jobs or self._forgetting or self._encoder.running)
+        return bool(
+            self._waiting or self._running or self._jobs or self._encoder.running or self._forgetting is not None
+        )
 
     def step(self) -> None:
         """Admit what can run, compute one packed pass, hand out its tokens."""
         self._drop_cancelled()
-        if self._forgetting:
-            self._forget_when_quiet()
-        else:
-            self._admit()
+        self._admit()
+        self._forget_when_quiet()
         shares = schedule([*(r.sequence for r in self._running), *(e.sequence for e in self._encoder.running.values())])
         if shares:
             logits, rows_of = self._forward(shares)
@@ -268,14 +274,30 @@ class Engine:
         while not self._waiting and self._jobs and self._advance(self._jobs[0]):
             self._jobs.popleft()
 
+    def _do_in_order(self, function: Callable[[], None]) -> None:
+        if self._forgetting is None:
+            function()
+        else:
+            self._later.append(function)
+
+    def _begin_forgetting(self, find: FindKeys, done: Future[int]) -> None:
+        self._forgetting = find, done
+
     def _forget_when_quiet(self) -> None:
-        if self._running or self._encoder.running:
+        if self._forgetting is None or self._running or self._waiting or self._jobs or self._encoder.running:
             return
-        for waiting in self._waiting:
-            waiting.give_up(self.store)
-        while self._forgetting:
-            keys, done = self._forgetting.popleft()
-            done.set_result(self.store.forget(keys))
+        find, done = self._forgetting
+        self._tokenizer.clear()
+        self._linker.clear()
+        self.store.flush()
+        done.set_result(self.store.forget(find(self.store)))
+        self._end_forgetting()
+
+    def _end_forgetting(self) -> None:
+        self._forgetting = None
+        later, self._later = self._later, []
+        for function in later:
+            self._do_in_order(function)
 
     def _advance(self, job: EncodeJob) -> bool:
         """Start encodings of a job while a pass has room; True when the job is done."""
@@ -392,7 +414,10 @@ class Engine:
         while not self._calls.empty():  # what slipped in before: callers wait for their answers
             self._calls.get()()
         error = EngineStopped(why)
+        while self._forgetting is not None:
+            self._forgetting[1].set_exception(error)
+            self._end_forgetting()
         for generation in [*(r.generation for r in self._running), *(w.generation for w in self._waiting)]:
             generation.deliver(error)
-        for done in [*(job.done for job in self._jobs), *(done for _, done in self._forgetting)]:
-            done.set_exception(error)
+        for job in self._jobs:
+            job.done.set_exception(error)

@@ -79,6 +79,10 @@ class Linker:
             self._remember(session, plan.spans[i], chosen)
         return with_computed(plan, rows)
 
+    def clear(self) -> None:
+        """Remember nothing of any conversation."""
+        self._chosen.clear()
+
     def _choose(self, plan: Plan, rows: Rows, fresh: list[int], budget: int, link: Link, look: Look) -> Rows:
         if not fresh:
             return {}

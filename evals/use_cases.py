@@ -107,7 +107,7 @@ def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, thre
     encode_ms = (time.perf_counter() - started) * 1e3
 
     def first_token(reuse: Reuse) -> Completion:
-        engine.forget(frozenset())  # drops what earlier runs left as prefixes
+        engine.forget(lambda _: frozenset())  # drops what earlier runs left as prefixes
         return engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse=reuse)).completion
 
     first_token("on")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,9 +15,12 @@ from test_app_ingestion import ReaderHere
 from test_app_neighbours import check, stored
 
 from app import tables
+from app.answering import Prepared
 from app.errors import DeskError
 from app.forgetting import Traces
+from app.history import PastMessage
 from app.service import Service
+from cache.engine import MAX_RUNNING
 from cache.keys import PUBLIC_TENANT
 
 SECRET = "xylophone marmalade zeppelin"
@@ -41,6 +48,11 @@ def files_with(folder: Path, *phrases: str) -> set[str]:
 
 def modules(desk: Service) -> frozenset[str]:
     return desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
+
+
+def kept(desk: Service) -> frozenset[str]:
+    """The modules there may be: of passages as they are, and of the system text."""
+    return desk.library.module_keys() | {desk.engine.store.key(desk.engine.unit(desk.prompts.system))}
 
 
 # --- what goes ---------------------------------------------------------------------------------------------
@@ -198,7 +210,7 @@ def keep_quotes(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (keep_modules, "1 modules left"),
+        (keep_modules, "3 modules left"),
         (keep_vectors, "1 vectors, 1 keywords left"),
         (keep_quotes, "1 quotes left"),
     ],
@@ -289,3 +301,74 @@ def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Pat
             pass
         assert desk.history.quotes_of(str(pages / "secret.md")) == 0
         assert files_with(tmp_path / "desk", SECRET) == set()
+
+
+# --- what is under way -------------------------------------------------------------------------------------
+
+
+def test_a_question_that_had_read_the_document_is_answered_first(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.ingest([pages])
+        desk.prepare()
+        answering = desk._answering
+        prepare, is_prepared, may_go_on = answering.prepare, threading.Event(), threading.Event()
+
+        def slow(question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Prepared:
+            prepared = prepare(question, past, collections)
+            is_prepared.set()
+            assert may_go_on.wait(20)
+            return prepared
+
+        monkeypatch.setattr(answering, "prepare", slow)
+        with ThreadPoolExecutor(2) as pool:
+            answer = pool.submit(finish, desk, "What is the word of the day?")
+            assert is_prepared.wait(20)
+            forgetting = pool.submit(desk.forget, "secret.md")
+            while len(desk.documents()) == 5:
+                time.sleep(0.01)
+            assert not forgetting.done()
+            may_go_on.set()
+            assert answer.result(20).citations[0].document == str(pages / "secret.md")
+            assert forgetting.result(20).left == NOTHING
+        assert modules(desk) == kept(desk)
+
+
+def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=1, answer_tokens=60) as desk:
+        desk.ingest([pages])
+        streams = [desk.ask("How long do returns take?") for _ in range(MAX_RUNNING)]
+        streams.append(desk.ask("What is the word of the day?"))
+        assert desk.forget("secret.md").left == NOTHING
+        for stream in streams:
+            assert "".join(stream)
+        assert modules(desk) == kept(desk)
+
+
+def test_passages_that_a_stopped_run_left_to_be_encoded_do_not_come_back(tmp_path: Path, pages: Path) -> None:
+    def stop(stage: str, _done: int, _total: int) -> None:
+        if stage == "encoding":
+            raise KeyboardInterrupt
+
+    for number in range(80):
+        (pages / f"a{number:02}.md").write_text(
+            f"# Page {number}\n\n" + f"Parcel {number} weighs {number * number}. " * 4
+        )
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        with pytest.raises(KeyboardInterrupt):
+            desk.ingest([pages], stop)
+        assert desk.forget("secret.md").left == NOTHING
+        assert modules(desk) <= kept(desk)
+
+
+def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.ingest([pages])
+        for _ in desk.ask("What is the word of the day?", policy="balanced"):
+            pass
+        assert desk.engine._linker._chosen
+        assert any(SECRET in text for text in desk.search._sentences)
+        desk.forget("secret.md")
+        assert not desk.engine._linker._chosen
+        assert not any(SECRET in text for text in desk.search._sentences)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError
+import time
+from collections.abc import Iterator, Set
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -13,10 +15,10 @@ import pytest
 from tiny import build, make_unit
 from torch import Tensor
 
-from cache.engine import Engine
-from cache.errors import CacheError, CapacityError
+from cache.engine import MAX_RUNNING, Engine
+from cache.errors import CacheError, CapacityError, EngineStopped
 from cache.plan import Plan, Span, Unit
-from cache.request import Completion, Request
+from cache.request import Completion, Generation, Request
 from cache.sampling import Sampling
 from cache.store import Store
 
@@ -161,10 +163,53 @@ def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine: Engine) 
     key = engine.call(lambda store: store.key(LONG, "public"))
     job = engine.encode([LONG])
     engine.call(lambda store: None)
-    engine.forget({key})
+    engine.forget(lambda _: {key})
     with contextlib.suppress(CancelledError, CacheError):
         job.result(timeout=20)
     assert not engine.call(lambda store: store.has(key))
+
+
+def test_what_is_asked_while_something_is_forgotten_keeps_its_turn(engine: Engine) -> None:
+    """Was wrong once: a request that waited when `forget` came was admitted after it, and its modules were there
+    again.
+    """
+    key = engine.store.key(A)
+    order: list[str] = []
+
+    def find(name: str, store: Store) -> Set[str]:
+        order.append(f"{name}, {'there' if store.has(key) else 'gone'}")
+        return {key}
+
+    def ask_about_a(tokens: int) -> Generation:
+        return engine.submit(Request(plan=plan_of(A, "?"), sampling=Sampling(max_tokens=tokens)))
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [ask_about_a(40) for _ in range(MAX_RUNNING + 2)]  # two of them wait
+        first = pool.submit(engine.forget, partial(find, "first"))
+        while engine._forgetting is None:
+            time.sleep(0.001)
+        later = ask_about_a(2)
+        second = pool.submit(engine.forget, partial(find, "second"))
+        assert (first.result(20), second.result(20)) == (1, 1)
+    assert [one.completion.finish_reason for one in running] == ["length"] * len(running)
+    assert later.completion.modules[0].source == "computed"
+    assert order == ["first, there", "second, there"]
+    assert not engine.call(lambda store: store.has(key))
+
+
+def test_a_stopped_engine_says_so_to_whoever_forgets() -> None:
+    engine = Engine(build(), memory=1 << 20).start()
+    with ThreadPoolExecutor(2) as pool:
+        running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
+        waiting = [pool.submit(engine.forget, lambda _: frozenset()) for _ in range(2)]
+        while engine._forgetting is None or not engine._later:
+            time.sleep(0.001)
+        engine.close()
+        for one in waiting:
+            with pytest.raises(EngineStopped):
+                one.result(20)
+    with pytest.raises(EngineStopped):
+        _ = running.completion
 
 
 def test_forgetting_reaches_text_that_was_computed_as_text(engine: Engine) -> None:
@@ -173,7 +218,7 @@ def test_forgetting_reaches_text_that_was_computed_as_text(engine: Engine) -> No
     """
     request = Request(plan=plan_of(A, "?"), sampling=Sampling(max_tokens=2), reuse="prefix")
     _ = engine.submit(request).completion
-    engine.forget({engine.store.key(A)})
+    engine.forget(lambda store: {store.key(A)})
     assert engine.submit(request).completion.usage.prefix == 0
 
 
