@@ -16,7 +16,8 @@ from typing import Any, Literal
 from app.errors import DeskError
 from app.profiles import PROFILES, Profile
 from app.settings import Settings
-from cache.keys import digest, file_digest
+from cache.adapters import adapter_fingerprint
+from cache.keys import digest
 from retrieval.judgement import Judgement, load_judgement, rule_of_thumb
 
 FILE = "calibration.json"
@@ -58,7 +59,8 @@ class Measured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """setup: of what it holds for (`setup_of`). measured: date. rows: full attention and the profiles. refusal_bias:
-    what is added to the logit with which a model begins to refuse, so that it refuses as often as it should.
+    what is added to the logit with which a model begins to refuse, so that it refuses as often as it should;
+    refusal_text: the refusal it was measured with.
     """
 
     setup: str
@@ -69,6 +71,11 @@ class Calibration:
     profile: Profile
     wording: Wording
     refusal_bias: float = 0.0
+    refusal_text: str = ""
+
+    def bias_of(self, settings: Settings) -> float:
+        """What to add to the refusal's logit: nothing if the refusal reads another way now."""
+        return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
         """The finding with its figures, for people."""
@@ -83,8 +90,7 @@ class Calibration:
 def setup_of(settings: Settings) -> str:
     """Identity of what a finding holds for: model, adapter and what is said before passages."""
     folder = settings.adapter_folder
-    weights = folder / "adapter_model.safetensors" if folder is not None else None
-    adapter = file_digest(weights) if weights is not None and weights.is_file() else ""
+    adapter = "" if folder is None else adapter_fingerprint(folder)
     return digest("setup", settings.model or "bundled", adapter, settings.system_text, str(settings.neighbours))
 
 

@@ -27,7 +27,7 @@ REASONS = {
     "placement": "It had been read for another place in the prompt, or this model cannot place passages.",
     "too short": "Too short to be worth keeping.",
     "load failed": "The kept copy could not be loaded.",
-    "bypassed": "Reuse was switched off for this question.",
+    "bypassed": "It was not to be used for this question: reuse was off, or the policy computes passages anew.",
 }
 EXACT = "Exact: the same computation as reading everything again for this question."
 APPROXIMATE = (

@@ -128,7 +128,7 @@ class Service:
             self._preparations,
             self.profile,
             self.wording,
-            0.0 if self.calibration is None else self.calibration.refusal_bias,
+            0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
         )
 
     @cached_property

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from cache.errors import ModelError
-from cache.keys import file_digest
+from cache.keys import digest, file_digest
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base"
@@ -59,13 +59,18 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
 
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"there is no adapter in {str(folder)!r}: it needs {CONFIG} and {WEIGHTS}")
-    below = ""
     if (folder / BASE).is_dir():
-        hf, below = merge_adapter(hf, folder / BASE)
+        hf, _ = merge_adapter(hf, folder / BASE)
     try:
         merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"adapter {str(folder)!r} does not fit the model ({reason})") from error
-    own = file_digest(folder / WEIGHTS)
-    return merged, f"{below} {own}" if below else own
+    return merged, adapter_fingerprint(folder)
+
+
+def adapter_fingerprint(folder: Path) -> str:
+    """Identity of an adapter, and of the one it was trained on top of; of no files if there are none."""
+    files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
+    below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
+    return digest(*(file_digest(file) for file in files), below)

@@ -281,11 +281,12 @@ def supplied(plan: Plan) -> int:
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
-    """Every unit of the prompt and how it was come by. With reuse off or prefix, modules were bypassed; a model that
-    cannot place modules computed them.
+    """Every unit of the prompt and how it was come by. A model that cannot place modules computed them; others bypassed
+    those that reuse was off for, or that the policy computed as a whole.
     """
     plan = waiting.request.plan
-    why_bypassed: MissReason = "placement" if waiting.request.reuse == "on" else "bypassed"
+    cannot_place = waiting.request.reuse == "on" and not waiting.places_modules
+    why_bypassed: MissReason = "placement" if cannot_place else "bypassed"
     for unit in plan.units():
         spans = [span for span in plan.spans if span.unit == unit]
         found = waiting.found.get(unit)

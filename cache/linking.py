@@ -69,7 +69,7 @@ class Linker:
         rows: dict[int, set[int]] = {i: set(range(min(link.first, len(plan.spans[i].tokens)))) for i in loose}
         if not link.share:
             return with_computed(plan, rows)
-        new = set(newest(plan))
+        new = {i for i in newest(plan) if not self._is_chosen(session, plan.spans[i])}  # a turn may bring none
         for i in loose:
             rows[i] |= set(self._recall(session, plan.spans[i]) if i not in new else ())
         fresh = [i for i in loose if i in new]
@@ -100,6 +100,9 @@ class Linker:
             ]
             chosen = [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[:budget]]
         return {i: tuple(sorted(row for j, row in chosen if j == i)) for i in fresh}
+
+    def _is_chosen(self, session: str | None, span: Span) -> bool:
+        return session is not None and (session, span.start, span.unit) in self._chosen
 
     def _recall(self, session: str | None, span: Span) -> tuple[int, ...]:
         assert span.unit is not None

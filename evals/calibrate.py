@@ -40,6 +40,7 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
             profile=profile,
             wording=wording,
             refusal_bias=bench.refusal_bias,
+            refusal_text=settings.refusal_text,
         )
     write_calibration(settings.data_dir / FILE, found)
     return found

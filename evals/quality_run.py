@@ -54,7 +54,7 @@ def measure_quality(
         raise DeskError(f"{file}: no such file", code="no-such-file")
     with open_bench(settings) as (bench, reader):
         calibration = find_calibration(settings)
-        bench.refusal_bias = None if calibration is None else calibration.refusal_bias
+        bench.refusal_bias = None if calibration is None else calibration.bias_of(settings)
         cases = (reader.conversations if conversations else reader.read)(file, passages, limit)
         if not cases:
             raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")

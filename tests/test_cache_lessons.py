@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tiny import oracle_logits, stock
 
 from cache.adapter_training import AdapterTraining, Progress, Schedule, divergence
-from cache.adapters import keep_base, merge_adapter
+from cache.adapters import adapter_fingerprint, keep_base, merge_adapter
 from cache.errors import ModelError
 from cache.lessons import Branch, Lesson, pack
 from cache.plan import Plan, Span, Unit
@@ -275,7 +275,7 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
         trained = one._reader.logits(lesson, modular=False)[-1]
         logits = merged(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False).logits[0, -1]
         plain = stock("llama")(input_ids=packed.tokens).logits[0, -1]
-    assert fingerprint.startswith("sha256:")
+    assert fingerprint == adapter_fingerprint(tmp_path)
     assert (trained - plain).abs().max() > 0.1
     assert (trained - logits).abs().max() < 0.1, "half precision on disk"
 
@@ -295,6 +295,18 @@ def test_an_adapter_on_top_of_another_brings_it_along(tmp_path: Path) -> None:
     keep_base(tmp_path / "third", tmp_path / "first")
     assert not (tmp_path / "third" / "base" / "base").exists()
     assert any(not torch.equal(w, plain.state_dict()[name]) for name, w in both.state_dict().items())
+
+
+@pytest.mark.parametrize("changed", ["adapter_config.json", "adapter_model.safetensors", "base/adapter_config.json"])
+def test_every_file_of_an_adapter_is_part_of_its_fingerprint(tmp_path: Path, changed: str) -> None:
+    """How strongly weights count stands in the configuration."""
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        for folder in (tmp_path, tmp_path / "base"):
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_text("8")
+    before = adapter_fingerprint(tmp_path)
+    (tmp_path / changed).write_text("64")
+    assert adapter_fingerprint(tmp_path) != before
 
 
 def test_what_is_no_adapter_is_refused_in_one_line(tmp_path: Path) -> None:

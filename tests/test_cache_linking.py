@@ -141,6 +141,31 @@ def test_the_next_turn_finds_the_rows_of_this_one() -> None:
                 )
 
 
+def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before() -> None:
+    """Was wrong once: rows of earlier modules were chosen anew, and nothing of the conversation was found."""
+    first = placed("llama", SYSTEM, A, B, QUESTION)
+    with running(build()) as engine:
+        request = Request(plan=first, link=Link(share=0.3), session="s", sampling=Sampling(max_tokens=4))
+        said = engine.submit(request).completion
+        assert said.tokens
+        at, asked = first.spans[-1].start, tuple(b"And what of gift cards, are they like that?")
+        spans = (*first.spans[:-1], Span(start=at, tokens=(*QUESTION.encode(), *said.tokens, *asked)))
+        turn = engine.submit(
+            Request(plan=Plan(spans=spans), link=Link(share=0.3), session="s", sampling=Sampling(max_tokens=1))
+        ).completion
+    assert turn.usage.computed <= len(asked) + 1  # the last token of an answer has no row yet
+    assert turn.usage.recomputed == said.usage.recomputed
+
+
+def test_modules_that_the_policy_computes_as_a_whole_are_bypassed() -> None:
+    with running(build()) as engine:
+        plan = placed("llama", SYSTEM, A, B, QUESTION)
+        answer(engine, plan)
+        completion = engine.submit(Request(plan=plan, link=EXACT, sampling=Sampling(max_tokens=1))).completion
+    reasons = {use.name: use.miss_reason for use in completion.modules}
+    assert reasons == {"system": None, "a": None, "b": "bypassed"}
+
+
 def test_the_newest_modules_are_those_before_the_question() -> None:
     plan = plan_of(SYSTEM, A, "First?", B, C, "Second?")
     assert newest(plan) == [3, 4]

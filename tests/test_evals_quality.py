@@ -13,7 +13,16 @@ import pytest
 from tiny import build
 
 import evals.calibrate
-from app.calibration import FILE, Calibration, Measured, decide, read_calibration, refusal_bias, write_calibration
+from app.calibration import (
+    FILE,
+    Calibration,
+    Measured,
+    decide,
+    find_calibration,
+    read_calibration,
+    refusal_bias,
+    write_calibration,
+)
 from app.errors import DeskError
 from app.prompting import PromptBuilder
 from app.settings import Settings
@@ -382,3 +391,11 @@ def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused() -
         assert bias < 0
         assert sum(margin + bias >= 0 for margin in more) <= 2, "of two equal logits either may be chosen"
     assert refusal_bias([]) == 0.0
+
+
+def test_a_bias_is_of_the_refusal_it_was_measured_with(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    found = find_calibration(settings)
+    assert found is not None
+    assert found.bias_of(settings) == found.refusal_bias < 0
+    assert found.bias_of(replace(settings, refusal_text="The answer is not in our pages.")) == 0
