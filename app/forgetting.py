@@ -83,10 +83,11 @@ class Forgetting:
         self._history.forget_document(path)
         self._library.clear_staged()
         in_use = self._library.module_keys()
+        unread = self._library.all_ids(only_unencoded=True)
         self._ingestion.remove(path)
         self._preparations.wait()
         self._forget_strays()
-        self._ingestion.restore_neighbours()
+        self._ingestion.restore_neighbours(unread)
         gone = in_use - self._library.module_keys()  # another document may have the same text
         forgotten = Forgotten(document=path, removed=removed, left=self._traces(path, ids, gone))
         if any(asdict(forgotten.left).values()):

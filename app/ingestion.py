@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,13 +156,15 @@ class Ingestion:
         self.search.save()
         return changes[0] if changes else None
 
-    def restore_neighbours(self) -> None:
+    def restore_neighbours(self, unread: Collection[int]) -> None:
         """After a document was removed: other neighbours for the passages that had one of it, which are encoded again,
-        before this returns. Another number of neighbours in the settings waits for the next run. Raises as `run`.
+        before this returns. unread: passages that were not encoded before, and are left so. Another number of
+        neighbours in the settings waits for the next run. Raises as `run`.
         """
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
-            self._open_warming().run((), unseen)
+            lost = set(self.library.all_ids(only_unencoded=True)).difference(unread)
+            self._open_warming().encode(sorted(lost), unseen)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

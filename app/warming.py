@@ -41,11 +41,14 @@ class Warming:
         self.library, self.engine, self.prompts = library, engine, prompts
 
     def run(self, documents: Sequence[str], progress: Progress) -> Warmed:
-        """Encode what is not encoded yet, of these documents and then elsewhere, a few batches ahead of the engine."""
-        warmed = Warmed()
+        """Encode what is not encoded yet, of these documents and then elsewhere."""
         inside = self.library.ids_of(documents)
         others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
-        ids = [*sorted(inside), *others]
+        return self.encode([*sorted(inside), *others], progress)
+
+    def encode(self, ids: Sequence[int], progress: Progress) -> Warmed:
+        """Encode what is not encoded yet of these passages, a few batches ahead of the engine."""
+        warmed = Warmed()
         running: dict[Future[int], int] = {}
 
         def collect(*, everything: bool) -> None:

@@ -254,6 +254,15 @@ def test_a_desk_without_neighbours_forgets_without_encoding(tmp_path: Path, page
         check(desk)
 
 
+def test_a_desk_that_was_not_read_ahead_is_not_read_to_forget(tmp_path: Path, pages: Path) -> None:
+    """Was wrong once: forgetting one of thousands of documents waited until the model had read all others."""
+    with small_desk(tmp_path / "desk", neighbours=1) as desk:
+        desk.ingest([pages], warm=False)
+        desk.forget("stores.md")
+        assert not desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
+        assert {len(near) for near in neighbours(desk).values()} == {1}
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_the_same_text_elsewhere_keeps_its_module(tmp_path: Path, pages: Path, count: int) -> None:
     write(tmp_path / "copies", PAGES)
