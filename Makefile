@@ -29,8 +29,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Files of tests side by side, each in one process; more than four need much memory for their models.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 clean:
 	rm -rf $(VENV) $(DATA_DIR) build *.egg-info
