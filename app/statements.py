@@ -22,6 +22,8 @@ ADDRESS = re.compile(
 CODE = re.compile(r"\b(?!(?:EUR|GBP|USD)\d)(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*\b")
 PHONE = re.compile(r"\+\d(?: ?\d){5,18}")
 CAPITAL = re.compile(r"[A-ZÀ-ÖØ-Þ]\w*(?:['’]\w+)*")
+ODD_CASE = str.maketrans("İıſ", "Iis")
+"""Letters that patterns which ignore case find as "i" and "s", though in lower case they are not these."""
 NOT_NAMES = frozenset({"I", "EUR", "GBP", "USD", "OK"})
 OPENS = frozenset(".!?:;(\n–—•*")
 """What a sentence begins after."""
@@ -35,6 +37,7 @@ STOPS = re.compile(r"[;:!?()]|[.,]\s|\b(?:and|or|but|while)\b", re.IGNORECASE)
 
 def facts(text: str) -> list[Fact]:
     """Every fact of a text, names last."""
+    text = text.translate(ODD_CASE)
     found: list[Fact] = []
     rest = text
     for read in (addresses, phones, dates, times, codes, amounts, weekdays):

@@ -206,6 +206,9 @@ def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
         ("1.5 l", "1500 ml"),
         ("twenty-four hours", "24-hour"),
         ("KM-450", "km450"),
+        ("FRİDAY", "Friday"),
+        ("NİNE days, ſix weeks", "9 days, 6 weeks"),
+        ("5 ſeptember", "5 September"),
         ("https://www.larkmoor.example/track/", "larkmoor.example/track"),
     ],
 )
