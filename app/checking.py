@@ -13,7 +13,7 @@ from app.grounding import ALONE, CheckedSentence, Grounding, check, repaired
 from retrieval.sentences import complete
 
 ENOUGH_OF_REFUSAL = 40
-"""Characters by which the refusal is recognised, whatever a model says behind it."""
+"""Characters by which the refusal is recognised; what a model says behind it is not shown in a checked answer."""
 
 
 class Checked:
@@ -33,7 +33,6 @@ class Checked:
         self._yes_no = ""
         self._checked: list[CheckedSentence] = []
         self._has_quotation = wording == "quote"
-        self.is_changed = False
 
     def __iter__(self) -> Iterator[str]:
         if self._wording != "checked":
@@ -51,15 +50,16 @@ class Checked:
         if self._yes_no:
             yield from self._check("")
         if not self._shown:
-            self.is_changed, self._has_quotation = True, False
+            self._has_quotation = False
             self._courtesies.clear()
             yield from self._show(self._refusal)
 
     def _pass(self, sentence: str) -> Iterator[str]:
         if not sentence.strip():
             return
-        if self._says_refusal or self._refusal.startswith(self._said.strip()):
-            yield from self._show(sentence)
+        if self.is_refusal or self._refusal.startswith(self._said.strip()):
+            if not self._shown:
+                yield from self._show(self._refusal)
             return
         if ALONE.fullmatch(sentence.strip()) and not self._yes_no:
             self._yes_no = sentence.strip() + " "  # means something with the next sentence only
@@ -77,7 +77,6 @@ class Checked:
             else:
                 self._courtesies.append(sentence)  # not before there is something to be polite about
             return
-        self.is_changed = True
         text, is_quotation = repaired(grounding, self._question, self._passages, "")
         if text and text not in self._shown:
             self._has_quotation = self._has_quotation or is_quotation
@@ -101,9 +100,12 @@ class Checked:
     @property
     def text(self) -> str:
         """What was shown."""
-        if self.is_refusal:
-            return self._refusal
         return " ".join(self._shown) if self._wording == "checked" else self._said.strip()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether what was shown is not what the model said."""
+        return self.text != self._said.strip()
 
     @property
     def is_quotation(self) -> bool:

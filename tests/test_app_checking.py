@@ -88,13 +88,29 @@ def test_an_answer_of_which_nothing_is_left_is_the_refusal() -> None:
     assert not answer.is_quotation
 
 
-@pytest.mark.parametrize("said", [REFUSAL, REFUSAL[:-20], REFUSAL + " Bye."])
+@pytest.mark.parametrize(
+    "said",
+    [
+        REFUSAL,
+        REFUSAL[:-20],
+        REFUSAL + " Bye.",
+        REFUSAL + " However, gift cards can be returned within 90 days.",
+        REFUSAL[:45] + " But gift cards can be returned within 90 days.",
+    ],
+)
 def test_a_model_may_say_that_it_does_not_know(said: str) -> None:
     answer = checked(said)
-    assert list(answer)
+    assert "".join(answer) == answer.text == REFUSAL
     assert answer.is_refusal
-    assert answer.text == REFUSAL
+    assert answer.is_changed == (said != REFUSAL)
     assert answer.score is None
+
+
+def test_what_is_recorded_of_an_unchecked_refusal_is_what_was_shown() -> None:
+    answer = checked(REFUSAL + " Bye.", "free")
+    assert "".join(answer) == answer.text == REFUSAL + " Bye."
+    assert answer.is_refusal
+    assert not answer.is_changed
 
 
 @pytest.mark.parametrize("wording", ["free", "quote"])
