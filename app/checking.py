@@ -72,10 +72,10 @@ class Checked:
         self._checked += grounding.sentences
         if grounding.is_supported:
             says_something = any(one.support for one in grounding.sentences)
-            if says_something or self._shown:
-                yield from self._show(sentence)
-            else:
+            if not says_something and not self._shown:
                 self._courtesies.append(sentence)  # not before there is something to be polite about
+            elif sentence not in self._shown:
+                yield from self._show(sentence)
             return
         text, is_quotation = repaired(grounding, self._question, self._passages, "")
         if text and text not in self._shown:

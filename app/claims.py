@@ -11,7 +11,15 @@ from app.fact import Fact
 from app.statements import facts
 
 OPENING = re.compile(r"(?:please\s)?(?:note|be aware|keep in mind|remember)\s(?:also\s)?that\s", re.IGNORECASE)
-YES_NO = re.compile(r"\s*(?P<word>yes|no|yep|nope)\s*(?:[,.!:;–—-]|$)\s*", re.IGNORECASE)
+ECHO = (
+    r"[,.]?\s(?:I|you|we|they|it|that|this|there)\s(?:can|could|may|must|do|does|did|is|are|was|were|will|wo|would|should)"
+    r"(?:\s?not|n?['’]t)?"
+)
+"""What says no more than the yes or no before it: "Yes, you can."."""
+YES_NO = re.compile(
+    rf"\s*(?P<word>yes|no|yep|nope)\s*(?:{ECHO}\s*(?:[.!]|$)|[,.!:;–—-]|$)\s*",
+    re.IGNORECASE,
+)
 MARKUP = re.compile(r"\*\*|__|`|^#{1,6}\s|\[\d{1,2}\]")
 """Signs of Markdown and references to sources, which say nothing."""
 

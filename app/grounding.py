@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.claims import Claim, claim
+from app.claims import ECHO, Claim, claim
 from app.clauses import ROW
 from app.denial_check import clause_problem, yes_no_problem
 from app.evidence import MARKER, Evidence, plain
 from app.fact_check import fact_problem
-from app.words import content_words
+from app.words import all_words, content_words
 from retrieval.sentences import sentences
 
 ENOUGH_WORDS = 0.45
@@ -32,7 +32,15 @@ COURTESY = content_words(
     "nice moment hesitate reach inconvenience understand certainly absolutely information following follows summary "
     "unfortunately customer service team look"
 )
-ALONE = re.compile(r"\W*(?:yes|no|yep|nope)\b\W*", re.IGNORECASE)
+BARE_WORDS = frozenset(
+    all_words(
+        "yes no of course sure great certainly absolutely unfortunately sorry i you we they it that this there so not "
+        "can cannot ca could may must do does is are will wo would should have has to need be also always never"
+    )
+)
+"""Words that alone say no more than yes or no."""
+VERDICT = re.compile(r"\b(?:possible|available|allowed|permitted)\b", re.IGNORECASE)
+ALONE = re.compile(rf"\W*(?:yes|no|yep|nope)\b(?:{ECHO}\b)?\W*", re.IGNORECASE)
 BARE = "a bare yes or no cannot be checked"
 NOT_THERE = "the passages do not say this"
 
@@ -103,7 +111,7 @@ def checked(text: str, evidence: Evidence, before: frozenset[str]) -> CheckedSen
     if ALONE.fullmatch(text):
         return CheckedSentence(text=text, score=0.0, problem=BARE, support=None, passage=None)
     said = claim(text, evidence, before)
-    if said.words <= COURTESY:
+    if is_courtesy(said):
         return CheckedSentence(text=text, score=1.0, problem=None, support=None, passage=None)
     different = {(fact.key, fact.beside): fact for fact in said.facts}.values()
     wrong_fact = next((p for fact in different if (p := fact_problem(fact, said, evidence))), None)
@@ -122,6 +130,15 @@ def checked(text: str, evidence: Evidence, before: frozenset[str]) -> CheckedSen
     return CheckedSentence(
         text=text, score=score, problem=problem, support=best.text, passage=evidence.passage_of[found[0]]
     )
+
+
+def is_courtesy(said: Claim) -> bool:
+    """Whether a sentence is politeness alone and leaves open what is so, possible or free."""
+    says_free = any(part.says_free for part in said.clauses)
+    if not said.words <= COURTESY or says_free or VERDICT.search(said.body):
+        return False
+    is_bare = BARE_WORDS.issuperset(all_words(said.body)) and not said.body.rstrip().endswith((":", "?"))
+    return not is_bare or not (said.yes_no or any(part.denies or part.has_verb for part in said.clauses))
 
 
 def shared(said: Claim, evidence: Evidence, found: Sequence[int]) -> float:

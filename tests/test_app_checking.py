@@ -65,6 +65,7 @@ def test_a_contradiction_is_replaced_by_a_quotation() -> None:
 def test_yes_and_no_are_checked_with_what_follows() -> None:
     assert "".join(checked("No. Gift cards cannot be returned.")) == "No. Gift cards cannot be returned."
     assert "".join(checked("Yes. Gift cards cannot be returned.")) == "Gift cards cannot be returned."
+    assert "".join(checked("Yes, you can. Gift cards cannot be returned.")) == "Gift cards cannot be returned."
     assert checked("Yes.").text == ""
     assert "Yes" not in "".join(checked("Yes."))
 
@@ -76,8 +77,8 @@ def test_politeness_alone_is_no_answer() -> None:
 
 
 def test_the_same_quotation_is_given_once() -> None:
-    answer = checked("Gift cards can be returned. Yes, you can return gift cards.")
-    assert "".join(answer) == "Gift cards cannot be returned."
+    for second in ("Yes, you can return gift cards.", "Gift cards cannot be returned."):
+        assert "".join(checked(f"Gift cards can be returned. {second}")) == "Gift cards cannot be returned."
 
 
 def test_an_answer_of_which_nothing_is_left_is_the_refusal() -> None:

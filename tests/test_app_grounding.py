@@ -100,6 +100,9 @@ def test_the_answers_name_documents_that_exist() -> None:
         "**Returns** in our stores are free [1].",
         "30 days.",
         "I'm happy to help. Please contact us.",
+        "Of course! I can help you with that. You're welcome. Don't hesitate to contact us.",
+        "Here is how you can do it: Write to help@larkmoor.example.",
+        "No, you can't. Gift cards can't be returned.",
     ],
 )
 def test_correct_answers(answer: str) -> None:
@@ -135,6 +138,17 @@ def test_correct_answers(answer: str) -> None:
         ("The moon is made of green cheese.", "the passages do not say this"),
         ("45 days.", 'the number "45 days" is not in the passages'),
         ("Yes.", "a bare yes or no cannot be checked"),
+        ("Yes, you can.", "a bare yes or no cannot be checked"),
+        ("No, it isn't.", "a bare yes or no cannot be checked"),
+        ("Yes, of course.", "the passages do not say this"),
+        ("Of course you can.", "the passages do not say this"),
+        ("You can do that.", "the passages do not say this"),
+        ("You do not have to.", "the passages do not say this"),
+        ("Unfortunately not.", "the passages do not say this"),
+        ("It is not possible.", "the passages do not say this"),
+        ("Support is available every day.", "the passages do not say this"),
+        ("Customer service is not available.", "the passages do not say this"),
+        ("Yes, you can. Gift cards can't be returned.", 'the passages deny what "yes" confirms'),
     ],
 )
 def test_reasons(answer: str, reason: str) -> None:
@@ -142,6 +156,11 @@ def test_reasons(answer: str, reason: str) -> None:
         assert len(problems(answer)) == 1  # which of two reasons comes first does not matter
     else:
         assert problems(answer) == [reason]
+
+
+@pytest.mark.parametrize("answer", ["It is free.", "Support is free.", "Our customer service is free."])
+def test_free_is_no_politeness(answer: str) -> None:
+    assert problems(answer, ["Service\nOur phone line is open on Mondays."]) == ["the passages do not say this"]
 
 
 def test_a_checked_sentence_names_its_support() -> None:
