@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.calibration import Wording
 from app.grounding import ALONE, CheckedSentence, Grounding, check, repaired
-from retrieval.sentences import complete
+from retrieval.sentences import complete, parted
 
 ENOUGH_OF_REFUSAL = 40
 """Characters by which the refusal is recognised; what a model says behind it is not shown in a checked answer."""
@@ -28,8 +28,10 @@ class Checked:
         self._pieces, self._question, self._passages, self._refusal = pieces, question, passages, refusal
         self._wording = wording
         self._said = ""
+        self._gap = ""
+        self._given = ""
         self._shown: list[str] = []
-        self._courtesies: list[str] = []
+        self._courtesies: list[tuple[str, str]] = []
         self._yes_no = ""
         self._checked: list[CheckedSentence] = []
         self._has_quotation = wording == "quote"
@@ -38,31 +40,34 @@ class Checked:
         if self._wording != "checked":
             for piece in self._pieces:
                 self._said += piece
+                self._given += piece
                 yield piece
             return
         rest = ""
         for piece in self._pieces:
             self._said += piece
             ended, rest = complete(rest + piece)
-            for sentence in ended:
-                yield from self._pass(sentence)
-        yield from self._pass(rest)
+            for gap, sentence in ended:
+                yield from self._pass(gap, sentence)
+        for gap, sentence in parted(rest):
+            yield from self._pass(gap, sentence)
         if self._yes_no:
             yield from self._check("")
         if not self._shown:
             self._has_quotation = False
             self._courtesies.clear()
+            self._gap = ""
             yield from self._show(self._refusal)
 
-    def _pass(self, sentence: str) -> Iterator[str]:
-        if not sentence.strip():
-            return
+    def _pass(self, gap: str, sentence: str) -> Iterator[str]:
+        if "\n" in gap or not self._gap:  # the line break before a sentence that is left out remains
+            self._gap = gap
         if self.is_refusal or self._refusal.startswith(self._said.strip()):
             if not self._shown:
                 yield from self._show(self._refusal)
             return
-        if ALONE.fullmatch(sentence.strip()) and not self._yes_no:
-            self._yes_no = sentence.strip() + " "  # means something with the next sentence only
+        if ALONE.fullmatch(sentence) and not self._yes_no:
+            self._yes_no = sentence + " "  # means something with the next sentence only
             return
         yield from self._check(sentence)
 
@@ -73,7 +78,8 @@ class Checked:
         if grounding.is_supported:
             says_something = any(one.support for one in grounding.sentences)
             if not says_something and not self._shown:
-                self._courtesies.append(sentence)  # not before there is something to be polite about
+                self._courtesies.append((self._gap, sentence))  # not before there is something to be polite about
+                self._gap = ""
             elif sentence not in self._shown:
                 yield from self._show(sentence)
             return
@@ -83,10 +89,13 @@ class Checked:
             yield from self._show(text)
 
     def _show(self, sentence: str) -> Iterator[str]:
-        courtesies, self._courtesies = self._courtesies, []
-        for text in (*courtesies, sentence):
-            self._shown.append(text.strip())
-            yield ("" if len(self._shown) == 1 else " ") + text.strip()
+        parts = [*self._courtesies, (self._gap, sentence)]
+        self._courtesies, self._gap = [], ""
+        for gap, text in parts:
+            self._shown.append(text)
+            given = (gap if self._given else gap.lstrip()) + text
+            self._given += given
+            yield given
 
     @property
     def _says_refusal(self) -> bool:
@@ -100,7 +109,7 @@ class Checked:
     @property
     def text(self) -> str:
         """What was shown."""
-        return " ".join(self._shown) if self._wording == "checked" else self._said.strip()
+        return self._given.strip()
 
     @property
     def is_changed(self) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from retrieval.terms import CHINESE_JAPANESE
 
 ENDS = re.compile(
-    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
+    r"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.))(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)"
+    r"[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
     r"|(?<=[。！？])[」』”]*"
 )
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
@@ -57,15 +58,21 @@ DENIES = re.compile(
 
 def sentences(text: str) -> list[str]:
     """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces."""
-    found: list[str] = []
-    for line in joined_lines(text):
+    return [sentence for _, sentence in parted(text)]
+
+
+def parted(text: str) -> Iterator[tuple[str, str]]:
+    """Sentences, each with what parts it from the one before: a space, or line breaks and a list marker."""
+    gap = ""
+    for number, line in enumerate(joined_lines(text)):
         marker = MARKER.match(line)
         start = marker.end() if marker else 0
-        for end in ENDS.finditer(line, start):
-            found.append(line[start : end.end()].strip())
-            start = end.end()
-        found.append(line[start:].strip())
-    return [sentence for sentence in found if sentence]
+        gap += "\n" * (number > 0) + line[:start]
+        for end in (*(end.end() for end in ENDS.finditer(line, start)), len(line)):
+            if sentence := line[start:end].strip():
+                yield gap or " ", sentence
+                gap = ""
+            start = end
 
 
 def statements(text: str) -> Iterator[str]:
@@ -144,10 +151,11 @@ def _statements_of(said: Iterable[str]) -> Iterator[str]:
         yield statement
 
 
-def complete(text: str) -> tuple[list[str], str]:
-    """The sentences of a growing text that have ended, and what comes behind them."""
-    ends = [0, *(end.end() for end in ENDS.finditer(text)), text.rfind("\n") + 1]
-    return sentences(text[: max(ends)]), text[max(ends) :]
+def complete(text: str) -> tuple[list[tuple[str, str]], str]:
+    """The sentences of a growing text that have ended, `parted`, and what comes behind them."""
+    end = max((0, text.rfind("\n"), *(end.end() for end in ENDS.finditer(text))))
+    ended = text[:end].rstrip()
+    return list(parted(ended)), text[len(ended) :]
 
 
 def joined_lines(text: str) -> list[str]:

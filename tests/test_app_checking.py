@@ -53,6 +53,25 @@ def test_a_sentence_is_held_back_until_it_is_complete() -> None:
     assert next(shown) == " The label costs EUR 3.50."
 
 
+STEPS = "To send it:\n\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
+
+
+def test_a_list_keeps_its_lines() -> None:
+    passage = "Send it\nTo send it:\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
+    for size in (1, 5, 100):
+        answer = Checked(pieces(STEPS, size), question="?", passages=[passage], refusal=REFUSAL, wording="checked")
+        assert "".join(answer) == answer.text == STEPS
+        assert not answer.is_changed
+        assert answer.score == 1.0
+
+
+def test_where_an_item_is_left_out_the_next_one_has_its_own_line() -> None:
+    answer = checked("- The moon is made of green cheese.\n- The label costs EUR 3.50.\n\nThank you.", question="?")
+    assert "".join(answer) == answer.text == "- The label costs EUR 3.50.\n\nThank you."
+    answer = checked("- I am happy to help you! The label costs EUR 3.50.")
+    assert "".join(answer) == "- I am happy to help you! The label costs EUR 3.50."
+
+
 def test_a_contradiction_is_replaced_by_a_quotation() -> None:
     answer = checked("Yes, gift cards can be returned.")
     assert "".join(answer) == answer.text == "Gift cards cannot be returned."

@@ -45,8 +45,16 @@ def test_a_growing_text_gives_its_sentences_once() -> None:
     for character in text:
         ended, rest = complete(rest + character)
         found += ended
-    assert found == ["It costs EUR 3.50.", "Free in stores.", "Ask us!"]
-    assert rest == "Bye"
+    assert found == [(" ", "It costs EUR 3.50."), (" ", "Free in stores."), ("\n", "Ask us!")]
+    assert rest == " Bye"
+
+
+def test_a_growing_list_keeps_its_lines_and_markers() -> None:
+    text, given, rest = "Do this:\n\n1. Open the app\n2. Choose one. Go.\n- Free of charge\n10. Ask us", "", ""
+    for character in text:
+        ended, rest = complete(rest + character)
+        given += "".join(gap + sentence for gap, sentence in ended)
+    assert given + rest == " " + text
 
 
 def test_statements_are_neither_questions_nor_headings_nor_numbers_alone() -> None:
