@@ -35,7 +35,9 @@ NEAR, AROUND = 0.75, 0.45
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A sentence, list item or table row of a passage. around: words of headings, introduction and neighbours."""
+    """A sentence, list item or table row of a passage. around: words of headings, introduction and neighbours.
+    lead: the line above an item that denies what it says.
+    """
 
     text: str
     facts: tuple[Fact, ...]
@@ -45,6 +47,7 @@ class Unit:
     around: frozenset[str]
     is_heading: bool = False
     is_item: bool = False
+    lead: str = ""
 
     def states(self, name: str) -> bool:
         """Whether a name or fact stands in the unit itself."""
@@ -237,19 +240,26 @@ def introduced(unit: Unit, place: _Place) -> Unit:
     """The unit with the words of its headings; what its list's introduction denies, it denies as well."""
     above = [unit_of(place.path), place.heading, place.lead if unit.is_item else None]
     around = frozenset(word for other in above if other for word in other.words | other.names)
-    return replace(unit, around=around, clauses=under(unit, place))
+    denial = denying(unit, place)
+    if denial is None:
+        return replace(unit, around=around)
+    return replace(unit, around=around, clauses=under(unit, denial), lead=denial.text)
 
 
-def under(unit: Unit, place: _Place) -> tuple[Clause, ...]:
-    """The unit's clauses as the introduction or heading of its list makes them read."""
+def denying(unit: Unit, place: _Place) -> Unit | None:
+    """The introduction or heading of an item's list, if it denies the items."""
     if not unit.is_item or not unit.clauses:
-        return unit.clauses
+        return None
     if place.lead and place.lead.clauses and place.lead.clauses[-1].denies:
-        above, is_sure = place.lead, not SUBORDINATOR.search(place.lead.text)
-    elif place.heading and LISTS.match(place.heading.text) and any(part.denies for part in place.heading.clauses):
-        above, is_sure = place.heading, not unit.clauses[0].has_verb
-    else:
-        return unit.clauses
+        return place.lead
+    if place.heading and LISTS.match(place.heading.text) and any(part.denies for part in place.heading.clauses):
+        return place.heading
+    return None
+
+
+def under(unit: Unit, above: Unit) -> tuple[Clause, ...]:
+    """The unit's clauses as the introduction or heading of its list makes them read."""
+    is_sure = not (unit.clauses[0].has_verb if above.is_heading else SUBORDINATOR.search(above.text))
     denies = True if is_sure else None
     anchors = frozenset(word for part in above.clauses for word in part.anchors)
     return tuple(

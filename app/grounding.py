@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from app.claims import ECHO, Claim, claim
 from app.clauses import ROW
 from app.denial_check import clause_problem, yes_no_problem
-from app.evidence import MARKER, Evidence, plain
+from app.evidence import MARKER, Evidence, Unit, plain
 from app.fact_check import fact_problem
+from app.statements import facts
 from app.words import all_words, content_words
 from retrieval.sentences import sentences
 
@@ -24,6 +25,8 @@ ENOUGH_WORDS = 0.45
 """Share of a sentence's words that the passages must hold."""
 QUOTABLE, SAME_KIND = 0.4, 0.1
 """Share of the words of sentence and question that a quotation must hold; what a fact of the kind in question adds."""
+FIGURES = frozenset({"number", "time", "date"})
+"""What is wrong most often, by kind of fact."""
 LONGEST = 600
 """Characters of a sentence that is checked as one."""
 COURTESY = content_words(
@@ -164,32 +167,41 @@ def repaired(grounding: Grounding, question: str, passages: Sequence[str], refus
     shown: dict[str, str] = {}
     has_quotation = has_content = False
     for sentence in grounding.sentences:
-        text: str | None = sentence.text
+        text = sentence.text
         if sentence.problem is not None:
-            text = quotation(sentence.text, question, evidence)
-            if text is None or plain(text) in kept:
+            unit = quotation(sentence.text, question, evidence)
+            if unit is None or plain(unit.text) in kept:
                 continue
+            text = quoted(unit)
             has_quotation = has_quotation or plain(text) not in shown
         has_content = has_content or sentence.problem is not None or sentence.support is not None
-        if text is not None:
-            shown.setdefault(plain(text), text)
+        shown.setdefault(plain(text), text)
     if not has_content:
         return refusal, False
     return joined(shown.values()), has_quotation
 
 
-def quotation(sentence: str, question: str, evidence: Evidence) -> str | None:
-    """The sentence of the passages that shares most words with a sentence and the question; None if not enough."""
+def quotation(sentence: str, question: str, evidence: Evidence) -> Unit | None:
+    """The unit of the passages that shares most words with a sentence and the question; None if not enough."""
     said = claim(f"{sentence}\n{question}", evidence)
     asked = {fact.measures for fact in said.facts if fact.is_bound and fact.kind not in ("name", "code")}
+    # what may be wrong must not choose its own correction
+    told = {fact.key for fact in facts(sentence) if fact.kind in FIGURES} - {fact.key for fact in facts(question)}
+    words = said.words - told
     shares = []
-    for i in evidence.best(said.words, said.weights):
+    for i in evidence.best(words, said.weights):
         unit = evidence.units[i]
         has_kind = any(fact.measures in asked for fact in unit.facts)
         if not unit.is_heading and not unit.text.rstrip().endswith(("?", ":")):
-            shares.append((unit.held(said.words, said.weights) + SAME_KIND * has_kind, unit.text))
-    share, text = max(shares, default=(0.0, ""), key=lambda found: found[0])
-    return MARKER.sub("", text, count=1) if share >= QUOTABLE else None
+            shares.append((unit.held(words, said.weights) + SAME_KIND * has_kind, i))
+    share, best = max(shares, default=(0.0, 0), key=lambda found: found[0])
+    return evidence.units[best] if share >= QUOTABLE else None
+
+
+def quoted(unit: Unit) -> str:
+    """The text of a unit without its list marker; with the line above it if that turns round what it says."""
+    text = MARKER.sub("", unit.text, count=1)
+    return f"{unit.lead.rstrip(' :')}: {text}" if unit.lead else text
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -279,6 +279,29 @@ def test_a_wrong_sentence_is_replaced_by_a_quotation() -> None:
     assert repaired(grounding, "How long does a refund take?", PASSAGES, "refused") == (text, True)
 
 
+def test_a_wrong_number_does_not_choose_the_quotation() -> None:
+    passage = (
+        "Fees\nCountry: France; Price: EUR 5; Time: 3 days\nCountry: Spain; Price: EUR 7; Time: 5 days\n"
+        "Country: Malta; Price: EUR 12; Time: 9 days"
+    )
+    spain = "Country: Spain; Price: EUR 7; Time: 5 days"
+    for wrong in ("Spain costs EUR 5.", "Delivery to Spain costs EUR 12.", "Spain costs EUR 12 and takes 3 days."):
+        text, _ = repaired(check(wrong, [passage]), "What does Spain cost?", [passage], "refused")
+        assert text == spain
+
+
+@pytest.mark.parametrize(
+    ("wrong", "quotation"),
+    [
+        ("You can return opened software.", "You cannot return: opened software"),
+        ("Filters are covered.", "What is not covered: Filters and light bulbs"),
+    ],
+)
+def test_what_a_line_above_denies_is_quoted_with_it(wrong: str, quotation: str) -> None:
+    passages = (*PASSAGES, "Exceptions\nYou cannot return:\n- opened software\n- cut fabric")
+    assert repaired(check(wrong, passages), wrong, passages, "refused") == (quotation, True)
+
+
 def test_a_quotation_is_shown_once() -> None:
     answer = "The refund takes 7 working days. The refund takes 8 working days. The refund takes 5 working days."
     text, has_quotation = repaired(check(answer, PASSAGES), "How long does a refund take?", PASSAGES, "refused")
