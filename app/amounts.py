@@ -78,12 +78,13 @@ NUMBER = re.compile(
 )
 IMPLIED = re.compile(rf"\ban?\s{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
 THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+CLOCK = re.compile(r"([01]?\d|2[0-4])\.([0-5]\d)")
 LONGEST_NUMBER = 20
 """Digits of a number that can be calculated with; longer ones are compared as written."""
 
 
 def amounts(text: str) -> Iterator[Fact]:
-    """Numbers with their units in base units; "2 to 4 days" are 2 days and 4 days."""
+    """Numbers with their units in base units; "2 to 4 days" are 2 days and 4 days, and "9.30" may be a time of day."""
     found = [amount(text, match) for match in NUMBER.finditer(text)]
     for i in range(1, len(found)):
         if not found[i].unit and found[i - 1].unit in CURRENCIES and is_range(text, found[i - 1], found[i]):
@@ -95,6 +96,8 @@ def amounts(text: str) -> Iterator[Fact]:
         # "one" is rarely a count unless it has a unit: "the new one"
         if fact.unit or fact.text.lower() != "one":
             yield in_base_units(fact)
+        if not fact.unit and (clock := CLOCK.fullmatch(fact.text)):
+            yield Fact("time", str(60 * int(clock[1]) + int(clock[2])), "", fact.text, fact.place, False)
     for match in IMPLIED.finditer(text):
         yield in_base_units(Fact("number", "1", unit_of(match), match[0], match.start(), False))
 

@@ -20,10 +20,15 @@ MONTH = (
     r"(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
 )
 DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+AND = r"(?:and|or|to|until|through|-|–)\s?(?:the\s)?"
 DAY_MONTH = re.compile(
-    rf"\b(?P<days>{DAY}(?:\s?(?:,|and|or|to|until|-|–)\s?{DAY}){{0,4}})(?:\sof)?\s(?P<month>{MONTH})(?:\s(?P<year>\d{{4}}))?"
+    rf"\b(?P<days>{DAY}(?:\s?(?:,|{AND})\s?{DAY}){{0,4}})(?:\sof)?\s(?P<month>{MONTH})(?:\s(?P<year>\d{{4}}))?"
 )
-MONTH_DAY = re.compile(rf"\b(?P<month>{MONTH})\s(?:the\s)?(?P<days>{DAY})(?![\w:])(?![.,]\d)(?:,?\s(?P<year>\d{{4}}))?")
+NO_DAY = r"(?!\s?(?i:(?:days?|working|business|weeks?|months?|hours?|minutes?|[ap]\.?m|eur)\b|[%€]))"
+MONTH_DAY = re.compile(
+    rf"\b(?P<month>{MONTH})\s(?:the\s)?(?P<days>{DAY}(?![\w:])(?![.,]\d)(?:\s?{AND}{DAY}(?![\w:])(?![.,]\d){NO_DAY})?)"
+    r"(?:,?\s(?P<year>\d{4}))?"
+)
 MONTH_ALONE = re.compile(
     r"\b(?P<month>(?i:january|february|april|june|july|august|september|october|november|december)"
     r"|(?:(?<=[Ii]n )|(?<=of )|(?<=until )|(?<=since )|(?<=from )|(?<=every ))(?:March|May))(?!\w)"

@@ -227,6 +227,14 @@ def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
         ("KM-450", "km450"),
         ("FRİDAY", "Friday"),
         ("NİNE days, ſix weeks", "9 days, 6 weeks"),
+        ("24-26 December", "December 24-26"),
+        ("24-26 December", "December 24 to 26"),
+        ("24-26 December", "the 24th to the 26th of December"),
+        ("24 and 31 December", "December 24th and 31st"),
+        ("3 to 7 March 2026", "March 3-7, 2026"),
+        ("3 March, 7 days", "March 3 to 7 days"),
+        ("3 March, 9 am", "March 3 until 9 am"),
+        ("3 March, 7", "March 3, 7"),
         ("5 ſeptember", "5 September"),
         ("https://www.larkmoor.example/track/", "larkmoor.example/track"),
     ],
@@ -251,6 +259,12 @@ def test_facts_that_are_the_same(one: str, other: str) -> None:
 )
 def test_facts_that_differ(one: str, other: str) -> None:
     assert keys(one).isdisjoint(keys(other))
+
+
+@pytest.mark.parametrize("answer", ["The shop opens at 9:30.", "The shop closes at 5 pm."])
+def test_times_of_day_may_have_a_full_stop(answer: str) -> None:
+    assert problems(answer, ["Opening\nThe shop opens at 9.30 and closes at 17.00."]) == []
+    assert problems(answer, ["Opening\nThe shop opens at 9.00 and closes at 16.30."])
 
 
 def test_a_range_has_one_unit() -> None:
