@@ -15,9 +15,12 @@ from app.fact import Fact
 from app.words import CJK
 
 UNITS = {
-    "EUR": ("1", "eur|euros?|€"),
+    "EUR": ("1", "eur|euros?|€|欧元"),
     "GBP": ("1", "gbp|pounds?|£"),
-    "USD": ("1", r"usd|dollars?|\$"),
+    "USD": ("1", r"usd|dollars?|\$|美元"),
+    "¥": ("1", "¥|￥|jpy|yen|円|日元|cny|rmb|yuan|元|人民币"),  # the sign stands for yen and yuan
+    "INR": ("1", "inr|rupees?|₹"),
+    "CHF": ("1", "chf|swiss francs?"),
     "cents": ("1", "cents?"),
     "%": ("1", "%|percent|per cent|％"),
     "seconds": ("1", "seconds?|secs?|秒"),
@@ -52,13 +55,15 @@ BASE = {
     **{"minutes": "seconds", "hours": "seconds", "weeks": "days", "years": "months", "kg": "g", "l": "ml"},
     **{"cm": "mm", "m": "mm", "km": "mm"},
 }
-CURRENCIES = frozenset({"EUR", "GBP", "USD"})
+SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
+"""How a currency is written before its amount."""
+CURRENCIES = frozenset(SIGNS)
 # no letter may follow, so that "5 m" is not found in "5 maps"
 ANY_UNIT = "|".join(f"(?P<u{i}>(?:{forms})(?![^\\W\\d_{CJK}]))" for i, (_, forms) in enumerate(UNITS.values()))
 QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
 AFTER = re.compile(rf"[\s-]?{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
-CURRENCY_BEFORE = re.compile(r"(?:(EUR|€)|(GBP|£)|(USD|\$))\s?$", re.IGNORECASE)
-RANGE = re.compile(r"\s?(?:to|or|and|by|-|–|x|×|until)\s?(?:EUR|€|GBP|£|USD|\$)?\s?", re.IGNORECASE)
+CURRENCY_BEFORE = re.compile(rf"(?:{'|'.join(f'({signs})' for signs in SIGNS.values())})\s?$", re.IGNORECASE)
+RANGE = re.compile(rf"\s?(?:to|or|and|by|-|–|x|×|until)\s?(?:{'|'.join(SIGNS.values())})?\s?", re.IGNORECASE)
 ONES = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
@@ -112,7 +117,7 @@ def amount(text: str, match: re.Match[str]) -> Fact:
     value = number(match[0])
     before = CURRENCY_BEFORE.search(text, max(0, match.start() - 4), match.start())
     if before:
-        unit = ("EUR", "GBP", "USD")[(before.lastindex or 1) - 1]
+        unit = tuple(SIGNS)[(before.lastindex or 1) - 1]
         return Fact("number", value, unit, text[before.start() : match.end()], before.start())
     after = AFTER.match(text, match.end())
     if after:

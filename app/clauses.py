@@ -18,9 +18,11 @@ from app.words import all_words, content_words
 DENIAL = re.compile(
     r"\b(?:not|no|never|cannot|none|nor|neither|nobody|nothing|nowhere|without|unless|except|excluding|excluded|"
     r"excludes?|closed|unable|impossible|unavailable|invalid|ineligible|unsuitable|incompatible|forbidden|prohibited|non)\b|n['’]t\b"
-    r"|[不没未無无]|ません|ない",
+    r"|[不没未無无勿禁]|ません|ない",
     re.IGNORECASE,
 )
+MODAL = re.compile("[能会會可以得许許准止]+")
+"""What stands in Chinese between a denial and what it denies."""
 TWICE = re.compile(
     r"(?:\bnot|n['’]t|\bnever)\s(?:\w+\s){0,2}?(?:impossible|excluded|unavailable|invalid|ineligible|forbidden|prohibited|"
     r"without|unable|closed)\b",
@@ -170,7 +172,9 @@ def spans(text: str, whole: str) -> list[tuple[int, int]]:
 def anchors(text: str) -> Iterator[str]:
     """What the denials of a clause deny: of each the first word behind it that is not a mere filler."""
     for match in DENIAL.finditer(text):
-        behind = (word for word in all_words(text[match.end() : match.end() + REACH]) if word not in FILLERS)
+        modal = MODAL.match(text, match.end())
+        start = modal.end() if modal else match.end()
+        behind = (word for word in all_words(text[start : start + REACH]) if word not in FILLERS)
         yield from (allowing(word) for word in islice(behind, 1))
 
 

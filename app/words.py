@@ -12,6 +12,8 @@ from functools import lru_cache
 CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
 WORD = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’][^\W_{CJK}]+)*")
 IS_CJK = re.compile(f"[{CJK}]")
+WITHOUT_PLEASE = re.compile("[^请請勿]+")
+"""Characters that do not only say "please" and "do not"."""
 CONTRACTED = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$")
 SUFFIX = re.compile(r"(?:ations?|ments?|ions?|able|ings?|ers?|ed|(?<=\w{4})ly|es|s|e|y)$")
 STEM = 6
@@ -98,7 +100,8 @@ def all_words(text: str) -> list[str]:
     found: list[str] = []
     for word in WORD.findall(text):
         if IS_CJK.match(word):
-            found.extend(word[i : i + 2] for i in range(max(1, len(word) - 1)))
+            for part in WITHOUT_PLEASE.findall(word):
+                found.extend(part[i : i + 2] for i in range(max(1, len(part) - 1)))
         else:
             found.append(stem(word))
     return found

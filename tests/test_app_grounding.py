@@ -198,6 +198,11 @@ def test_an_empty_answer_is_not_supported() -> None:
         ("圣诞节商品可以在3月31日之前退货。", False),
         ("礼品卡不能退货。", True),
         ("礼品卡能退货。", False),
+        ("礼品卡可以退货。", False),
+        ("请勿洗涤。", True),
+        ("请洗涤。", False),
+        ("运费为5元。", True),
+        ("运费为5美元。", False),
         ("ギフトカードは返品できません。", True),
         ("ギフトカードは返品できます。", False),
         ("今天天气很好，我们去公园吧。", False),
@@ -205,7 +210,7 @@ def test_an_empty_answer_is_not_supported() -> None:
 )
 def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
     passages = (
-        "退货政策\n您可以在收货后30天内退货。礼品卡不能退货。\n圣诞节商品可以在1月31日之前退货。",
+        "退货政策\n您可以在收货后30天内退货。礼品卡不能退货。\n圣诞节商品可以在1月31日之前退货。\n运费为5元。请勿洗涤。",
         "返品\nギフトカードは返品できません。",
     )
     assert check(answer, passages).is_supported == is_right
@@ -218,6 +223,9 @@ def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
         ("EUR 3.50", "3,50 €"),
         ("€1,000", "1000 euros"),
         ("20%", "20 percent"),
+        ("5元", "¥5"),
+        ("500 yen", "¥500"),
+        ("CHF 20", "20 Swiss francs"),
         ("2 pm", "14:00"),
         ("noon", "12:00"),
         ("1 November", "November 1st"),
@@ -248,6 +256,10 @@ def test_facts_that_are_the_same(one: str, other: str) -> None:
     [
         ("14 days", "14 weeks"),
         ("5 days", "5 working days"),
+        ("5元", "5美元"),
+        ("¥500", "EUR 500"),
+        ("500 yen", "₹500"),
+        ("500 yen", "500"),
         ("EUR 3.90", "EUR 3.50"),
         ("3,5", "3.05"),
         ("20 %", "20"),
