@@ -35,25 +35,36 @@ UNITS = {
     "kg": ("1000", "kg|kilos?|kilograms?"),
     "ml": ("1", "ml|millilit(?:re|er)s?"),
     "l": ("1000", "l|lit(?:re|er)s?"),
+    "inches": ("1", "inch(?:es)?"),
+    "feet": ("12", "feet|foot|ft"),
     "mm": ("1", "mm|millimet(?:re|er)s?"),
     "cm": ("10", "cm|centimet(?:re|er)s?"),
     "m": ("1000", "m|met(?:re|er)s?"),
     "km": ("1000000", "km|kilomet(?:re|er)s?"),
+    "°F": ("1", r"°\s?f|degrees fahrenheit|fahrenheit"),
     "degrees": ("1", r"°\s?c|degrees(?: celsius)?"),
     "hardness": ("1", "°dh"),
     "W": ("1", "w|watts?"),
+    "kW": ("1000", "kw|kilowatts?"),
     "Wh": ("1", "wh|watt[ -]hours?"),
+    "kWh": ("1000", "kwh|kilowatt[ -]hours?"),
     "V": ("1", "v|volts?"),
-    "GHz": ("1", "ghz"),
+    "bar": ("1", "bars?"),
+    "psi": ("1", "psi"),
+    "MHz": ("1", "mhz|megahertz"),
+    "GHz": ("1000", "ghz|gigahertz"),
     "dB": ("1", "db|decibels?"),
     "MB": ("1", "mb|megabytes?"),
+    "GB": ("1000", "gb|gigabytes?"),
+    "TB": ("1000000", "tb|terabytes?"),
     "rpm": ("1", "rpm"),
     "tog": ("1", "togs?"),
 }
 """For each unit how many base units it has, and how it is written."""
 BASE = {
     **{"minutes": "seconds", "hours": "seconds", "weeks": "days", "years": "months", "kg": "g", "l": "ml"},
-    **{"cm": "mm", "m": "mm", "km": "mm"},
+    **{"cm": "mm", "m": "mm", "km": "mm", "feet": "inches"},
+    **{"kW": "W", "kWh": "Wh", "GHz": "MHz", "GB": "MB", "TB": "MB"},
 }
 SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
 """How a currency is written before its amount."""
@@ -63,7 +74,8 @@ ANY_UNIT = "|".join(f"(?P<u{i}>(?:{forms})(?![^\\W\\d_{CJK}]))" for i, (_, forms
 QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
 AFTER = re.compile(rf"[\s-]?{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
 CURRENCY_BEFORE = re.compile(rf"(?:{'|'.join(f'({signs})' for signs in SIGNS.values())})\s?$", re.IGNORECASE)
-RANGE = re.compile(rf"\s?(?:to|or|and|by|-|–|x|×|until)\s?(?:{'|'.join(SIGNS.values())})?\s?", re.IGNORECASE)
+RANGE = re.compile(rf"\s?(?:to|or|and|by|-|–|x|×|until)\s?(?:{'|'.join(SIGNS.values())}|[-−])?\s?", re.IGNORECASE)
+MINUS = re.compile(r"(?:(?<![\w°])[-−]|\bminus\s)$", re.IGNORECASE)
 ONES = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
@@ -76,9 +88,11 @@ SPELLED = {
     "hundred": 100,
     "thousand": 1000,
 }
+MULTIPLES = {"million": 10**6, "billion": 10**9}
 NUMBER = re.compile(
     rf"(?:(?<![^\W{CJK}])(?<![.\d])|(?<=EUR)|(?<=GBP)|(?<=USD))"
-    rf"(?:\d+(?:[.,]\d+)*|(?:{'|'.join(sorted(SPELLED, key=len, reverse=True))})(?!\w))",
+    rf"(?:\d+(?:[.,]\d+)*(?: (?:{'|'.join(MULTIPLES)})\b)?"
+    rf"|(?:{'|'.join(sorted(SPELLED, key=len, reverse=True))})(?!\w))",
     re.IGNORECASE,
 )
 IMPLIED = re.compile(rf"\ban?\s{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
@@ -100,7 +114,7 @@ def amounts(text: str) -> Iterator[Fact]:
     for fact in found:
         # "one" is rarely a count unless it has a unit: "the new one"
         if fact.unit or fact.text.lower() != "one":
-            yield in_base_units(fact)
+            yield in_base_units(signed(fact, text))
         if not fact.unit and (clock := CLOCK.fullmatch(fact.text)):
             yield Fact("time", str(60 * int(clock[1]) + int(clock[2])), "", fact.text, fact.place, False)
     for match in IMPLIED.finditer(text):
@@ -125,14 +139,24 @@ def amount(text: str, match: re.Match[str]) -> Fact:
     return Fact("number", value, "", match[0], match.start())
 
 
+def signed(fact: Fact, text: str) -> Fact:
+    """A temperature below zero with its sign."""
+    minus = MINUS.search(text, max(0, fact.place - len("minus ")), fact.place)
+    if fact.unit not in ("degrees", "°F") or not minus:
+        return fact
+    whole = text[minus.start() : fact.place] + fact.text
+    return replace(fact, value=f"-{fact.value}", text=whole, place=minus.start())
+
+
 def number(text: str) -> str:
     """A number without thousands separators, with a decimal point and without needless zeros."""
     if text.lower() in SPELLED:
         return str(SPELLED[text.lower()])
+    text, _, multiple = text.partition(" ")
     plain = text.replace(",", "") if THOUSANDS.fullmatch(text) else text.replace(",", ".")
     if plain.count(".") > 1 or len(plain) > LONGEST_NUMBER:
         return plain
-    return format(Decimal(plain).normalize(), "f")
+    return format((Decimal(plain) * MULTIPLES.get(multiple.lower(), 1)).normalize(), "f")
 
 
 def unit_of(match: re.Match[str]) -> str:

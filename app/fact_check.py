@@ -34,14 +34,16 @@ Place: TypeAlias = tuple[int, Fact]
 
 def fact_problem(fact: Fact, said: Claim, evidence: Evidence) -> str | None:
     """What is wrong with a fact of a sentence: it is nowhere, or it belongs to something else."""
-    kind = KIND_NAMES.get(fact.kind, fact.kind)
+    kind = "date" if is_year(fact) else KIND_NAMES.get(fact.kind, fact.kind)
     if fact.kind in ("name", "code"):
         return name_problem(fact, kind, said, evidence)
-    if not fact.is_bound:
+    if not fact.is_bound and not is_year(fact):
         return None
     places = evidence.stating(fact)
     if not places:
         return f'the {kind} "{fact.text}" is not in the passages'
+    if not fact.is_bound:
+        return None
     rival = in_its_place(fact, said, evidence) or better_placed(fact, places, said, evidence)
     if rival:
         return f'the passages say "{rival.text}" there, not "{fact.text}"'
@@ -50,6 +52,11 @@ def fact_problem(fact: Fact, said: Claim, evidence: Evidence) -> str | None:
     if len(said.words) > 2 and here < MENTIONED * sum(weights.values()):
         return f'the {kind} "{fact.text}" stands for something else in the passages'
     return None
+
+
+def is_year(fact: Fact) -> bool:
+    """Whether a fact is the year of a date."""
+    return fact.kind == "number" and not fact.is_bound and not fact.unit
 
 
 def better_placed(fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence) -> Fact | None:

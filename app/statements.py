@@ -20,7 +20,7 @@ ADDRESS = re.compile(
     r"|(?:https?://)?\b[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){0,6}\.[a-z]{2,18}\b(?:/[\w./%-]*[\w/])?"
 )
 CODE = re.compile(r"\b(?!(?:EUR|GBP|USD)\d)(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*\b")
-PHONE = re.compile(r"\+\d(?: ?\d){5,18}")
+PHONE = re.compile(r"\+\d(?: ?\d){5,18}|(?<![\w.,:/+-])0\d{2,4}(?:[ /-]\d{2,8}){1,4}(?![\w:/]|[.,]\d)")
 CAPITAL = re.compile(r"[A-ZÀ-ÖØ-Þ]\w*(?:['’]\w+)*")
 ODD_CASE = str.maketrans("İıſ", "Iis")
 """Letters that patterns which ignore case find as "i" and "s", though in lower case they are not these."""
@@ -81,9 +81,9 @@ def addresses(text: str) -> Iterator[Fact]:
 
 
 def phones(text: str) -> Iterator[Fact]:
-    """Telephone numbers with their country code."""
+    """Telephone numbers, with their country code or a leading zero."""
     for match in PHONE.finditer(text):
-        yield Fact("number", match[0].replace(" ", ""), "phone", match[0], match.start())
+        yield Fact("number", re.sub("[ /-]", "", match[0]), "phone", match[0], match.start())
 
 
 def codes(text: str) -> Iterator[Fact]:

@@ -163,6 +163,15 @@ def test_free_is_no_politeness(answer: str) -> None:
     assert problems(answer, ["Service\nOur phone line is open on Mondays."]) == ["the passages do not say this"]
 
 
+def test_the_year_of_a_date_is_checked() -> None:
+    offer = ["Offer\nThe offer ends on 31 January 2026."]
+    assert problems("The offer ends on 31 January 2027.", offer) == [
+        'the date "31 January 2027" is not in the passages'
+    ]
+    assert problems("The offer ends on January 31st, 2026.", offer) == []
+    assert problems("The offer ends on 31 January.", offer) == []
+
+
 def test_a_checked_sentence_names_its_support() -> None:
     (sentence,) = check("On Saturdays our store in Cork is open from 10:00 to 16:00.", PASSAGES).sentences
     assert sentence.support is not None
@@ -224,6 +233,12 @@ def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
         ("€1,000", "1000 euros"),
         ("20%", "20 percent"),
         ("5元", "¥5"),
+        ("-18 °C", "minus 18 degrees"),
+        ("-20 to -18 °C", "−20 °C and −18 °C"),
+        ("10-18 °C", "10 °C to 18 °C"),
+        ("2 kW", "2000 watts"),
+        ("EUR 1.5 million", "1,500,000 euros"),
+        ("0800 123 456", "0800-123456"),
         ("500 yen", "¥500"),
         ("CHF 20", "20 Swiss francs"),
         ("2 pm", "14:00"),
@@ -256,6 +271,19 @@ def test_facts_that_are_the_same(one: str, other: str) -> None:
     [
         ("14 days", "14 weeks"),
         ("5 days", "5 working days"),
+        ("-18 °C", "18 °C"),
+        ("minus 18 degrees", "18 degrees"),
+        ("180 °C", "180 °F"),
+        ("20 Wh", "20 kWh"),
+        ("2 W", "2 kW"),
+        ("24 cm", "24 inches"),
+        ("9 bar", "9 psi"),
+        ("5 GHz", "5 MHz"),
+        ("5 GB", "5 TB"),
+        ("EUR 500", "EUR 500 million"),
+        ("0800 123 456", "0800 123 465"),
+        ("0800 123 456", "0800 123"),
+        ("0800 123 456", "800 123 456"),
         ("5元", "5美元"),
         ("¥500", "EUR 500"),
         ("500 yen", "₹500"),
