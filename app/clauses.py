@@ -71,7 +71,8 @@ REACH = 60
 FILLERS = frozenset(
     all_words(
         "a an the any be been being is are have has had to it its this that your my our yet always longer more "
-        "currently really very so much too extra further only just you i we they of in for"
+        "currently really very so much too extra further only just you i we they of in for from to on at "
+        "with needed"
     )
 )
 ALLOWED = "~allowed"

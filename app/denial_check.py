@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from app.amounts import CURRENCIES
 from app.claims import Claim
-from app.clauses import Clause
+from app.clauses import ALLOWED, Clause
 from app.evidence import Evidence, Unit
 from app.words import stem
 
@@ -111,7 +111,7 @@ def opposes(other: Clause, part: Clause) -> bool:
     if other.denies == part.denies or part.is_until != other.is_until:
         return False
     denial, statement = (part, other) if part.denies else (other, part)
-    return other.is_verdict or not denial.anchors or not denial.anchors.isdisjoint(statement.heard)
+    return other.is_verdict or denial.anchors <= {ALLOWED} or not denial.anchors.isdisjoint(statement.heard)
 
 
 def alike(part: Clause, said: Claim, evidence: Evidence) -> list[tuple[Unit, Clause]]:

@@ -29,7 +29,7 @@ STOP = frozenset(
         "every all both other another such same own be is am are was were been being do does did doing done have "
         "has had having can could will would shall should may might must not no never none cannot get gets got "
         "getting go goes going please yes ok okay however therefore per either neither except via let lets able "
-        "available possible one once need needs simply directly ca wo don doesn isn aren didn won couldn wouldn "
+        "available possible one once need needs needed simply directly ca wo don doesn isn aren didn won couldn wouldn "
         "shouldn hasn haven wasn weren ll ve re"
     )
 )

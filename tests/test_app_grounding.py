@@ -158,6 +158,30 @@ def test_reasons(answer: str, reason: str) -> None:
         assert problems(answer) == [reason]
 
 
+RULES = """Rules
+Swimwear is excluded from returns. Delivery to islands is not possible. Phone orders are not accepted.
+You need a receipt. Gift vouchers are not valid in our stores. Sofas are unavailable on Sundays."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("Swimwear can be returned.", "the passages deny this"),
+        ("We deliver to islands.", "the passages deny this"),
+        ("We take phone orders.", "the passages deny this"),
+        ("Gift vouchers can be used in our stores.", "the passages deny this"),
+        ("A receipt is not needed.", "the passages do not deny this"),
+        ("No receipt is needed.", "the passages do not deny this"),
+        ("Swimwear cannot be returned.", None),
+        ("We do not deliver to islands.", None),
+        ("A receipt is needed.", None),
+        ("We don't take phone orders.", None),
+    ],
+)
+def test_denials_in_other_words(answer: str, reason: str | None) -> None:
+    assert problems(answer, [RULES]) == ([reason] if reason else [])
+
+
 @pytest.mark.parametrize("answer", ["It is free.", "Support is free.", "Our customer service is free."])
 def test_free_is_no_politeness(answer: str) -> None:
     assert problems(answer, ["Service\nOur phone line is open on Mondays."]) == ["the passages do not say this"]
