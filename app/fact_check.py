@@ -27,6 +27,10 @@ MENTIONED = 0.1
 NAME_ELSEWHERE = 0.3
 REWORDED = 0.85
 """Share of the other words from which on a sentence is a passage's own with a name or a number changed."""
+FEW = 2
+"""Words that are too few to tell what a fact belongs to."""
+FIGURES = ("#number", "#time")
+"""How the words begin that are numbers and times."""
 KIND_NAMES = {"code": "name", "weekday": "day"}
 Place: TypeAlias = tuple[int, Fact]
 """A unit's number with a fact that it states."""
@@ -44,12 +48,12 @@ def fact_problem(fact: Fact, said: Claim, evidence: Evidence) -> str | None:
         return f'the {kind} "{fact.text}" is not in the passages'
     if not fact.is_bound:
         return None
-    rival = in_its_place(fact, said, evidence) or better_placed(fact, places, said, evidence)
+    weights = surroundings(fact, said)
+    rival = in_its_place(fact, said, evidence) or rival_of(fact, places, said, evidence, weights)
     if rival:
         return f'the passages say "{rival.text}" there, not "{fact.text}"'
-    weights = surroundings(fact, said)
     here = max(fit(evidence.units[i], other, weights) for i, other in places)
-    if len(said.words) > 2 and here < MENTIONED * sum(weights.values()):
+    if len(said.words) > FEW and here < MENTIONED * sum(weights.values()):
         return f'the {kind} "{fact.text}" stands for something else in the passages'
     return None
 
@@ -59,9 +63,21 @@ def is_year(fact: Fact) -> bool:
     return fact.kind == "number" and not fact.is_bound and not fact.unit
 
 
-def better_placed(fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence) -> Fact | None:
+def rival_of(
+    fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence, weights: dict[str, float]
+) -> Fact | None:
+    """What is `better_placed` than a fact, be it without the other figures, which may belong to the wrong one as well."""
+    rival = better_placed(fact, places, said, evidence, weights)
+    if rival or sum(not word.startswith(FIGURES) for word in said.words) <= FEW:
+        return rival
+    bare = {word: weight for word, weight in weights.items() if not word.startswith(FIGURES)}
+    return better_placed(fact, places, said, evidence, bare)
+
+
+def better_placed(
+    fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence, weights: dict[str, float]
+) -> Fact | None:
     """Another fact of the same kind that the words around a fact fit clearly better. places: where it is stated."""
-    weights = surroundings(fact, said)
     total = sum(weights.values())
     fits = [(fit(evidence.units[i], other, weights), i) for i, other in places]
     here = max(value for value, _ in fits)

@@ -182,6 +182,25 @@ def test_denials_in_other_words(answer: str, reason: str | None) -> None:
     assert problems(answer, [RULES]) == ([reason] if reason else [])
 
 
+DELIVERY = """Delivery
+Standard delivery costs EUR 3.90 and takes 3 working days.
+Express delivery costs EUR 9.90 and takes 1 working day."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        ("Galway is open from 10:00 to 16:00 on Saturday.", False),
+        ("Cork is open from 10:00 to 16:00 on Saturday.", True),
+        ("Express delivery costs EUR 3.90 and takes 3 working days.", False),
+        ("Express delivery takes 1 working day and costs EUR 9.90.", True),
+        ("Standard delivery costs EUR 3.90 for 3 working days.", True),
+    ],
+)
+def test_figures_do_not_vouch_for_each_other(answer: str, is_right: bool) -> None:
+    assert check(answer, [*PASSAGES, DELIVERY]).is_supported == is_right
+
+
 @pytest.mark.parametrize("answer", ["It is free.", "Support is free.", "Our customer service is free."])
 def test_free_is_no_politeness(answer: str) -> None:
     assert problems(answer, ["Service\nOur phone line is open on Mondays."]) == ["the passages do not say this"]
