@@ -92,8 +92,9 @@ def weekdays(text: str) -> Iterator[Fact]:
     last: tuple[int, int] | None = None
     for match in WEEKDAY.finditer(text):
         if match["group"]:
-            for day in WEEKDAYS[:5] if match["group"].lower().startswith("weekd") else WEEKDAYS[5:]:
-                yield Fact("weekday", day, "", match[0], match.start(), False)
+            is_weekend = match["group"].lower().startswith("weeke")
+            for day in WEEKDAYS[5:] if is_weekend else WEEKDAYS[:5]:
+                yield Fact("weekday", day, "", match[0], match.start(), is_weekend)
             if match["group"].lower() == "weekdays":
                 yield Fact("weekday", "monday to friday", "", match[0], match.start(), False)
             continue

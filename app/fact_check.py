@@ -12,6 +12,7 @@ from typing import TypeAlias
 from app.claims import Claim
 from app.evidence import Evidence, Unit
 from app.fact import Fact
+from app.words import content_words
 
 ELSEWHERE, IN_SAME_UNIT, OTHER_UNIT = 0.1, 0.03, 0.3
 """How much better the words around a fact may fit another fact of its kind, by the weight of all of them, than itself;
@@ -41,6 +42,9 @@ def fact_problem(fact: Fact, said: Claim, evidence: Evidence) -> str | None:
     kind = "date" if is_year(fact) else KIND_NAMES.get(fact.kind, fact.kind)
     if fact.kind in ("name", "code"):
         return name_problem(fact, kind, said, evidence)
+    if is_implied(fact):
+        rival = None if evidence.stating(fact) else in_its_place(fact, said, evidence)
+        return f'the passages say "{rival.text}" there, not "{fact.text}"' if rival else None
     if not fact.is_bound and not is_year(fact):
         return None
     places = evidence.stating(fact)
@@ -63,10 +67,15 @@ def is_year(fact: Fact) -> bool:
     return fact.kind == "number" and not fact.is_bound and not fact.unit
 
 
+def is_implied(fact: Fact) -> bool:
+    """Whether a fact is an amount without a number, such as "a week"."""
+    return fact.kind == "number" and not fact.is_bound and bool(fact.unit)
+
+
 def rival_of(
     fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence, weights: dict[str, float]
 ) -> Fact | None:
-    """What is `better_placed` than a fact, be it without the other figures, which may belong to the wrong one as well."""
+    """What is `better_placed` than a fact, with or without the other figures: these may be of the wrong place, too."""
     rival = better_placed(fact, places, said, evidence, weights)
     if rival or sum(not word.startswith(FIGURES) for word in said.words) <= FEW:
         return rival
@@ -101,6 +110,8 @@ def better_placed(
 def in_its_place(fact: Fact, said: Claim, evidence: Evidence) -> Fact | None:
     """The fact of the same kind in a unit that the sentence rewords, if that unit does not state the given one."""
     words = frozenset(word for word in said.words if not word.startswith("#"))
+    if not fact.is_bound:
+        words -= content_words(fact.text)
     units = [evidence.units[i] for i in evidence.best(said.words, said.weights, 3)]
     same = [unit for unit in units if unit.rewords(words, said.weights) >= REWORDED]
     if any(unit.mentions(fact.key) for unit in same):

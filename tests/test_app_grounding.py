@@ -201,6 +201,21 @@ def test_figures_do_not_vouch_for_each_other(answer: str, is_right: bool) -> Non
     assert check(answer, [*PASSAGES, DELIVERY]).is_supported == is_right
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("You have a year from delivery to send an item back.", 'the passages say "30 days" there, not "a year"'),
+        ("The refund takes a week.", 'the passages say "5 working days" there, not "a week"'),
+        ("The refund takes an hour.", 'the passages say "5 working days" there, not "an hour"'),
+        ("Our phone line is open on weekends.", 'the day "weekends" is not in the passages'),
+        ("Parcels come within a day.", None),
+    ],
+)
+def test_amounts_and_days_without_a_number(answer: str, reason: str | None) -> None:
+    phone = "Phone\nOur phone line is open Monday to Friday. Parcels come within 24 hours or one day."
+    assert problems(answer, [RETURNS, phone]) == ([reason] if reason else [])
+
+
 @pytest.mark.parametrize("answer", ["It is free.", "Support is free.", "Our customer service is free."])
 def test_free_is_no_politeness(answer: str) -> None:
     assert problems(answer, ["Service\nOur phone line is open on Mondays."]) == ["the passages do not say this"]
