@@ -12,9 +12,24 @@ from collections.abc import Iterable, Iterator
 
 from retrieval.terms import CHINESE_JAPANESE
 
+ABBREVIATED = "".join(
+    rf"(?<!\b{word}\.)"
+    for word in ("[A-Z]", "Mr", "Ms", "Mrs", "Dr", "St", "No", "vs", r"e\.g", r"i\.e", "incl", "excl")
+)
+COUNTING = "".join(
+    rf"(?<!\b{word}\.(?=\s\d))"
+    for word in (
+        *("max", "min", "ca", "approx"),
+        *("Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"),
+    )
+)
+"""Before a number no sentence ends with these; elsewhere one may."""
+BEFORE_DAY = r"(?<!\b[ap]\.m\.(?=\s(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)))"
+UPPER = "A-ZÀ-ÖØ-ÞΆ-ΏΑ-ΫЀ-Я"
+"""Latin, Greek and Cyrillic capitals."""
 ENDS = re.compile(
-    r"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.))(?<!\b[A-Z]\.)(?<!\b(?:Mr|Ms|Dr|St|No|vs)\.)(?<!\bMrs\.)"
-    r"[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9À-ÖØ-Þ])"
+    rf"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.)){ABBREVIATED}{COUNTING}{BEFORE_DAY}"
+    rf"[\"'”’)]*\s+(?=[\"'“‘(]?[0-9{UPPER}])"
     r"|(?<=[。！？])[」』”]*"
 )
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
