@@ -8,6 +8,7 @@ Not covered: irony, double negation beyond "not impossible", denial by an ordina
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -150,6 +151,7 @@ def spans(text: str, whole: str) -> list[tuple[int, int]]:
     text: without facts, so that none of their characters is taken for a border. whole: with them.
     """
     borders = list(BORDER.finditer(text))
+    verbs = [match.start() for match in HAS_VERB.finditer(text)]
     starts = [0]
     for i, border in enumerate(borders):
         # the words of a conjunction belong to the clause they begin
@@ -160,14 +162,19 @@ def spans(text: str, whole: str) -> list[tuple[int, int]]:
         is_lead = (
             is_weak
             and not border["joint"]
-            and not HAS_VERB.search(text, starts[-1], border.start())
+            and not any_between(verbs, starts[-1], border.start())
             and not after_subordinate
         )
         is_long = border["joint"] and LONG_TAIL.match(text, border.end(), end)
-        if not is_weak or after_subordinate or is_long or (HAS_VERB.search(text, start, end) and not is_lead):
+        if not is_weak or after_subordinate or is_long or (any_between(verbs, start, end) and not is_lead):
             starts.append(start)
     ends = [*starts[1:], len(text)]
     return [(start, end) for start, end in zip(starts, ends, strict=True) if whole[start:end].strip(" .,:;")]
+
+
+def any_between(places: Sequence[int], start: int, end: int) -> bool:
+    """Whether one of some ascending places lies between two others."""
+    return bisect_left(places, start) < bisect_left(places, end)
 
 
 def anchors(text: str) -> Iterator[str]:

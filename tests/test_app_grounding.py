@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -249,6 +250,13 @@ def test_one_wrong_sentence_decides_the_score() -> None:
 def test_any_text_can_be_checked(answer: str, passages: Sequence[str]) -> None:
     text, _ = repaired(check(answer, passages), "?", passages, "refused")
     assert text
+
+
+@pytest.mark.parametrize("text", ["Austria, Belgium, Croatia, " * 1_000, "a-" * 10_000])
+def test_long_lists_and_chains_take_about_linear_time(text: str) -> None:
+    started = time.perf_counter()
+    check("Delivery to Austria is free.", [text])
+    assert time.perf_counter() - started < 2.0
 
 
 def test_an_empty_answer_is_not_supported() -> None:
