@@ -1,9 +1,9 @@
 """Are the desk's answers right? Asks every sample question end to end, follow-ups after their earlier turn.
 
 Over questions that have an article: the answer holds all the facts it must; something in it contradicts that article
-and what it cites (a number, date, name or negation that `app.grounding` finds to be another one there); the article is
-among the citations, or the first of them; the desk refused. Over questions that have none: the desk refused. All
-answers are in the result, to be read.
+and what it cites (a number, date, name or negation that `app.grounding.check` finds to be another one there); the
+article is among the citations, or the first of them; the desk refused. Over questions that have none: the desk refused.
+All answers are in the result, to be read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.answers import Answer
-from app.errors import DeskError
-from app.grounding import NOT_THERE, check
-from app.service import Service
-from app.warming import passage_of
+from app.desk.service import Service
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
+from app.grounding.check import NOT_THERE, check
+from app.knowledge.warming import passage_of
 from evals.cases import holds
-from retrieval.documents import with_headings
+from retrieval.documents.document import with_headings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,14 @@ import datetime
 from dataclasses import fields
 from pathlib import Path
 
-from app.calibration import FILE, Calibration, Measured, decide, refusal_bias, setup_of, write_calibration
-from app.profiles import PROFILES
-from app.settings import Settings
+from app.desk.calibration import FILE, Calibration, Measured, decide, refusal_bias, setup_of, write_calibration
+from app.domain.policies import PROFILES
+from app.domain.settings import Settings
+from app.domain.shipped import SHIPPED_DATA
 from evals.quality import FULL, Report, rows_of
 from evals.quality_run import open_bench, run_missing
 
-SAMPLES = Path(__file__).parent.parent / "data"
+SAMPLES = SHIPPED_DATA
 POLICIES = (FULL, *PROFILES)
 
 

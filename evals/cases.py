@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import DeskError
-from app.prompting import PassageText, PromptBuilder, passage_text, question_text
-from app.schooling import read_rows
-from cache.pml import Text
-from cache.text_runs import run_tokens
-from cache.tokenizer import ModelTokenizer
-from retrieval.embedding import Embedder
-from retrieval.loaders import load
-from retrieval.sentences import joined_lines
-from retrieval.splitting import split
+from app.domain.errors import DeskError
+from app.knowledge.prompting import PassageText, PromptBuilder, passage_text, question_text
+from app.training.training_data import read_rows
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import run_tokens
+from retrieval.documents.splitting import split
+from retrieval.loaders.load import load
+from retrieval.search.embedding import Embedder
+from retrieval.text.sentences import joined_lines
 
 Tokens = tuple[int, ...]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from app.errors import DeskError
+from app.domain.errors import DeskError
 
 
 def read_section(file: Path, name: str) -> tuple[str, str]:

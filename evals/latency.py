@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 
-from cache.engine import Engine
-from cache.model import LanguageModel, ModelInfo, find_device, load_stock
-from cache.plan import Plan, Span, Unit
-from cache.request import Request, Reuse
-from cache.sampling import Sampling
-from cache.tokenizer import ModelTokenizer
+from cache.engine.engine import Engine
+from cache.engine.request import Request, Reuse
+from cache.engine.sampling import Sampling
+from cache.model.language_model import LanguageModel, ModelInfo, find_device, load_stock
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.plan import Plan, Span, Unit
 from evals.machine import describe_machine
 
 SYSTEM_TOKENS = 40

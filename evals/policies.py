@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.profiles import BALANCED_SHARE, LINKS
-from cache.linking import Link
-from cache.plan import Plan, Span, Unit
-from cache.request import Reuse
+from app.domain.policies import BALANCED_SHARE, LINKS
+from cache.engine.recomputation import Link
+from cache.engine.request import Reuse
+from cache.prompt.plan import Plan, Span, Unit
 from evals.cases import Case, Tokens
 
 SLOT = 256

@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.settings import Settings
-from cache.engine import Engine
-from cache.pml import Text
-from cache.request import Completion, Request
-from cache.sampling import Sampling
-from cache.text_runs import run_tokens
+from app.domain.settings import Settings
+from cache.engine.engine import Engine
+from cache.engine.request import Completion, Request
+from cache.engine.sampling import Sampling
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import run_tokens
 from evals.cases import Case, Tokens, holds, normal
 from evals.policies import POLICIES, Policy, plans, read
 

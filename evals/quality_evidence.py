@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from app.errors import DeskError
+from app.domain.errors import DeskError
 from evals.evidence import table
 from evals.machine import describe_machine
 from evals.policies import POLICIES

@@ -17,20 +17,20 @@ from typing import Any, TextIO
 
 import torch
 
-from app.calibration import find_calibration
-from app.errors import DeskError
-from app.prompting import PromptBuilder
-from app.settings import Settings
-from cache.engine import Engine
-from cache.keys import digest, file_digest
-from cache.model import find_device, load_model
-from cache.pml import Text
-from cache.text_runs import run_tokens
+from app.desk.calibration import find_calibration
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge.prompting import PromptBuilder
+from cache.engine.engine import Engine
+from cache.memory.keys import digest, file_digest
+from cache.model.language_model import find_device, load_model
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import run_tokens
 from evals.cases import Case, CaseReader
 from evals.machine import describe_machine
 from evals.policies import POLICIES
 from evals.quality import FULL, NOISE, Bench, Outcome, Report, rows_of
-from retrieval.sentence_embedder import SentenceEmbedder
+from retrieval.search.sentence_embedder import SentenceEmbedder
 
 Found = dict[str, dict[str, Outcome]]
 """Outcomes by case and policy."""
@@ -100,7 +100,7 @@ def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
     reader = CaseReader(prompts, model.tokenizer, embedder, neighbours=settings.neighbours)
     system = prompts.prompt([])[0]
     assert not isinstance(system, Text)
-    tokens = run_tokens([child for child in system.children if isinstance(child, Text)], model.tokenizer)
+    tokens = run_tokens(system.pieces, model.tokenizer)
     engine = Engine(model, memory=settings.memory).start()
     try:
         yield Bench(settings, engine, tokens), reader

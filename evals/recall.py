@@ -19,20 +19,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from app.calibration import find_judgement
-from app.finding import wordings
-from app.settings import Settings
+from app.desk.calibration import find_judgement
+from app.domain.settings import Settings
+from app.knowledge.finder import wordings
 from evals.evidence import table
 from evals.machine import describe_machine
 from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
 from evals.search_calibration import read_found
-from retrieval.documents import with_headings
-from retrieval.embedding import Embedder
-from retrieval.evidence import signs_of
-from retrieval.ordering import prefer_cheap
-from retrieval.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
-from retrieval.retriever import CANDIDATES, Found, Query, Retriever
-from retrieval.units import passage_of
+from retrieval.answerability.features import signs_of
+from retrieval.documents.document import with_headings
+from retrieval.search.embedding import Embedder
+from retrieval.search.ordering import prefer_cheap
+from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
+from retrieval.search.retriever import CANDIDATES, Found, Query, Retriever
+from retrieval.search.units import passage_of
 
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
 RANKED = 20

@@ -17,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import DeskError
-from app.settings import Settings
-from cache.model import load_tokenizer
-from cache.pml import Text
-from retrieval.documents import Block, Document, Passage, content_hash
-from retrieval.embedding import Embedder, Vectors
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from cache.model.language_model import load_tokenizer
+from cache.prompt.parts import Text
+from retrieval.documents.document import Block, Document, Passage, content_hash
+from retrieval.documents.splitting import split
 from retrieval.errors import UnreadableDocument
-from retrieval.files import find_files
-from retrieval.index import VectorIndex
-from retrieval.keywords import KeywordIndex
-from retrieval.reading import Reader
-from retrieval.retriever import Retriever
-from retrieval.splitting import split
-from retrieval.units import unit_texts
+from retrieval.reading.files import find_files
+from retrieval.reading.reader import Reader
+from retrieval.search.embedding import Embedder, Vectors
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.retriever import Retriever
+from retrieval.search.units import unit_texts
+from retrieval.search.vector_index import VectorIndex
 
 AT_ONCE = 64
 """Passages embedded between two lines of progress."""

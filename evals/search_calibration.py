@@ -1,4 +1,5 @@
-"""Fits what search judges by (`retrieval.judgement`): whether passages answer a question, and which sentence does.
+"""Fits what search judges by (`retrieval.answerability.classifier`): whether passages answer a question, and which
+sentence does.
 
 From questions whose answer is a sentence of the documents, and questions that have none: logistic regression over the
 signs, on the same passages that the desk would find. The threshold refuses FALSE_REFUSALS of the answered questions,
@@ -21,16 +22,16 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from app.errors import DeskError
-from app.finding import wordings
-from app.settings import Settings
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge.finder import wordings
 from evals.recall_questions import Corpus, RememberingEmbedder, corpus_of_folder
-from retrieval.embedding import Embedder, Vectors
-from retrieval.evidence import Read, SentenceSigns, Signs, read, sentence_signs, signs_of
-from retrieval.judgement import Judgement
-from retrieval.logistic import Logistic
-from retrieval.retriever import Retriever
-from retrieval.terms import words
+from retrieval.answerability.classifier import Judgement
+from retrieval.answerability.features import Read, SentenceSigns, Signs, read, sentence_signs, signs_of
+from retrieval.answerability.logistic import Logistic
+from retrieval.search.embedding import Embedder, Vectors
+from retrieval.search.retriever import Retriever
+from retrieval.text.terms import words
 
 FALSE_REFUSALS = 0.05
 """Share of answered questions that may be refused. Chosen with the sample questions in view, whose 22 without an answer

@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-from app.pml_facts import read_prompt, read_schema
-from cache.engine import Engine
-from cache.model import LanguageModel, load_model, random_model
-from cache.request import Completion, Request, Reuse
-from cache.sampling import Sampling
+from app.pml.facts import read_prompt, read_schema
+from cache.engine.engine import Engine
+from cache.engine.request import Completion, Request, Reuse
+from cache.engine.sampling import Sampling
+from cache.model.language_model import LanguageModel, load_model, random_model
+from cache.pml.registry import Registry
 from evals.evidence import table
 from evals.machine import describe_machine
 
@@ -100,10 +101,11 @@ def measure_model(model: LanguageModel, folder: Path, threads: int, repeats: int
 
 def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, threads: int, repeats: int) -> UseCaseRow:
     """One use case: encode its modules, then run both arms in turn."""
-    layout = engine.schemas.add(read_schema(schema))
-    plan = engine.bind(read_prompt(prompt)).plan
+    schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+    layout = schemas.add(read_schema(schema))
+    plan = schemas.bind(read_prompt(prompt)).plan
     started = time.perf_counter()
-    engine.encode(engine.units_of(layout)).result()
+    engine.encode(schemas.units_of(layout)).result()
     encode_ms = (time.perf_counter() - started) * 1e3
 
     def first_token(reuse: Reuse) -> Completion:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from shared import SCHEMAS, ask, running_engine
 
-from cache.pml_parser import parse_prompt, parse_schema
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.registry import Registry
 
 REQUESTS = {
     "four files, for the first time": """
@@ -29,9 +30,10 @@ REQUESTS = {
 def main(max_tokens: int = 60) -> None:
     """Ask for three changes of the game."""
     with running_engine() as engine:
-        engine.schemas.add(parse_schema((SCHEMAS / "code.pml").read_bytes(), folder=SCHEMAS))
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema((SCHEMAS / "code.pml").read_bytes(), folder=SCHEMAS))
         for title, prompt in REQUESTS.items():
-            ask(engine, title, engine.bind(parse_prompt(prompt)).plan, max_tokens=max_tokens)
+            ask(engine, title, schemas.bind(parse_prompt(prompt)).plan, max_tokens=max_tokens)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from shared import SCHEMAS, ask, running_engine
 
-from cache.engine import Engine
-from cache.plan import Plan
-from cache.pml import Text
+from cache.engine.engine import Engine
+from cache.prompt.parts import Text
+from cache.prompt.plan import Plan
 
 QUESTIONS = (
     "In which office does Brigid Asante work?",

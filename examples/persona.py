@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from shared import SCHEMAS, ask, running_engine
 
-from cache.pml import Import, Prompt, Role, Text
-from cache.pml_parser import parse_schema
+from cache.pml.nodes import Import, Prompt, Role
+from cache.pml.parser import parse_schema
+from cache.pml.registry import Registry
+from cache.prompt.parts import Text
 
 QUESTION = "Why does the moon change its shape in the course of a month?"
 LEARNERS = {
@@ -31,14 +33,15 @@ LEARNERS = {
 def main(max_tokens: int = 60) -> None:
     """Explain the same thing to three learners."""
     with running_engine() as engine:
-        layout = engine.schemas.add(parse_schema((SCHEMAS / "persona.pml").read_bytes()))
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        layout = schemas.add(parse_schema((SCHEMAS / "persona.pml").read_bytes()))
         unions = sum(item.kind == "union" for item in layout.items)
         members = len(layout.root.children)
         print(f"{members} members in {unions} unions, {layout.length} position ids")
         for learner, traits in LEARNERS.items():
             imports = [Import(module=trait) for trait in traits]
             question = Role(role="user", children=(Text(text=QUESTION),))
-            bound = engine.bind(Prompt(schema="persona", parts=(*imports, question)))
+            bound = schemas.bind(Prompt(schema="persona", parts=(*imports, question)))
             ask(engine, learner, bound.plan, max_tokens=max_tokens)
 
 

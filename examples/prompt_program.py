@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cache.pml_writer import write_prompt, write_schema
-from cache.prompt_program import MaxTokens, prompt_program
+from cache.pml.writer import write_prompt, write_schema
+from cache.programs.prompt_program import MaxTokens, prompt_program
 
 
 @prompt_program

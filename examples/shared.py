@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.settings import load_settings
-from cache.engine import Engine
-from cache.model import load_model
-from cache.plan import Plan
-from cache.request import Request, Reuse
-from cache.sampling import Sampling
+from app.domain.settings import load_settings
+from cache.engine.engine import Engine
+from cache.engine.request import Request, Reuse
+from cache.engine.sampling import Sampling
+from cache.model.language_model import load_model
+from cache.prompt.plan import Plan
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from shared import SCHEMAS, ask, running_engine
 
-from cache.pml_parser import parse_prompt, parse_schema
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.registry import Registry
 
 LISBON = """
 <prompt schema="trip">
@@ -33,10 +34,11 @@ VIENNA = """
 def main(max_tokens: int = 60) -> None:
     """Encode the schema, then plan both trips."""
     with running_engine() as engine:
-        layout = engine.schemas.add(parse_schema((SCHEMAS / "trip.pml").read_bytes()))
-        encoded = engine.encode(engine.units_of(layout)).result()
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        layout = schemas.add(parse_schema((SCHEMAS / "trip.pml").read_bytes()))
+        encoded = engine.encode(schemas.units_of(layout)).result()
         print(f"{encoded} modules encoded; the schema has {layout.length} position ids")
-        lisbon, vienna = (engine.bind(parse_prompt(prompt)).plan for prompt in (LISBON, VIENNA))
+        lisbon, vienna = (schemas.bind(parse_prompt(prompt)).plan for prompt in (LISBON, VIENNA))
         ask(engine, "Lisbon, with a child", lisbon, max_tokens=max_tokens)
         ask(engine, "Vienna, in winter", vienna, max_tokens=max_tokens)
         ask(engine, "Vienna, nothing reused", vienna, max_tokens=max_tokens, reuse="off")

@@ -9,7 +9,7 @@ Broken invariants of our own are assertions, not these.
 
 from pathlib import Path
 
-from retrieval.printing import printable
+from retrieval.text.printing import printable
 
 
 class RetrievalError(Exception):

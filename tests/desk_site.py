@@ -9,8 +9,8 @@ from typing import Any
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
-from app.passwords import reset_password
-from app.server import create_app
+from app.web.passwords import reset_password
+from app.web.server import create_app
 
 BASE = "http://127.0.0.1:7860"
 HTML = {"accept": "text/html"}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tiny import build
 
-from app.answers import Answer
-from app.service import Service
-from app.settings import Settings
-from retrieval.embedding import HashEmbedder
+from app.desk.service import Service
+from app.domain.answers import Answer
+from app.domain.settings import Settings
+from retrieval.search.embedding import HashEmbedder
 
 
 def small_settings(folder: Path, **changes: object) -> Settings:

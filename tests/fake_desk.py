@@ -19,7 +19,8 @@ from pathlib import Path
 
 from fake_overview import make_overview
 
-from app.answers import (
+from app.desk.interface import Feedback
+from app.domain.answers import (
     Answer,
     AnswerTimings,
     AnswerUsage,
@@ -29,13 +30,12 @@ from app.answers import (
     Turn,
     UsedModule,
 )
-from app.desk import Feedback
-from app.errors import DeskError
-from app.forgetting import Forgotten, Traces
-from app.ingestion import FileReason, IngestReport
-from app.progress import Progress, unseen
-from app.stored import StoredDocument
-from app.uploads import safe_name
+from app.domain.documents import StoredDocument
+from app.domain.errors import DeskError
+from app.domain.progress import Progress, unseen
+from app.knowledge.forgetting import Forgotten, Traces
+from app.knowledge.ingestion import FileReason, IngestReport
+from app.knowledge.uploads import safe_name
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000

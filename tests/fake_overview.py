@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
-from app.answers import AnswerPoint, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
+from app.domain.answers import AnswerPoint, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
 
 PAGES = (
     "returns/returns-policy.md",

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from retrieval.embedding import Embedder, Vectors
-from retrieval.index import VectorIndex
-from retrieval.keywords import KeywordIndex
-from retrieval.retriever import Retriever
+from retrieval.search.embedding import Embedder, Vectors
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.retriever import Retriever
+from retrieval.search.vector_index import VectorIndex
 
 
 class MeaningEmbedder:

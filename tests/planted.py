@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from retrieval.documents import with_headings
-from retrieval.loaders import SUPPORTED, load
-from retrieval.sentences import sentences
-from retrieval.splitting import split
+from retrieval.documents.document import with_headings
+from retrieval.documents.splitting import split
+from retrieval.loaders.load import SUPPORTED, load
+from retrieval.text.sentences import sentences
 
 KNOWLEDGE = Path(__file__).parent.parent / "data" / "knowledge"
 SEED = 20

@@ -12,14 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cache.binding import bind
 from cache.errors import PMLError
-from cache.layout import Layout, lay_out
-from cache.pml import Schema
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.registry import Registry
-from cache.roles import NAMED, NO_ROLES
-from cache.text_runs import WordTokenizer
+from cache.pml.binding import bind
+from cache.pml.layout import Layout
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.registry import Registry
+from cache.prompt.roles import NAMED, NO_ROLES
+from cache.prompt.tokenizer import WordTokenizer
 
 Case = Mapping[str, Any]
 Facts = dict[str, Any]
@@ -41,10 +40,7 @@ def facts_of(case: Case) -> Facts | PMLError:
     tokenizer = WordTokenizer()
     roles = NAMED[case["template"]] if "template" in case else NO_ROLES
 
-    def place(schema: Schema) -> Layout:
-        return lay_out(schema, tokenizer, roles=roles, max_positions=case.get("max_positions"))
-
-    registry = Registry(place)
+    registry = Registry(tokenizer, roles=roles, max_positions=case.get("max_positions"))
     try:
         layout = registry.add(parse_schema(case["schema"]))
         for step in case.get("then", ()):

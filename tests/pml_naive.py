@@ -1,6 +1,6 @@
 """Random schemas and prompts, and a naive second opinion on them: plain recursion, ids in dictionaries.
 
-The second opinion shares nothing with `cache.layout` and `cache.binding` but the nodes and the tokenizer.
+The second opinion shares nothing with `cache.pml.layout` and `cache.pml.binding` but the nodes and the tokenizer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from itertools import groupby
 
 from hypothesis import strategies as st
 
-from cache.pml import Child, Import, Module, Parameter, Prompt, Role, RoleName, Scaffold, Schema, Text, Union
-from cache.pml_parser import SPACE
-from cache.roles import Roles
-from cache.text_runs import Tokenizer
+from cache.pml.nodes import Child, Import, Module, Parameter, Prompt, Role, Scaffold, Schema, Union
+from cache.pml.parser import SPACE
+from cache.prompt.parts import RoleName, Text
+from cache.prompt.roles import Roles
+from cache.prompt.tokenizer import Tokenizer
 
 NAMES = ("a", "b", "c", "é", "名前", "_x", "d-e.f")
 ODD = ("e\u0301", "\U0001f469\u200d\U0001f680", "𠀀", "\u0300", "&<>]]>\"'", "&amp;", "\u00a0", "\ufffd", "<|im_end|>")

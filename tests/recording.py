@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from cache.disk import DiskTier
-from cache.engine import Engine
-from cache.model import LanguageModel
-from cache.plan import Plan
-from cache.request import Completion, Request, Reuse
-from cache.sampling import Sampling
+from cache.engine.engine import Engine
+from cache.engine.request import Completion, Request, Reuse
+from cache.engine.sampling import Sampling
+from cache.memory.disk import DiskTier
+from cache.model.language_model import LanguageModel
+from cache.prompt.plan import Plan
 
 MEMORY = 4 << 20
 

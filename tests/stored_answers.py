@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.answer_rows import AnswerDetails, ModuleDetails
-from app.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
-from app.history import History, new_id
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
+from app.storage.answer_rows import AnswerDetails, ModuleDetails
+from app.storage.history import History, new_id
 
 
 def an_answer(conversation_id: str, number: int = 0, *, refused: bool = False) -> Answer:

@@ -10,13 +10,13 @@ import pytest
 from desks import small_desk, small_settings, write_pages
 from tiny import ByteTokenizer, stock
 
-import app.adapting
-from app.adapting import MINUTES, STEPS, adapt, schedule_of
-from app.errors import DeskError
-from app.settings import Settings
-from cache.adapters import merge_adapter
+import app.training.adapt
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
 from cache.errors import ModelError
-from cache.lessons import Lesson
+from cache.model.adapters import merge_adapter
+from cache.training.examples import Lesson
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[Lesson]:
     """The tiny model in place of the one that the settings name; the lessons that were taught."""
     lessons: list[Lesson] = []
 
-    class Training(app.adapting.AdapterTraining):
+    class Training(app.training.adapt.AdapterTraining):
         def __init__(self, hf: Any, lesson_at: Any, *more: Any, **named: Any) -> None:
             super().__init__(hf, lambda step: lessons.append(lesson_at(step)) or lessons[-1], *more, **named)  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(app.adapting, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
-    monkeypatch.setattr(app.adapting, "ModelTokenizer", lambda _: ByteTokenizer())
-    monkeypatch.setattr(app.adapting, "AdapterTraining", Training)
+    monkeypatch.setattr(app.training.adapt, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
+    monkeypatch.setattr(app.training.adapt, "ModelTokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(app.training.adapt, "AdapterTraining", Training)
     return lessons
 
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app import batch
-from app.answers import Answer
-from app.batch import read_questions
-from app.cli import main
-from app.errors import DeskError
-from app.history import PastMessage
-from app.reports import batch_json, print_batch
-from app.service import Service
+from app.cli.main import main
+from app.cli.reports import print_batch
+from app.desk.batch import read_questions
+from app.desk.interface import batch
+from app.desk.json_output import batch_json
+from app.desk.service import Service
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
+from app.storage.history import PastMessage
 from cache.errors import CapacityError
 
 LINES = """{"id": "r", "question": "How long do returns take?"}
@@ -141,7 +142,7 @@ def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypat
     def fail(*_: object) -> None:
         raise CapacityError("too little")
 
-    monkeypatch.setattr("app.batch.count_tokens", fail)
+    monkeypatch.setattr("app.desk.batch.count_tokens", fail)
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         result = desk.batch(read_questions(write(tmp_path, LINES)), lambda done, total: None)
@@ -168,7 +169,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         assert isinstance(ended.value.code, int)
         return ended.value.code
 
-    monkeypatch.setattr("app.cli.open_service", open_small)
+    monkeypatch.setattr("app.cli.main.open_service", open_small)
     return run
 
 

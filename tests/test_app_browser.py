@@ -20,8 +20,8 @@ import uvicorn
 from desks import small_desk, write_pages
 from fake_desk import FakeDesk
 
-from app.passwords import reset_password
-from app.server import create_app
+from app.web.passwords import reset_password
+from app.web.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHROMEDRIVER = shutil.which("chromedriver")

@@ -8,8 +8,8 @@ import pytest
 from fake_desk import NOW, FakeDesk, FakeStream, make_answer
 from page_check import check
 
-from app.chat_flow import UNEXPECTED, ChatFlow, ChatView
-from app.desk import Desk
+from app.desk.interface import Desk
+from app.web.chat_flow import UNEXPECTED, ChatFlow, ChatView
 
 
 def ask(flow: ChatFlow, question: str, open_id: str = "", session: str = "s") -> list[ChatView]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from desks import small_desk, write_pages
 
-from app.answering import QUOTED
-from app.calibration import Wording
-from app.checking import Checked
-from app.errors import DeskError
+from app.answering.answering import QUOTED
+from app.answering.checking import Checked
+from app.domain.errors import DeskError
+from app.domain.policies import Wording
 
 PASSAGES = [
     "Gift cards\nGift cards cannot be returned. They last 5 years.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.citing import BEST_DOCUMENTS, cite
-from app.stored import StoredPassage
+from app.answering.citing import BEST_DOCUMENTS, cite
+from app.domain.documents import StoredPassage
 
 
 def passage(id_: int, text: str, document: str | None = None) -> tuple[StoredPassage, float]:

@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import pytest
 from desks import write_pages
 
-from app.cli import main
-from app.passwords import verify
-from app.service import Service
-from cache.keys import file_digest
-from cache.model_files import bundled_gguf, convert_gguf
+from app.cli.main import main
+from app.desk.service import Service
+from app.web.passwords import verify
+from cache.memory.keys import file_digest
+from cache.model.files import bundled_gguf, convert_gguf
 
 pytestmark = pytest.mark.bundled
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from app.lock import lock_data_folder
+from app.storage.lock import lock_data_folder
 with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
     print("held", flush=True)
     time.sleep(60)

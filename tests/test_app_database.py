@@ -18,11 +18,11 @@ from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app import database as database_file
-from app import tables
-from app.database import Database, open_database
-from app.errors import DeskError
-from app.settings import Settings
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.storage import database as database_file
+from app.storage import tables
+from app.storage.database import Database, open_database
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
-from app.doctor import examine, free_space, language_model
-from app.errors import DeskError
-from app.settings import Settings
+from app.desk.doctor import examine, free_space, language_model
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from cache.errors import ModelError
 
 
@@ -40,9 +40,9 @@ def test_what_cannot_be_served_is_an_error(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.service.free_bytes", lambda folder: 3 << 30)
+    monkeypatch.setattr("app.desk.service.free_bytes", lambda folder: 3 << 30)
     assert free_space(Settings(data_dir=tmp_path)) == "3 GB free"
-    monkeypatch.setattr("app.service.free_bytes", lambda folder: 300 << 20)
+    monkeypatch.setattr("app.desk.service.free_bytes", lambda folder: 300 << 20)
     with pytest.raises(DeskError, match="300 MB are free; a desk wants 2048 MB"):
         free_space(Settings(data_dir=tmp_path))
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}

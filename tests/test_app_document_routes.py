@@ -15,14 +15,14 @@ from fake_desk import FakeDesk, Ingested, fake_document
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.document_routes import FAILED, add_document_routes
-from app.errors import DeskError
-from app.guard import MAX_BODY, MAX_UPLOAD
-from app.passwords import reset_password
-from app.server import create_app
-from app.service import Service
-from app.uploads import LONGEST_NAME, keep_upload, safe_name
-from retrieval.loaders import MAX_BYTES
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.knowledge.uploads import LONGEST_NAME, keep_upload, safe_name
+from app.web.document_routes import FAILED, add_document_routes
+from app.web.guard import MAX_BODY, MAX_UPLOAD
+from app.web.passwords import reset_password
+from app.web.server import create_app
+from retrieval.loaders.load import MAX_BYTES
 
 SECRET = "open-sesame"
 ALLOWED = {"Authorization": f"Bearer {SECRET}"}
@@ -301,7 +301,7 @@ def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.uploads.MAX_BYTES", 100)
+    monkeypatch.setattr("app.knowledge.uploads.MAX_BYTES", 100)
     file = keep_upload(tmp_path, "a.md", b"x" * 100)
     with pytest.raises(DeskError) as caught:
         keep_upload(tmp_path, "a.md", b"x" * 101)
@@ -333,7 +333,7 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("app.uploads.os.fsync", full)
+    monkeypatch.setattr("app.knowledge.uploads.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         keep_upload(tmp_path / "uploads", "a.md", b"new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "uploads").iterdir()} == {"a.md": b"old"}

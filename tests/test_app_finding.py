@@ -8,14 +8,14 @@ from typing import cast
 import pytest
 from meanings import MeaningEmbedder, retriever_of
 
-from app.finding import NOTHING, Finder, Findings, wordings
-from app.library import Library
-from app.search import Search
-from app.stored import StoredPassage
-from retrieval.embedding import Embedder, HashEmbedder, Vectors
-from retrieval.judgement import rule_of_thumb
-from retrieval.retriever import Retriever
-from retrieval.units import unit_texts
+from app.domain.documents import StoredPassage
+from app.knowledge.finder import NOTHING, Finder, Findings, wordings
+from app.knowledge.search import Search
+from app.storage.library import Library
+from retrieval.answerability.classifier import rule_of_thumb
+from retrieval.search.embedding import Embedder, HashEmbedder, Vectors
+from retrieval.search.retriever import Retriever
+from retrieval.search.units import unit_texts
 
 PAGES = {
     1: ("Returns", "Returns take thirty days. Keep the receipt. Do you need a label?"),

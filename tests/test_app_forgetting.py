@@ -14,14 +14,14 @@ from sqlalchemy import func, select
 from test_app_ingestion import ReaderHere
 from test_app_neighbours import check, stored
 
-from app import tables
-from app.answering import Prepared
-from app.errors import DeskError
-from app.forgetting import Traces
-from app.history import PastMessage
-from app.service import Service
-from cache.engine import MAX_RUNNING
-from cache.keys import PUBLIC_TENANT
+from app.answering.answering import Prepared
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.knowledge.forgetting import Traces
+from app.storage import tables
+from app.storage.history import PastMessage
+from cache.engine.engine import MAX_RUNNING
+from cache.memory.keys import PUBLIC_TENANT
 
 SECRET = "xylophone marmalade zeppelin"
 NOTHING = Traces(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
@@ -29,7 +29,7 @@ NOTHING = Traces(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ingestion.Reader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingestion.Reader", ReaderHere)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from planted import EACH, KINDS, files, passages_with_others, planted
 from written_answers import CORRECT, PARAPHRASED, WRITTEN
 
-from app.fact import Fact
-from app.grounding import check, repaired
-from app.statements import facts
+from app.grounding.check import check, repaired
+from app.grounding.fact import Fact
+from app.grounding.statements import facts
 
 CAUGHT, TOUCHED = 0.95, 0.03
 

@@ -15,10 +15,10 @@ from desk_site import BASE, HTML, Site, call, config_of
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
-from app import guard
-from app.errors import DeskError
-from app.passwords import reset_password
-from app.server import create_app
+from app.domain.errors import DeskError
+from app.web import guard
+from app.web.passwords import reset_password
+from app.web.server import create_app
 
 
 @pytest.fixture(scope="module")

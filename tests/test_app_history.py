@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import func, select
 from stored_answers import add_turn, an_answer, details
 
-from app import tables
-from app.database import Database, open_database
-from app.errors import DeskError
-from app.history import History
+from app.domain.errors import DeskError
+from app.storage import tables
+from app.storage.database import Database, open_database
+from app.storage.history import History
 
 
 @pytest.fixture

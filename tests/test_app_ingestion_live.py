@@ -21,17 +21,17 @@ from sqlalchemy import func, select
 from test_app_ingestion import ReaderHere
 from tiny import build
 
-from app import tables
-from app.answers import Answer
-from app.service import Service
-from retrieval.embedding import HashEmbedder, Vectors
+from app.desk.service import Service
+from app.domain.answers import Answer
+from app.storage import tables
+from retrieval.search.embedding import HashEmbedder, Vectors
 
 QUESTION = "How long do gift cards last and who may have them?"
 
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ingestion.Reader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingestion.Reader", ReaderHere)
 
 
 def staged(desk: Service) -> int:
@@ -204,7 +204,7 @@ def vectors_of(desk: Service) -> dict[tuple[str, int], list[list[float]]]:
 def test_what_was_embedded_before_an_interruption_is_not_embedded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ingestion.EMBEDDED_AT_ONCE", 4)
+    monkeypatch.setattr("app.knowledge.ingestion.EMBEDDED_AT_ONCE", 4)
     pages = many(tmp_path / "pages", 5)
     first, second, whole = CountingEmbedder(), CountingEmbedder(), CountingEmbedder()
     with counting_desk(tmp_path / "desk", first) as desk:
@@ -245,11 +245,12 @@ sys.path[:0] = sys.argv[1:3]
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-import app.ingestion, app.warming
+import app.knowledge.ingestion, app.knowledge.warming
 from desks import small_desk
 from test_app_ingestion import ReaderHere
-app.ingestion.Reader, app.ingestion.BATCH, app.ingestion.EMBEDDED_AT_ONCE = ReaderHere, 4, 2
-app.warming.AT_ONCE = 2
+app.knowledge.ingestion.Reader = ReaderHere
+app.knowledge.ingestion.BATCH, app.knowledge.ingestion.EMBEDDED_AT_ONCE = 4, 2
+app.knowledge.warming.AT_ONCE = 2
 
 def ingest(folder, last):
     """In a process of its own, forked because importing takes longer than all the rest. It is killed at the `last`

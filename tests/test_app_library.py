@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import passage_rows
-from app.database import Database, open_database
-from app.errors import DeskError
-from app.library import Library
-from app.stored import Counts, NewDocument, NewPassage, Replaced, StoredPassage, Vectors
+from app.domain.documents import Counts, NewDocument, NewPassage, Replaced, StoredPassage, Vectors
+from app.domain.errors import DeskError
+from app.storage import passage_rows
+from app.storage.database import Database, open_database
+from app.storage.library import Library
 
 
 def store(library: Library, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import DeskError
-from app.lock import lock_data_folder
+from app.domain.errors import DeskError
+from app.storage.lock import lock_data_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from app.lock import lock_data_folder
+from app.storage.lock import lock_data_folder
 with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
     print("held", flush=True)
     sys.stdin.read()

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from app import migrations, tables
-from app.database import Database, open_database
-from app.errors import DeskError
+from app.domain.errors import DeskError
+from app.storage import migrations, tables
+from app.storage.database import Database, open_database
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ from desks import finish, small_desk
 from sqlalchemy import event
 from test_app_library import document, passage, store
 
-from app.database import open_database
-from app.doctor import modules
-from app.errors import DeskError
-from app.library import Library
-from app.prompting import passage_text
-from app.service import Service
-from app.settings import load_settings
-from app.stored import StoredPassage, Vectors
-from app.warming import passage_of
-from cache.keys import PUBLIC_TENANT
-from cache.plan import Unit
-from retrieval.embedding import HashEmbedder
+from app.desk.doctor import modules
+from app.desk.service import Service
+from app.domain.documents import StoredPassage, Vectors
+from app.domain.errors import DeskError
+from app.domain.settings import load_settings
+from app.knowledge.prompting import passage_text
+from app.knowledge.warming import passage_of
+from app.storage.database import open_database
+from app.storage.library import Library
+from cache.memory.keys import PUBLIC_TENANT
+from cache.prompt.plan import Unit
+from retrieval.search.embedding import HashEmbedder
 
 PAGES = {
     "returns": "Returns take thirty days from delivery of the parcel.",
@@ -318,9 +318,9 @@ def test_forgetting_does_not_apply_a_setting_that_waits_for_ingest(tmp_path: Pat
 def test_an_interrupted_ingest_goes_on_where_it_stopped(
     tmp_path: Path, pages: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ingestion.BATCH", 1)
-    monkeypatch.setattr("app.warming.AT_ONCE", 1)
-    monkeypatch.setattr("app.warming.JOBS_IN_FLIGHT", 1)
+    monkeypatch.setattr("app.knowledge.ingestion.BATCH", 1)
+    monkeypatch.setattr("app.knowledge.warming.AT_ONCE", 1)
+    monkeypatch.setattr("app.knowledge.warming.JOBS_IN_FLIGHT", 1)
 
     def interrupt(now: str, done: int, total: int) -> None:
         if (now, done) == (stage, 2):

@@ -11,13 +11,14 @@ from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.admin_html import header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
-from app.answers import AnswerUsage
-from app.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
-from app.formatting import ago, count, milliseconds, percent, size
-from app.markup import answer_html
-from app.reuse_html import REASONS as REASON_WORDS
-from app.reuse_html import reuse_html, reuse_line
+from app.domain.answers import AnswerUsage
+from app.domain.formatting import ago, count, milliseconds, percent, size
+from app.domain.reuse_words import REASONS as REASON_WORDS
+from app.domain.reuse_words import reuse_line
+from app.web.admin_html import header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
+from app.web.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
+from app.web.markup import answer_html
+from app.web.reuse_html import reuse_html
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
 def test_every_miss_reason_has_words() -> None:
     from typing import get_args
 
-    from cache.store import MissReason
+    from cache.memory.store import MissReason
 
     assert set(get_args(MissReason)) <= set(REASON_WORDS)
     assert set(REASONS) <= set(REASON_WORDS)
@@ -218,7 +219,7 @@ def test_new_install_is_told_what_to_do() -> None:
 
 
 def test_admin_rows_plots_and_what_counts_as_change() -> None:
-    from app.admin_page import bins, latency_frame, module_rows, signature, token_frame
+    from app.web.admin_page import bins, latency_frame, module_rows, signature, token_frame
 
     overview = make_overview(NOW)
     rows = module_rows(overview, NOW)

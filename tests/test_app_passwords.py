@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app import passwords
-from app.errors import DeskError
-from app.passwords import ensure_password, reset_password, session_key, verify
-from app.sessions import FREE_FAILURES, LIFETIME_S, WINDOW_S, LoginBrake, Sessions
+from app.domain.errors import DeskError
+from app.web import passwords
+from app.web.passwords import ensure_password, reset_password, session_key, verify
+from app.web.sessions import FREE_FAILURES, LIFETIME_S, WINDOW_S, LoginBrake, Sessions
 
 
 class Clock:
@@ -60,7 +60,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     def full(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("app.passwords.os.replace", full)
+    monkeypatch.setattr("app.web.passwords.os.replace", full)
     with pytest.raises(DeskError, match="No space left"):
         reset_password(tmp_path)
     assert verify(tmp_path, old)

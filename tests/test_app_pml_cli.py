@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
+from app.cli.main import main
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "pml_cases.json").read_text("utf-8"))["cases"]
 Run = Callable[..., tuple[int, str, str]]

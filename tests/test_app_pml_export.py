@@ -6,15 +6,16 @@ from pathlib import Path
 
 from desks import small_desk, write_pages
 
-from app.pml_export import export_schema, module_name
-from app.pml_run import PML_TENANT, run_prompt
-from cache.binding import bind
-from cache.layout import lay_out
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.pml_rules import NAME
-from cache.roles import NAMED
-from cache.sampling import Sampling
-from cache.text_runs import WordTokenizer
+from app.domain.tenants import PML_TENANT
+from app.pml.export import export_schema, module_name
+from app.pml.run import run_prompt
+from cache.engine.sampling import Sampling
+from cache.pml.binding import bind
+from cache.pml.layout import lay_out
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.rules import NAME
+from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import WordTokenizer
 
 
 def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from tiny import ByteTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.finding import RankedStatement
-from app.quoting import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
-from app.quoting import STATEMENTS as LIMIT
-from cache.constraints import Choices
-from cache.model_files import bundled_gguf
-from cache.pml import Text
-from cache.tokenizer import ModelTokenizer
+from app.answering.quoting import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
+from app.answering.quoting import STATEMENTS as LIMIT
+from app.knowledge.finder import RankedStatement
+from cache.engine.constraints import Choices
+from cache.model.files import bundled_gguf
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.parts import Text
 
 REFUSAL = "I could not find an answer to this."
 STOP = 299

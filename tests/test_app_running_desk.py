@@ -21,14 +21,14 @@ from fake_desk import FakeDesk, Ingested, fake_document
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from app.cli import main
-from app.desk import Desk
-from app.document_routes import FAILED, add_document_routes
-from app.errors import DeskError
-from app.lock import OWNER_FILE, add_to_note, lock_data_folder, read_note
-from app.progress import unseen
-from app.running_desk import RunningDesk, find_running, read_events
-from app.serving import reachable
+from app.cli.main import main
+from app.cli.running_desk import RunningDesk, find_running, read_events
+from app.desk.interface import Desk
+from app.domain.errors import DeskError
+from app.domain.progress import unseen
+from app.storage.lock import OWNER_FILE, add_to_note, lock_data_folder, read_note
+from app.web.document_routes import FAILED, add_document_routes
+from app.web.serve import reachable
 
 SECRET = "a secret of this process"
 
@@ -118,7 +118,7 @@ def test_flags_that_a_served_desk_cannot_take_over_are_named(
     tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("app.command.progress_line", said.append)
+    monkeypatch.setattr("app.cli.options.progress_line", said.append)
     pages = write_pages(tmp_path / "pages")
     with served(tmp_path / "desk", FakeDesk(seeded=False)):
         run("ingest", str(pages))
@@ -197,7 +197,7 @@ def test_a_note_that_is_none_is_no_desk(tmp_path: Path, note: str) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from app.lock import add_to_note, lock_data_folder
+from app.storage.lock import add_to_note, lock_data_folder
 with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
     add_to_note(Path(sys.argv[1]), url=sys.argv[2], secret="of the dead")
     print("held", flush=True)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tiny import build
 
-from app.errors import DeskError
-from app.prompting import PromptBuilder
-from app.schooling import (
+from app.domain.errors import DeskError
+from app.knowledge.prompting import PromptBuilder
+from app.training.training_data import (
     LABELLED,
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
@@ -27,7 +27,7 @@ from app.schooling import (
     taught_answer,
     weights,
 )
-from cache.lessons import Lesson
+from cache.training.examples import Lesson
 
 REFUSAL = "I do not know."
 TEXT = "Labels are free. They last 30 days, in stores 9 days. Ask in a store."

@@ -14,9 +14,9 @@ import pytest
 from desk_site import BASE, HTML, Site, call
 from fastapi.testclient import TestClient
 
-from app import guard
-from app.passwords import reset_password
-from app.sessions import FREE_FAILURES
+from app.web import guard
+from app.web.passwords import reset_password
+from app.web.sessions import FREE_FAILURES
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import DeskError
-from app.settings import Settings, load_settings, parse_size
+from app.domain.errors import DeskError
+from app.domain.settings import Settings, load_settings, parse_size
 
 WriteFile = Callable[[str], Path]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from stored_answers import add_turn, an_answer, details
 
-from app.database import Database, open_database
-from app.history import History
+from app.storage.database import Database, open_database
+from app.storage.history import History
 
 
 @pytest.fixture

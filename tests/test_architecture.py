@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -12,40 +13,68 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals")
-MAY_IMPORT = {
-    "retrieval": {"retrieval"},
-    "cache": {"cache"},
-    "app": {"app", "retrieval", "cache", "evals"},
-    "evals": {"evals", "app", "retrieval", "cache"},
+ROOMS = {
+    "evals": "app cache retrieval",
+    "app.cli": "evals app.web app.training app.pml app.desk app.storage app.domain cache retrieval",
+    "app.web": "app.desk app.storage app.domain retrieval.loaders retrieval.text",
+    "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.text",
+    "app.pml": "app.desk app.knowledge app.storage app.domain cache",
+    "app.desk": "app.answering app.knowledge app.storage app.domain cache retrieval",
+    "app.answering": "app.knowledge app.grounding app.storage app.domain cache retrieval.documents retrieval.text",
+    "app.knowledge": "app.storage app.domain cache retrieval",
+    "app.grounding": "retrieval.text",
+    "app.storage": "app.domain retrieval.search",
+    "app.domain": "cache.engine cache.prompt",
+    "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",
+    "cache.training": "cache.model cache.attention",
+    "cache.engine": "cache.model cache.attention cache.memory cache.prompt",
+    "cache.model": "cache.attention cache.memory cache.prompt",
+    "cache.attention": "cache.memory",
+    "cache.memory": "cache.prompt",
+    "cache.programs": "cache.pml cache.prompt",
+    "cache.pml": "cache.prompt",
+    "cache.prompt": "",
+    "cache.errors": "",
+    "retrieval.answerability": "retrieval.search retrieval.text",
+    "retrieval.search": "retrieval.documents retrieval.text",
+    "retrieval.reading": "retrieval.loaders retrieval.documents retrieval.text",
+    "retrieval.loaders": "retrieval.pdf retrieval.parsing retrieval.documents retrieval.text",
+    "retrieval.pdf": "retrieval.parsing retrieval.documents retrieval.text",
+    "retrieval.parsing": "retrieval.documents retrieval.text",
+    "retrieval.documents": "",
+    "retrieval.errors": "retrieval.text",
+    "retrieval.text": "",
 }
-LAYERS_OF_CACHE = (
-    *("errors", "pml", "pml_rules", "pml_parser", "pml_writer", "roles", "text_runs", "plan", "layout", "binding"),
-    *("program_parts", "program_source", "program_compiler", "prompt_program", "arrangement", "registry", "advice"),
-    *("grouping", "keys", "extents", "prefixes", "arena", "disk", "store", "items", "kernels", "distance", "families"),
-    *("packing", "attention", "alibi", "chat_template", "tokenizer", "adapters", "model_files", "model"),
-    *("lessons", "lesson_model", "adapter_training", "constraints", "sampling", "sequence", "placing", "linking"),
-    *("scheduler", "request", "encoder", "admission", "engine", "dry_run"),
-)
-"""Lowest first. A new file is entered above everything it imports."""
+"""The whole architecture: a room, and what it may import besides its own files and its package's errors. A package's
+name stands for all of its rooms. Rooms are listed from the top down, and none may import one above it.
+"""
+LARGEST_ROOM = 0.25
+"""No room holds more than this share of its package, neither of its lines nor of its files."""
 
 ONLY_IN = {
-    "transformers": {"cache.model_files", "cache.model", "cache.lesson_model"},
-    "peft": {"cache.adapters", "cache.adapter_training"},
-    "faiss": {"retrieval.index"},
-    "pdfplumber": {"retrieval.pdf_pages"},
-    "pdfminer": {"retrieval.pdf_pages"},
-    "mammoth": {"retrieval.docx"},
-    "pptx": {"retrieval.pptx"},
-    "python_calamine": {"retrieval.spreadsheet"},
-    "docutils": {"retrieval.rst"},
-    "sentence_transformers": {"retrieval.sentence_embedder", "retrieval.reranker"},
+    "transformers": {"cache.model.files", "cache.model.language_model", "cache.training.training_model"},
+    "peft": {"cache.model.adapters", "cache.training.trainer"},
+    "faiss": {"retrieval.search.vector_index"},
+    "pdfplumber": {"retrieval.pdf.pages"},
+    "pdfminer": {"retrieval.pdf.pages"},
+    "mammoth": {"retrieval.loaders.docx"},
+    "pptx": {"retrieval.loaders.pptx"},
+    "python_calamine": {"retrieval.loaders.spreadsheet"},
+    "docutils": {"retrieval.loaders.rst"},
+    "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "sqlalchemy": {
-        *("app.tables", "app.database", "app.migrations", "app.library", "app.history"),
-        *("app.passage_rows", "app.statistics"),
+        *(
+            "app.storage.tables",
+            "app.storage.database",
+            "app.storage.migrations",
+            "app.storage.library",
+            "app.storage.history",
+        ),
+        *("app.storage.passage_rows", "app.storage.statistics"),
     },
-    "gradio": {"app.chat_page", "app.admin_page", "app.server"},
-    "fastapi": {"app.server", "app.document_routes"},
-    "evals": {"app.measure_cli"},
+    "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
+    "fastapi": {"app.web.server", "app.web.document_routes"},
+    "evals": {"app.cli.measure"},
     "ray": set[str](),
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}
@@ -71,6 +100,7 @@ class SourceFile:
     name: str
     tree: ast.Module
     imports: frozenset[str]
+    num_lines: int
 
     @property
     def package(self) -> str:
@@ -96,8 +126,9 @@ def sources() -> dict[str, SourceFile]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            found[name] = SourceFile(name, tree, frozenset(imported(tree, name)))
+            text = path.read_text(encoding="utf-8")
+            tree = ast.parse(text)
+            found[name] = SourceFile(name, tree, frozenset(imported(tree, name)), len(text.splitlines()))
     return found
 
 
@@ -136,28 +167,52 @@ def test_the_packages_are_there() -> None:
     assert {"app", "retrieval", "cache"} <= names
 
 
-def test_packages_import_only_whom_they_may_know() -> None:
+def room_of(name: str) -> str:
+    """The room of a file: the folder it is in; `errors` of a package is a room of its own, `evals` has none."""
+    parts = name.removesuffix(".__init__").split(".")
+    return parts[0] if parts[0] == "evals" else ".".join(parts[:2])
+
+
+def test_the_table_lists_every_room_and_points_downwards() -> None:
+    rooms = {room_of(name) for name in sources()} - set(PACKAGES[:3])
+    assert rooms == set(ROOMS)
+    order = list(ROOMS)
     wrong = [
-        f"{file.name} imports {name}"
-        for file in sources().values()
-        for name in file.imports
-        if name.split(".")[0] in {*PACKAGES, "tests"} - MAY_IMPORT[file.package]
+        f"{room} is above {allowed}"
+        for room in order
+        for target in ROOMS[room].split()
+        for allowed in order
+        if (allowed == target or allowed.startswith(f"{target}.")) and order.index(allowed) <= order.index(room)
     ]
     assert not wrong
 
 
-def test_files_of_cache_import_lower_layers_only() -> None:
-    level = {f"cache.{name}": i for i, name in enumerate(LAYERS_OF_CACHE)}
-    files = {name for name in sources() if name.startswith("cache.") and name != "cache.__init__"}
-    assert files == set(level), "LAYERS_OF_CACHE lists every file of cache/, lowest first"
+def test_files_import_only_rooms_their_room_may_import() -> None:
+    def may_import(name: str, target: str) -> bool:
+        room, other = room_of(name), room_of(target)
+        allowed = {room, f"{room.split('.')[0]}.errors", *ROOMS.get(room, "").split()}
+        return other in allowed or other.split(".")[0] in allowed
+
     wrong = [
         f"{name} imports {target}"
         for name, targets in edges().items()
-        if name in level
         for target in targets
-        if target not in level or level[target] >= level[name]
+        if not may_import(name, target)
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("package", ["app", "cache", "retrieval"])
+def test_no_room_is_a_hall(package: str) -> None:
+    files: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    for name, file in sources().items():
+        if file.package == package and not name.endswith("__init__"):
+            files[room_of(name)] += 1
+            lines[room_of(name)] += file.num_lines
+    for counts in (files, lines):
+        whole = counts.total()
+        assert {room: n for room, n in counts.items() if n > LARGEST_ROOM * whole} == {}
 
 
 @pytest.mark.parametrize("library", ONLY_IN)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cache.advice import advise_prompt, advise_prompts, advise_schema, advise_text, volatile
+from cache.analysis.advice import advise_prompt, advise_prompts, advise_schema, advise_text, volatile
 from cache.errors import PMLError
-from cache.layout import lay_out
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.text_runs import WordTokenizer
+from cache.pml.layout import lay_out
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.prompt.tokenizer import WordTokenizer
 
 
 @pytest.mark.parametrize(

@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ByteTokenizer
 
-from cache.arrangement import Placement, arrange, module_unit
 from cache.errors import PromptError
-from cache.plan import Plan, Span
-from cache.pml import Module, Text
-from cache.text_runs import run_tokens
+from cache.prompt.arrangement import Placement, arrange, module_unit
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Plan, Span
+from cache.prompt.tokenizer import run_tokens
 
 
 def text(value: str) -> Text:
     return Text(text=value)
 
 
-SYSTEM = Module(name="system", children=(Text(text="<a>", structural=True), text("Answer.")))
-RETURNS = Module(name="returns", children=(text("30 days."),), after=SYSTEM)
-DETAIL = Module(name="detail", children=(text("Unworn."),), after=RETURNS)
-EMPTY = Module(name="empty", children=(text(""),), after=SYSTEM)
-LETTER = Module(name="letter", children=(text("x"),))
+SYSTEM = TextModule(name="system", pieces=(Text(text="<a>", structural=True), text("Answer.")))
+RETURNS = TextModule(name="returns", pieces=(text("30 days."),), after=SYSTEM)
+DETAIL = TextModule(name="detail", pieces=(text("Unworn."),), after=RETURNS)
+EMPTY = TextModule(name="empty", pieces=(text(""),), after=SYSTEM)
+LETTER = TextModule(name="letter", pieces=(text("x"),))
 MODULES = {module.name: module for module in (SYSTEM, RETURNS, DETAIL, EMPTY, LETTER)}
 
 
 def plan_of(
-    *parts: Module | Text,
+    *parts: TextModule | Text,
     relocatable: bool = True,
     max_positions: int = 4096,
     placement: Placement = "contiguous",
@@ -84,7 +84,7 @@ def test_any_prompt_is_contiguous_complete_and_ends_computed(parts: list[str]) -
     assert plan.without_units().spans == (Span(start=0, tokens=tuple(whole)),)
 
 
-def expected_tokens(node: Module | Text) -> tuple[int, ...]:
+def expected_tokens(node: TextModule | Text) -> tuple[int, ...]:
     """Tokens of a part by themselves."""
     if isinstance(node, Text):
         return tuple(node.text.encode())
@@ -130,7 +130,7 @@ def test_too_long_is_refused_and_just_fitting_is_not() -> None:
 
 
 @pytest.mark.parametrize("parts", [(), (text(""),), (EMPTY,), (text(""), EMPTY)])
-def test_an_empty_prompt_is_refused(parts: tuple[Module | Text, ...]) -> None:
+def test_an_empty_prompt_is_refused(parts: tuple[TextModule | Text, ...]) -> None:
     with pytest.raises(PromptError, match="empty"):
         plan_of(*parts)
 
@@ -146,7 +146,7 @@ def test_an_empty_conditioning_prefix_is_no_prefix() -> None:
     """Was wrong once: a unit behind an empty module keeps it as a prefix, and encoding a unit without tokens
     stops the engine (see `test_cache_engine_faults`). An empty system text is enough for that.
     """
-    module = Module(name="a", children=(text("a"),), after=Module(name="system"))
+    module = TextModule(name="a", pieces=(text("a"),), after=TextModule(name="system"))
     assert module_unit(module, ByteTokenizer()).prefix is None
 
 
@@ -241,9 +241,9 @@ def test_placements_change_where_and_nothing_else(parts: list[str], placement: P
         assert all((span.start - modules[0].end) % slot == 0 for span in modules[1:])
 
 
-NEAR = Module(name="near", children=(text("Nearby. "),))
-FAR = Module(name="far", children=(text("Far away. "),), after=SYSTEM)
-BESIDE = Module(name="beside", children=(text("30 days."),), after=SYSTEM, beside=(FAR, EMPTY, NEAR))
+NEAR = TextModule(name="near", pieces=(text("Nearby. "),))
+FAR = TextModule(name="far", pieces=(text("Far away. "),), after=SYSTEM)
+BESIDE = TextModule(name="beside", pieces=(text("30 days."),), after=SYSTEM, left_context=(FAR, EMPTY, NEAR))
 
 
 def test_what_is_read_beside_a_module_stands_between_its_prefix_and_itself() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from cache.chat_template import PLAIN, ChatTemplate, Messages, Render, derive_template
-from cache.roles import NAMED, NO_ROLES, RoleStrings
-from cache.tokenizer import ModelTokenizer
+from cache.prompt.chat_template import PLAIN, ChatTemplate, Messages, Render, derive_template
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.roles import NAMED, NO_ROLES, RoleStrings
 
 CHATML = (
     "{% for message in messages %}"

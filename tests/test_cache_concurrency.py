@@ -15,12 +15,13 @@ import pytest
 from recording import Recorder, running
 from tiny import build
 
-from cache.binding import module_units
-from cache.disk import DiskTier
-from cache.engine import Engine
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.request import Completion, FinishReason, Request, Reuse
-from cache.sampling import Sampling
+from cache.engine.engine import Engine
+from cache.engine.request import Completion, FinishReason, Request, Reuse
+from cache.engine.sampling import Sampling
+from cache.memory.disk import DiskTier
+from cache.pml.binding import module_units
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.registry import Registry
 
 REQUESTS = 200
 THREADS = 8
@@ -101,9 +102,9 @@ def asks() -> tuple[Ask, ...]:
     return tuple(chance.choices(several, k=REQUESTS))
 
 
-def ask(engine: Engine, one: Ask) -> Completion:
+def ask(engine: Engine, schemas: Registry, one: Ask) -> Completion:
     """Answer a request."""
-    plan = engine.bind(parse_prompt(one.prompt)).plan
+    plan = schemas.bind(parse_prompt(one.prompt)).plan
     sampling = Sampling(max_tokens=TOKENS, stop=one.stop)
     request = Request(plan=plan, sampling=sampling, reuse=one.reuse, tenant=one.tenant, session=one.session)
     return engine.submit(request).completion
@@ -117,8 +118,9 @@ def expected() -> dict[Ask, Answer]:
     answers = {}
     for one in dict.fromkeys(asks()):
         with running(model) as engine:
-            engine.schemas.add(parse_schema(schema()))
-            completion = ask(engine, one)
+            schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+            schemas.add(parse_schema(schema()))
+            completion = ask(engine, schemas, one)
         answers[one] = answer_of(completion)
     assert Counter(reason for _, _, reason, _ in answers.values())["stop"] > len(answers) / 10
     for logits in recorder.logits:
@@ -149,8 +151,9 @@ def test_history_changes_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) 
     model = build()
     memory = ARENA * model.info.kv.bytes_per_token
     with running(model, memory=memory, disk=DiskTier(tmp_path, 1 << 30)) as engine:
-        engine.schemas.add(parse_schema(schema()))
-        check(engine, [ask(engine, one) for one in asks()], expected)
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema(schema()))
+        check(engine, [ask(engine, schemas, one) for one in asks()], expected)
 
 
 def test_neighbours_change_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) -> None:
@@ -158,11 +161,12 @@ def test_neighbours_change_no_answer(tmp_path: Path, expected: dict[Ask, Answer]
     model = build()
     memory = ARENA * model.info.kv.bytes_per_token
     with running(model, memory=memory, disk=DiskTier(tmp_path, 1 << 30)) as engine:
-        layout = engine.schemas.add(parse_schema(schema()))
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        layout = schemas.add(parse_schema(schema()))
         with ThreadPoolExecutor(THREADS) as pool:
-            answers = [pool.submit(ask, engine, one) for one in asks()]
+            answers = [pool.submit(ask, engine, schemas, one) for one in asks()]
             encoded = engine.encode(module_units(layout))
-            engine.schemas.replace(parse_schema(schema()))
+            schemas.replace(parse_schema(schema()))
             completions = [answer.result() for answer in answers]
         assert encoded.result() <= len(module_units(layout))
         check(engine, completions, expected)

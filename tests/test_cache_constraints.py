@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from recording import running
 from tiny import build
 
-from cache.constraints import Choice, Choices
-from cache.plan import Plan, Span
-from cache.request import Request
-from cache.sampling import Sampler, Sampling, loop_length
+from cache.engine.constraints import Choice, Choices
+from cache.engine.request import Request
+from cache.engine.sampling import Sampler, Sampling, loop_length
+from cache.prompt.plan import Plan, Span
 
 STOP = 9
 VOCABULARY = 10

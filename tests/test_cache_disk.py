@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-import cache.disk
-from cache.disk import DiskTier, Header, LoadFailed
-from cache.keys import digest
+import cache.memory.disk
+from cache.memory.disk import DiskTier, Header, LoadFailed
+from cache.memory.keys import digest
 
 SHAPE = (2, 3, 5, 2, 4)
 BIG = 1 << 30
@@ -243,7 +243,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         Path(path).write_bytes(b"half of it")
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(cache.disk, "save_file", full)
+    monkeypatch.setattr(cache.memory.disk, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
         tier.write(A, rows_of(0))
     assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
@@ -331,13 +331,13 @@ def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch
     """
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
-    honest = cache.disk.checksum
+    honest = cache.memory.disk.checksum
 
     def slow(rows: torch.Tensor) -> str:
         tier.remove(A.key)  # what `_make_room` does on the other thread
         return honest(rows)
 
-    monkeypatch.setattr(cache.disk, "checksum", slow)
+    monkeypatch.setattr(cache.memory.disk, "checksum", slow)
     with contextlib.suppress(LoadFailed):
         assert torch.equal(tier.read(A.key), rows_of(0))
 

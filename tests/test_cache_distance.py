@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cache.arena import Arena, KVShape
-from cache.attention import Pass
-from cache.extents import Extent
-from cache.items import Chunk, View
-from cache.kernels import KERNELS
+from cache.attention.forward_pass import Pass
+from cache.attention.items import Chunk, View
+from cache.attention.kernels import KERNELS
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena, KVShape
 
 HEADS, GROUP, SIZE, SCALE = 3, 2, 4, 0.4
 CPU = torch.device("cpu")

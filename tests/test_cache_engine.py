@@ -9,10 +9,10 @@ import torch
 from recording import Recorder, answer, running
 from tiny import CONFIGS, LEARNED_POSITIONS, build, make_unit, oracle_logits, stock
 
-from cache.disk import DiskTier
-from cache.plan import Plan, Span, Unit
-from cache.request import Request
-from cache.sampling import Sampling
+from cache.engine.request import Request
+from cache.engine.sampling import Sampling
+from cache.memory.disk import DiskTier
+from cache.prompt.plan import Plan, Span, Unit
 
 TOLERANCE = 1e-4
 
@@ -55,7 +55,7 @@ def placed(family: str, *parts: Unit | str) -> Plan:
 @pytest.mark.parametrize("kernel", ["flash_cpu", "matmul"])
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kernel: str) -> None:
-    from cache.kernels import KERNELS
+    from cache.attention.kernels import KERNELS
 
     model = build(family, kernel=KERNELS[kernel])
     recorder = Recorder(model)
@@ -218,7 +218,7 @@ def test_with_reuse_off_everything_is_computed_and_nothing_kept() -> None:
 
 
 def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
-    from cache.plan import end_computed
+    from cache.prompt.plan import end_computed
 
     model = build()
     recorder = Recorder(model)
@@ -279,8 +279,8 @@ def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
 
 def test_a_module_shared_by_two_requests_is_read_once() -> None:
     """One item for the shared extent, whatever the number of conversations that read it."""
-    from cache.extents import Extent
-    from cache.items import Chunk, View, plan_items
+    from cache.attention.items import Chunk, View, plan_items
+    from cache.memory.allocator import Extent
 
     shared = Extent(0, 10)
     chunks = [Chunk(first=4, last=5, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i)]) for i in range(3)]

@@ -15,12 +15,12 @@ import pytest
 from tiny import build, make_unit
 from torch import Tensor
 
-from cache.engine import MAX_RUNNING, Engine
+from cache.engine.engine import MAX_RUNNING, Engine
+from cache.engine.request import Completion, Generation, Request
+from cache.engine.sampling import Sampling
 from cache.errors import CacheError, CapacityError, EngineStopped
-from cache.plan import Plan, Span, Unit
-from cache.request import Completion, Generation, Request
-from cache.sampling import Sampling
-from cache.store import Store
+from cache.memory.store import Store
+from cache.prompt.plan import Plan, Span, Unit
 
 SYSTEM = make_unit("system", "You answer from the documents. ")
 A = make_unit("a", "Returns take 30 days from delivery.", SYSTEM)

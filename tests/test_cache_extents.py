@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cache.extents import Extent, ExtentAllocator
+from cache.memory.allocator import Extent, ExtentAllocator
 
 
 class AllocatorMachine(RuleBasedStateMachine):

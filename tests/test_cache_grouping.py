@@ -5,10 +5,10 @@ from __future__ import annotations
 from recording import answer, running
 from tiny import build, make_unit
 
-from cache.dry_run import count_tokens
-from cache.grouping import group
-from cache.plan import Plan, Span, Unit
-from cache.request import Request
+from cache.analysis.dry_run import count_tokens
+from cache.analysis.grouping import group
+from cache.engine.request import Request
+from cache.prompt.plan import Plan, Span, Unit
 
 SYSTEM = make_unit("system", "Answer. ")
 DOCUMENTS = [make_unit(f"d{i}", f"Document {i} says quite a lot of things. ", SYSTEM) for i in range(6)]

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cache.extents import Extent
-from cache.items import Chunk, Item, View, plan_items
+from cache.attention.items import Chunk, Item, View, plan_items
+from cache.memory.allocator import Extent
 
 SHARED = [Extent(0, 3), Extent(3, 5), Extent(8, 1), Extent(9, 0)]
 Seen = Counter[tuple[int, int, int]]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cache.kernels import HIDDEN, KERNELS, Kernel, default_kernel, flash_cpu, matmul
+from cache.attention.kernels import HIDDEN, KERNELS, Kernel, default_kernel, flash_cpu, matmul
 
 SCALE = 0.37
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cache.keys import digest, token_bytes, unit_key
-from cache.plan import Unit
+from cache.memory.keys import digest, token_bytes, unit_key
+from cache.prompt.plan import Unit
 
 SYSTEM = Unit(name="system", tokens=(1, 2, 3))
 UNIT = Unit(name="a", tokens=(4, 5), start=3, prefix=SYSTEM)

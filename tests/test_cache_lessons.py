@@ -15,11 +15,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny import oracle_logits, stock
 
-from cache.adapter_training import AdapterTraining, Progress, Schedule, divergence
-from cache.adapters import adapter_fingerprint, keep_base, merge_adapter
 from cache.errors import ModelError
-from cache.lessons import Branch, Lesson, pack
-from cache.plan import Plan, Span, Unit
+from cache.model.adapters import adapter_fingerprint, keep_base, merge_adapter
+from cache.prompt.plan import Plan, Span, Unit
+from cache.training.examples import Branch, Lesson, pack
+from cache.training.trainer import AdapterTraining, Progress, Schedule, divergence
 
 PREFIX = tuple(b"You answer. ")
 MODULES = (tuple(b"Returns take 30 days."), tuple(b"Gift cards stay."), tuple(b"Shipping is free."))
@@ -170,7 +170,7 @@ def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
 
 def test_a_training_ends_after_so_many_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count(step=5)
-    monkeypatch.setattr("cache.adapter_training.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("cache.training.trainer.time.perf_counter", lambda: float(next(clock)))
     schedule = replace(SCHEDULE, steps=None, minutes=1.0, evaluate_every=100)
     seen: list[Progress] = []
     end = training(tmp_path, schedule).run(seen.append)

@@ -10,10 +10,10 @@ from recording import Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
 
-from cache.linking import EXACT, Link, Linker, newest, with_computed
-from cache.plan import Plan, Span
-from cache.request import Request
-from cache.sampling import Sampling
+from cache.engine.recomputation import EXACT, Link, Linker, newest, with_computed
+from cache.engine.request import Request
+from cache.engine.sampling import Sampling
+from cache.prompt.plan import Plan, Span
 
 TOLERANCE = 1e-4
 

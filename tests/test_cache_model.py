@@ -31,15 +31,15 @@ from transformers import (
     Qwen2Config,
 )
 
-from cache import scheduler
-from cache.disk import DiskTier
+from cache.engine.engine import scheduler
+from cache.engine.request import Request
+from cache.engine.sampling import Sampling
 from cache.errors import ModelError, PromptError
-from cache.families import find_placement, usable_positions
-from cache.model import LanguageModel
-from cache.plan import Plan, Span, Unit
-from cache.pml import Text
-from cache.request import Request
-from cache.sampling import Sampling
+from cache.memory.disk import DiskTier
+from cache.model.families import find_placement, usable_positions
+from cache.model.language_model import LanguageModel
+from cache.prompt.parts import Text
+from cache.prompt.plan import Plan, Span, Unit
 
 TOLERANCE = 1e-4
 ALIBI = ["bloom", "mpt"]

@@ -11,16 +11,16 @@ from recording import MEMORY, Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
 from tiny import CONFIGS, LEARNED_POSITIONS, ByteTokenizer, build, make_unit, oracle_logits, oracle_rows, stock
 
-from cache.arrangement import Placement
-from cache.disk import DiskTier
-from cache.engine import Engine
+from cache.engine.engine import Engine
+from cache.engine.recomputation import with_computed
 from cache.errors import PromptError
-from cache.keys import unit_key
-from cache.linking import with_computed
-from cache.plan import Plan, Span, Unit
-from cache.pml import Module, Text
-from cache.store import Store
-from cache.text_runs import RememberingTokenizer
+from cache.memory.disk import DiskTier
+from cache.memory.keys import unit_key
+from cache.memory.store import Store
+from cache.prompt.arrangement import Placement
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.tokenizer import RememberingTokenizer
 
 TOLERANCE = 1e-4
 PRESENT_KEY = "b2:59f0c1981b67ca658d9d408f120a187f9385e9dc1eb87374d56dae3ccc3df52e"
@@ -208,11 +208,11 @@ def text(value: str) -> Text:
     return Text(text=value)
 
 
-SYSTEM_MODULE = Module(name="system", children=(text("You answer from the documents. "),))
-NEAR = Module(name="near", children=(text(NEAR_TEXT),))
-FIRST = Module(name="first", children=(text("Returns take 30 days."),), after=SYSTEM_MODULE, beside=(NEAR,))
-SECOND = Module(name="second", children=(text("Gift cards cannot be returned at all, sorry."),), after=SYSTEM_MODULE)
-THIRD = Module(name="third", children=(text("Shipping is 4.95."),), after=SYSTEM_MODULE)
+SYSTEM_MODULE = TextModule(name="system", pieces=(text("You answer from the documents. "),))
+NEAR = TextModule(name="near", pieces=(text(NEAR_TEXT),))
+FIRST = TextModule(name="first", pieces=(text("Returns take 30 days."),), after=SYSTEM_MODULE, left_context=(NEAR,))
+SECOND = TextModule(name="second", pieces=(text("Gift cards cannot be returned at all, sorry."),), after=SYSTEM_MODULE)
+THIRD = TextModule(name="third", pieces=(text("Shipping is 4.95."),), after=SYSTEM_MODULE)
 TURNS = (SYSTEM_MODULE, FIRST, SECOND, text("Can I return it?"), THIRD, FIRST, text("And then?"))
 
 

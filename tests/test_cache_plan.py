@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache.plan import Plan, Span, Unit, end_computed, join_spans
+from cache.prompt.plan import Plan, Span, Unit, end_computed, join_spans
 
 
 def test_join_spans_joins_what_touches_and_is_computed() -> None:

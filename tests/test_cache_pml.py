@@ -15,14 +15,15 @@ import pytest
 from pml_cases import Facts, case_of, facts_of
 
 from cache.errors import PMLError
-from cache.layout import Layout, lay_out
-from cache.pml import File, Module, Parameter, Role, Scaffold, Schema, Text, Union
-from cache.pml_parser import parse_prompt, parse_schema, tidy
-from cache.pml_rules import MAX_SLOT, RESERVED, check_schema
-from cache.pml_writer import write_prompt, write_schema
-from cache.registry import Registry
-from cache.roles import NAMED, Roles, RoleStrings
-from cache.text_runs import WordTokenizer, run_tokens
+from cache.pml.layout import Layout, lay_out
+from cache.pml.nodes import File, Module, Parameter, Role, Scaffold, Schema, Union
+from cache.pml.parser import parse_prompt, parse_schema, tidy
+from cache.pml.registry import Registry
+from cache.pml.rules import MAX_SLOT, RESERVED, check_schema
+from cache.pml.writer import write_prompt, write_schema
+from cache.prompt.parts import Text
+from cache.prompt.roles import NAMED, Roles, RoleStrings
+from cache.prompt.tokenizer import WordTokenizer, run_tokens
 
 
 def schema_of(body: str, attributes: str = "") -> str:
@@ -328,7 +329,7 @@ def test_turns_open_no_scope() -> None:
 
 
 def test_a_registry_keeps_schemas_by_name() -> None:
-    registry = Registry(lambda schema: lay_out(schema, WordTokenizer(), max_positions=5))
+    registry = Registry(WordTokenizer(), max_positions=5)
     one, two = parse_schema("<schema name='s'>one</schema>"), parse_schema("<schema name='s'>one two</schema>")
     long = parse_schema("<schema name='s'>1 2 3 4 5 6</schema>")
     prompt = parse_prompt("\n<prompt schema='s'>q</prompt>")
@@ -937,7 +938,6 @@ def test_lines_break_where_only_tags_meet_and_reading_drops_them() -> None:
         (Text(text="\uffff"),),
         (Text(text="<s>", structural=True),),
         (Text(text="a", tokens=(1,)),),
-        (Module(name="m", after=Module(name="n")),),
         (Module(name="m", children=(Parameter(name="p", length=1, placeholder="\x0b"),)),),
     ],
 )

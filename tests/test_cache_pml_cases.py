@@ -6,8 +6,8 @@ import pytest
 from pml_cases import Case, cases, deviations, facts_of
 
 from cache.errors import PMLError
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.pml_writer import write_prompt, write_schema
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.writer import write_prompt, write_schema
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])

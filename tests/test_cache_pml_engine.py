@@ -9,12 +9,14 @@ import torch
 from recording import Recorder, answer, running
 from tiny import CONFIGS, build, oracle_logits, stock
 
-from cache.disk import DiskTier
-from cache.engine import Engine
+from cache.engine.engine import Engine
 from cache.errors import PMLError
-from cache.plan import Plan
-from cache.pml import Module, Parameter, Prompt, Role, Scaffold, Schema, Text, Union
-from cache.pml_parser import parse_prompt, parse_schema
+from cache.memory.disk import DiskTier
+from cache.pml.nodes import Module, Parameter, Prompt, Role, Scaffold, Schema, Union
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.registry import Registry
+from cache.prompt.parts import Text
+from cache.prompt.plan import Plan
 
 TOLERANCE = 1e-4
 SCHEMA = """<schema name="trip">You plan trips.
@@ -35,8 +37,8 @@ PROMPTS = {
 }
 
 
-def bound(engine: Engine, prompt: str) -> Plan:
-    return engine.bind(parse_prompt(prompt)).plan
+def bound(schemas: Registry, prompt: str) -> Plan:
+    return schemas.bind(parse_prompt(prompt)).plan
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -45,8 +47,9 @@ def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
     model = build(family)
     recorder = Recorder(model)
     with running(model) as engine:
-        engine.schemas.add(parse_schema(SCHEMA))
-        plan = bound(engine, PROMPTS[prompt])
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema(SCHEMA))
+        plan = bound(schemas, PROMPTS[prompt])
         first = answer(engine, plan)
         second = answer(engine, plan)
     expected = oracle_logits(stock(family), plan)
@@ -61,8 +64,9 @@ def test_the_baseline_computes_everything_at_the_same_ids() -> None:
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
-        engine.schemas.add(parse_schema(SCHEMA))
-        plan = bound(engine, PROMPTS["arguments"])
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema(SCHEMA))
+        plan = bound(schemas, PROMPTS["arguments"])
         completion = answer(engine, plan, reuse="off")
     assert completion.usage.computed == plan.num_tokens
     assert (recorder.logits[0] - oracle_logits(stock(), plan.without_units())).abs().max() < TOLERANCE
@@ -73,8 +77,9 @@ def test_one_module_at_the_start_is_exact() -> None:
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
-        engine.schemas.add(parse_schema('<schema name="s"><module name="doc">Gift cards stay.</module></schema>'))
-        plan = bound(engine, '<prompt schema="s"><doc/>Why is that?</prompt>')
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema('<schema name="s"><module name="doc">Gift cards stay.</module></schema>'))
+        plan = bound(schemas, '<prompt schema="s"><doc/>Why is that?</prompt>')
         completion = answer(engine, plan)
     assert completion.exact
     assert (recorder.logits[0] - oracle_logits(stock(), plan.without_units())).abs().max() < TOLERANCE
@@ -83,36 +88,40 @@ def test_one_module_at_the_start_is_exact() -> None:
 def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
     model = build()
     with running(model) as engine:
-        engine.schemas.add(parse_schema(SCHEMA))
-        both = bound(engine, '<prompt schema="trip"><city/><food/>?</prompt>')
-        one = bound(engine, '<prompt schema="trip"><food/>?</prompt>')
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema(SCHEMA))
+        both = bound(schemas, '<prompt schema="trip"><city/><food/>?</prompt>')
+        one = bound(schemas, '<prompt schema="trip"><food/>?</prompt>')
     assert [unit.name for unit in both.units()] == ["trip", "trip/city + trip/food"]
     assert [unit.name for unit in one.units()] == ["trip", "trip/food"]
 
 
 def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
-    def encoded_anew(engine: Engine, text: str) -> int:
-        layout = engine.schemas.replace(parse_schema(text))
-        return engine.encode(engine.units_of(layout)).result(timeout=60)
+    def encoded_anew(engine: Engine, schemas: Registry, text: str) -> int:
+        layout = schemas.replace(parse_schema(text))
+        return engine.encode(schemas.units_of(layout)).result(timeout=60)
 
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
-        assert encoded_anew(engine, SCHEMA) == 7  # root, city, hotel, rain, sun, food, and the set
-        assert encoded_anew(engine, SCHEMA.replace("Sun, mostly.", "Sun, always.")) == 1
-        completion = answer(engine, bound(engine, PROMPTS["scaffold"]))
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        assert encoded_anew(engine, schemas, SCHEMA) == 7  # root, city, hotel, rain, sun, food, and the set
+        assert encoded_anew(engine, schemas, SCHEMA.replace("Sun, mostly.", "Sun, always.")) == 1
+        completion = answer(engine, bound(schemas, PROMPTS["scaffold"]))
         assert {use.source for use in completion.modules} == {"device"}
-        assert encoded_anew(engine, SCHEMA.replace("Eat well.", "Eat less.")) == 2  # food, and the set it is in
+        assert (
+            encoded_anew(engine, schemas, SCHEMA.replace("Eat well.", "Eat less.")) == 2
+        )  # food, and the set it is in
         longer = SCHEMA.replace("Sun, mostly.", "Sun, all of the time.")
         # The union grows: what was encoded on both sides of it (root text, the set) stands further apart now.
-        assert encoded_anew(engine, longer) == 3
-        completion = answer(engine, bound(engine, '<prompt schema="trip"><city><hotel/></city><rain/>?</prompt>'))
+        assert encoded_anew(engine, schemas, longer) == 3
+        completion = answer(engine, bound(schemas, '<prompt schema="trip"><city><hotel/></city><rain/>?</prompt>'))
         assert {use.source for use in completion.modules} == {"device"}
 
 
 def test_the_stub_stands_before_what_does_not_begin_the_schema() -> None:
     from tiny import ByteTokenizer
 
-    from cache.binding import bind
-    from cache.layout import lay_out
+    from cache.pml.binding import bind
+    from cache.pml.layout import lay_out
 
     tokenizer = ByteTokenizer()
     tokenizer.stub = (257, 258, 259)
@@ -139,24 +148,26 @@ def test_a_schema_built_as_data_is_checked_as_one_that_was_read() -> None:
         (Parameter(name="p", length=2),),
     )
     with running(build()) as engine:
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
         for children in wrong:
             with pytest.raises(PMLError):
-                engine.schemas.add(Schema(name="s", children=children))
-        engine.schemas.add(Schema(name="s", children=(twin,)))
+                schemas.add(Schema(name="s", children=children))
+        schemas.add(Schema(name="s", children=(twin,)))
         turn = Role(role="user", children=(twin,))
         with pytest.raises(PMLError, match="no such turn"):
-            engine.bind(Prompt(schema="s", parts=(turn,)))
+            schemas.bind(Prompt(schema="s", parts=(turn,)))
 
 
 def test_modules_of_equal_text_are_computed_once() -> None:
     """Two names, one encoding: the books count it once."""
     with running(build()) as engine:
-        engine.schemas.add(
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(
             parse_schema(
                 '<schema name="s">in<module name="a">same words</module><module name="b">same words</module></schema>'
             )
         )
-        completion = answer(engine, bound(engine, '<prompt schema="s"><a/><b/>?</prompt>'))
+        completion = answer(engine, bound(schemas, '<prompt schema="s"><a/><b/>?</prompt>'))
     assert (completion.usage.computed, completion.usage.module) == (len("insame words?"), len("same words"))
 
 
@@ -164,10 +175,11 @@ def test_text_whose_distance_changed_was_built_for_another_place() -> None:
     schema = '<schema name="s">in<module name="a">{}</module>out</schema>'
     prompt = '<prompt schema="s"><a/>?</prompt>'
     with running(build()) as engine:
-        engine.schemas.add(parse_schema(schema.format("aaa")))
-        answer(engine, bound(engine, prompt))
-        engine.schemas.replace(parse_schema(schema.format("aaaa")))
-        completion = answer(engine, bound(engine, prompt))
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(parse_schema(schema.format("aaa")))
+        answer(engine, bound(schemas, prompt))
+        schemas.replace(parse_schema(schema.format("aaaa")))
+        completion = answer(engine, bound(schemas, prompt))
     assert {use.name: use.miss_reason for use in completion.modules} == {"s": "placement", "s/a": "document changed"}
 
 
@@ -176,5 +188,6 @@ def test_what_fits_the_model_can_be_encoded_ahead_behind_a_stub() -> None:
     model.tokenizer.stub = (257, 258, 259)
     text = "b" * (model.info.max_positions - 2)
     with running(model, memory=32 << 20) as engine:
-        layout = engine.schemas.add(parse_schema(f'<schema name="s">a<module name="m">{text}</module></schema>'))
-        assert engine.encode(engine.units_of(layout)).result(timeout=120) == 2
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        layout = schemas.add(parse_schema(f'<schema name="s">a<module name="m">{text}</module></schema>'))
+        assert engine.encode(schemas.units_of(layout)).result(timeout=120) == 2

@@ -16,14 +16,14 @@ from types import FrameType
 import pytest
 from pml_cases import cases
 
-from cache.binding import bind, module_units
 from cache.errors import PMLError
-from cache.layout import Layout, lay_out
-from cache.pml import Prompt, Schema
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.pml_writer import write_prompt, write_schema
-from cache.roles import NAMED
-from cache.text_runs import WordTokenizer
+from cache.pml.binding import bind, module_units
+from cache.pml.layout import Layout, lay_out
+from cache.pml.nodes import Prompt, Schema
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.writer import write_prompt, write_schema
+from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import WordTokenizer
 
 INPUTS = 10_000
 POSITIONS = 50_000

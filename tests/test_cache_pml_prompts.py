@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from pml_cases import Facts, case_of, facts_of
 
-from cache.binding import Bound, bind, module_units
 from cache.errors import PMLError
-from cache.layout import Layout, lay_out
-from cache.plan import Plan, Unit
-from cache.pml import Import, Prompt, Role, Text
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.pml_writer import write_prompt
-from cache.roles import NAMED
-from cache.text_runs import WordTokenizer
+from cache.pml.binding import Bound, bind, module_units
+from cache.pml.layout import Layout, lay_out
+from cache.pml.nodes import Import, Prompt, Role
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.writer import write_prompt
+from cache.prompt.parts import Text
+from cache.prompt.plan import Plan, Unit
+from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import WordTokenizer
 
 DESK = """<schema name="desk">h1<module name="a">a1 a2 a3</module>
 <union><module name="short">s1</module><module name="long">l1 l2 l3 l4 l5</module></union>

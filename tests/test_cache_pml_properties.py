@@ -15,16 +15,17 @@ from pml_naive import NaiveLayout, Piece, naive_prompt, prompts, schemas
 from recording import Recorder, answer, running
 from tiny import ByteTokenizer, build, oracle_logits, stock
 
-from cache.binding import Bound, bind, module_units
-from cache.engine import Engine
+from cache.engine.engine import Engine
 from cache.errors import PMLError
-from cache.layout import lay_out
-from cache.plan import Plan
-from cache.pml import Import, Prompt, Schema, Text
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.pml_writer import write_prompt, write_schema
-from cache.roles import NAMED
-from cache.text_runs import Tokenizer, WordTokenizer
+from cache.pml.binding import Bound, bind, module_units
+from cache.pml.layout import lay_out
+from cache.pml.nodes import Import, Prompt, Schema
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.writer import write_prompt, write_schema
+from cache.prompt.parts import Text
+from cache.prompt.plan import Plan
+from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import Tokenizer, WordTokenizer
 
 ROLES = NAMED["chatml"]
 TOLERANCE = 1e-4

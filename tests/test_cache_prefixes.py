@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cache.extents import Extent, ExtentAllocator
-from cache.prefixes import NO_ROWS, Node, PrefixTree, Step, common_length
+from cache.memory.allocator import Extent, ExtentAllocator
+from cache.memory.prefix_tree import NO_ROWS, Node, PrefixTree, Step, common_length
 
 CAPACITY = 400
 MODULES = {"m1": (7, 7), "m2": (7, 8, 9), "m3": (5,)}

@@ -16,13 +16,15 @@ import pytest
 from recording import Recorder, answer, running
 from tiny import build, oracle_logits, stock
 
-from cache.binding import module_units
 from cache.errors import PMLError
-from cache.pml import Import, Module, Parameter, Prompt, Schema, Text, Union, walk
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.pml_rules import check_schema
-from cache.pml_writer import write_prompt, write_schema
-from cache.prompt_program import MaxTokens, PromptProgram, prompt_program
+from cache.pml.binding import module_units
+from cache.pml.nodes import Import, Module, Parameter, Prompt, Schema, Union, walk
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.pml.registry import Registry
+from cache.pml.rules import check_schema
+from cache.pml.writer import write_prompt, write_schema
+from cache.programs.prompt_program import MaxTokens, PromptProgram, prompt_program
+from cache.prompt.parts import Text
 
 City = Annotated[str, MaxTokens(8, "somewhere")]
 
@@ -685,7 +687,7 @@ def test_a_program_looks_like_its_function() -> None:
 HEAD = """from __future__ import annotations
 import functools
 from typing import Annotated
-from cache.prompt_program import MaxTokens, prompt_program
+from cache.programs.prompt_program import MaxTokens, prompt_program
 City = Annotated[str, MaxTokens(8, "somewhere")]
 DAYS = ("Monday", "Tuesday")
 
@@ -885,10 +887,11 @@ def test_calls_share_every_module() -> None:
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
-        layout = engine.schemas.add(trip.schema)
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        layout = schemas.add(trip.schema)
         engine.encode(module_units(layout)).result(timeout=60)
         prompts = [trip.ask("Where to?", "Oslo", True, "winter"), trip.ask("And?", "Bergen", True, "summer")]
-        plans = [engine.bind(prompt).plan for prompt in prompts]
+        plans = [schemas.bind(prompt).plan for prompt in prompts]
         completions = [answer(engine, plan) for plan in plans]
     assert [use.source for completion in completions for use in completion.modules] == ["device"] * 6
     for plan, logits in zip(plans, recorder.logits[-2:], strict=True):
@@ -897,9 +900,10 @@ def test_calls_share_every_module() -> None:
 
 def test_the_second_call_finds_what_the_first_encoded() -> None:
     with running(build()) as engine:
-        engine.schemas.add(trip.schema)
-        first = answer(engine, engine.bind(trip.ask("Where to?", "Oslo", True, "winter")).plan)
-        second = answer(engine, engine.bind(trip.ask("Why there?", "Rome", True, "winter")).plan)
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(trip.schema)
+        first = answer(engine, schemas.bind(trip.ask("Where to?", "Oslo", True, "winter")).plan)
+        second = answer(engine, schemas.bind(trip.ask("Why there?", "Rome", True, "winter")).plan)
     assert {use.source for use in first.modules} == {"computed"}
     assert [use.source for use in second.modules] == ["device"] * 3
     assert second.usage.module > 0
@@ -907,6 +911,7 @@ def test_the_second_call_finds_what_the_first_encoded() -> None:
 
 def test_an_argument_too_long_for_its_slot_is_refused_by_the_binder() -> None:
     with running(build()) as engine:
-        engine.schemas.add(trip.schema)
+        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas.add(trip.schema)
         with pytest.raises(PMLError, match="argument 'city' has 26 tokens, its slot 12"):
-            engine.bind(trip("Llanfairpwllgwyngyllgogery", False, "winter"))
+            schemas.bind(trip("Llanfairpwllgwyngyllgogery", False, "winter"))

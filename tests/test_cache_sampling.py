@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import ByteTokenizer
 
-from cache.sampling import Sampler, Sampling, TextStream
+from cache.engine.sampling import Sampler, Sampling, TextStream
 
 LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])
 

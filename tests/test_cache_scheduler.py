@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.extents import Extent
-from cache.scheduler import MAX_ROWS, MAX_ROWS_WHILE_DECODING, schedule
-from cache.sequence import Sequence
+from cache.engine.scheduler import MAX_ROWS, MAX_ROWS_WHILE_DECODING, schedule
+from cache.engine.sequence import Sequence
+from cache.memory.allocator import Extent
 
 
 def sequence_of(pending: int, computed: int = 0) -> Sequence:

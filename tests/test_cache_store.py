@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cache.arena import Arena, KVShape
-from cache.disk import DiskTier, Header
 from cache.errors import CapacityError
-from cache.extents import Extent
-from cache.plan import Unit
-from cache.prefixes import Step
-from cache.store import Found, Resident, Store
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena, KVShape
+from cache.memory.disk import DiskTier, Header
+from cache.memory.prefix_tree import Step
+from cache.memory.store import Found, Resident, Store
+from cache.prompt.plan import Unit
 
 SHAPE = KVShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32)
 BIG = 1 << 30

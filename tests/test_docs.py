@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from app.cli import app
-from app.settings import Settings
-from cache.binding import bind
-from cache.layout import Layout, lay_out
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.roles import NAMED
-from cache.text_runs import WordTokenizer
+from app.cli.main import app
+from app.domain.settings import Settings
+from cache.pml.binding import bind
+from cache.pml.layout import Layout, lay_out
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import WordTokenizer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data" / "README.md"]

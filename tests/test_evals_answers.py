@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from desks import small_desk, write_pages
 
-from app.errors import DeskError
+from app.domain.errors import DeskError
 from evals.answers import measure_answers
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tiny import build
 
-from app.errors import DeskError
-from cache.chat_template import ChatTemplate
-from cache.engine import Engine
-from cache.pml import Text
-from cache.roles import NAMED
+from app.domain.errors import DeskError
+from cache.engine.engine import Engine
+from cache.prompt.chat_template import ChatTemplate
+from cache.prompt.parts import Text
+from cache.prompt.roles import NAMED
 from evals.evidence import read_section, shown, table, write_section
 from evals.use_cases import UseCaseRow, markdown, measure_case, measure_model
 

@@ -13,7 +13,7 @@ import pytest
 from tiny import build
 
 import evals.calibrate
-from app.calibration import (
+from app.desk.calibration import (
     FILE,
     Calibration,
     Measured,
@@ -23,15 +23,15 @@ from app.calibration import (
     refusal_bias,
     write_calibration,
 )
-from app.errors import DeskError
-from app.prompting import PromptBuilder
-from app.settings import Settings
-from cache.engine import Engine
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge.prompting import PromptBuilder
+from cache.engine.engine import Engine
 from evals.cases import Case, CaseReader, Turn, cut, holds, read_list
 from evals.policies import POLICIES, SLOT, plans
 from evals.quality import FULL, NOISE, Bench, alike, f1, interval, is_right, summarise
 from evals.quality_run import read_outcomes, run_missing
-from retrieval.embedding import HashEmbedder
+from retrieval.search.embedding import HashEmbedder
 
 ARMS = [name for name in POLICIES if name != FULL]
 

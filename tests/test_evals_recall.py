@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import DeskError
-from app.settings import Settings
-from cache.text_runs import WordTokenizer
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from cache.prompt.tokenizer import WordTokenizer
 from evals.recall import COLUMNS, Outcome, markdown, measure_recall, summarise
 from evals.recall_questions import Question, RememberingEmbedder, read_questions
 from evals.search_calibration import FALSE_REFUSALS, calibrate_search, closest, fit, read_labelled
-from retrieval.embedding import HashEmbedder, Vectors
-from retrieval.evidence import SentenceSigns, Signs
+from retrieval.answerability.features import SentenceSigns, Signs
+from retrieval.search.embedding import HashEmbedder, Vectors
 
 NONE = Signs(**{field.name: 0.0 for field in fields(Signs)})
 PLAIN = SentenceSigns(**{field.name: 0.0 for field in fields(SentenceSigns)})

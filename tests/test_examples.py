@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cache.binding import bind
-from cache.keys import file_digest
-from cache.layout import lay_out
-from cache.model_files import bundled_gguf, convert_gguf
-from cache.pml_parser import parse_prompt, parse_schema
-from cache.roles import NAMED
-from cache.text_runs import WordTokenizer
+from cache.memory.keys import file_digest
+from cache.model.files import bundled_gguf, convert_gguf
+from cache.pml.binding import bind
+from cache.pml.layout import lay_out
+from cache.pml.parser import parse_prompt, parse_schema
+from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import WordTokenizer
 
 Run = Callable[[str], str]
 ROOT = Path(__file__).parent.parent

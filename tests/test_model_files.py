@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cache import model_files
-from cache.model_files import convert_gguf
+from cache.model.files import convert_gguf
+from cache.model.language_model import files as model_files
 
 
 class Saved:
@@ -35,7 +35,7 @@ class Faster(Saved):
 
 def load_as(monkeypatch: pytest.MonkeyPatch, model: Saved) -> None:
     for name, loaded in (("AutoModelForCausalLM", model), ("AutoTokenizer", Saved())):
-        monkeypatch.setattr(f"cache.model_files.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
+        monkeypatch.setattr(f"cache.model.files.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
 
 
 def test_a_conversion_that_another_process_ended_first_is_taken(

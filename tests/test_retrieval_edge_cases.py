@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
+from retrieval.loaders.load import load
 
 FOLDER = Path("/work/shared/data/ingest_edge_cases")
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the files of other readers' tests are not here")

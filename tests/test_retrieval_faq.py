@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from made_files import put, workbook
 
-from retrieval.documents import Document
-from retrieval.faq import faq_columns
-from retrieval.loaders import load
-from retrieval.splitting import split
+from retrieval.documents.document import Document
+from retrieval.documents.splitting import split
+from retrieval.loaders.load import load
+from retrieval.parsing.faq import faq_columns
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],

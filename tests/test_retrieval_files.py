@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.files import find_files
-from retrieval.printing import printable
+from retrieval.reading.files import find_files
+from retrieval.text.printing import printable
 
 
 def names(paths: list[Path], root: Path) -> list[str]:

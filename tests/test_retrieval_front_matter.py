@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from made_files import put
 
-from retrieval.documents import Document
+from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
+from retrieval.loaders.load import load
 
 FAQ = """---
 layout: faq

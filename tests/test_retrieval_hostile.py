@@ -21,11 +21,11 @@ from made_files import (
     zipped,
 )
 
-from retrieval.containers import parsing
 from retrieval.errors import UnreadableDocument
-from retrieval.files import find_files
-from retrieval.loaders import SUPPORTED, load
-from retrieval.reading import Reader
+from retrieval.loaders.load import SUPPORTED, load
+from retrieval.parsing.containers import parsing
+from retrieval.reading.files import find_files
+from retrieval.reading.reader import Reader
 
 ROWS = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 OFFICE = {

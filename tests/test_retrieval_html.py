@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.documents import Document
-from retrieval.html import load_html
+from retrieval.documents.document import Document
+from retrieval.loaders.html import load_html
 
 
 def read(page: str) -> Document:

@@ -7,11 +7,11 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval.documents import content_hash
-from retrieval.embedding import Vectors
+from retrieval.documents.document import content_hash
 from retrieval.errors import IndexDamaged, RetrievalError
-from retrieval.index import VectorIndex
-from retrieval.units import UNITS, passage_of, unit_ids, unit_texts
+from retrieval.search.embedding import Vectors
+from retrieval.search.units import UNITS, passage_of, unit_ids, unit_texts
+from retrieval.search.vector_index import VectorIndex
 
 
 def vectors(number: int, dimension: int = 8, seed: int = 0) -> Vectors:
@@ -104,7 +104,7 @@ def test_the_spread_of_many_is_told_by_some_of_every_kind(monkeypatch: pytest.Mo
     stored = np.stack([alike if number % 5 else other for number in range(1000)])
     index = VectorIndex("hash", 8).updated((), range(1000), stored)
     whole = index.similarity_spread(alike)
-    monkeypatch.setattr("retrieval.index._SPREAD_OF", 200)
+    monkeypatch.setattr("retrieval.search.vector_index._SPREAD_OF", 200)
     again = VectorIndex("hash", 8).updated((), range(1000), stored).similarity_spread(alike)
     assert again == pytest.approx(whole, abs=0.1)
     assert again != whole

@@ -6,7 +6,7 @@ import pytest
 from made_files import put
 
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
+from retrieval.loaders.load import load
 
 NAMES = "question and answer, or text, content, body or context"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from meanings import MeaningEmbedder, retriever_of
 
-from retrieval.evidence import Read, SentenceSigns, Signs, read, sentence_signs, signs_of, terms_of
-from retrieval.judgement import LEAST_TRUST, Judgement, load_judgement, rule_of_thumb, save_judgement
-from retrieval.logistic import Logistic
-from retrieval.retriever import Found, Retriever
-from retrieval.sentence_embedder import SentenceEmbedder
+from retrieval.answerability.classifier import LEAST_TRUST, Judgement, load_judgement, rule_of_thumb, save_judgement
+from retrieval.answerability.features import Read, SentenceSigns, Signs, read, sentence_signs, signs_of, terms_of
+from retrieval.answerability.logistic import Logistic
+from retrieval.search.retriever import Found, Retriever
+from retrieval.search.sentence_embedder import SentenceEmbedder
 
 SHIPPED = Path(__file__).parent.parent / "data" / "search.json"
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.keywords import K1, B, KeywordIndex
-from retrieval.terms import asked_words, stem, words
-from retrieval.units import UNITS
+from retrieval.search.keyword_index import K1, B, KeywordIndex
+from retrieval.search.units import UNITS
+from retrieval.text.terms import asked_words, stem, words
 
 Texts = Mapping[int, Sequence[str]]
 

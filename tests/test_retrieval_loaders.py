@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.characters import readable
-from retrieval.documents import content_hash
+from retrieval.documents.document import content_hash
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import SUPPORTED, load
+from retrieval.loaders.load import SUPPORTED, load
+from retrieval.text.characters import readable
 
 TEXT = (".htm", ".html", ".markdown", ".md", ".rst", ".txt")
 TABLES = (".csv", ".psv", ".tab", ".tsv")

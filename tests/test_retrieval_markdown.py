@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.documents import Document
+from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
-from retrieval.markdown import load_markdown
+from retrieval.loaders.load import load
+from retrieval.loaders.markdown import load_markdown
 
 
 def read(text: str) -> Document:

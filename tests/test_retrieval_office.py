@@ -9,9 +9,9 @@ import pytest
 from made_files import put, saved, slides, with_parts, word
 from pptx.util import Inches
 
-from retrieval.documents import Document
+from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
+from retrieval.loaders.load import load
 
 
 def shown(document: Document) -> list[tuple[str, int, str]]:

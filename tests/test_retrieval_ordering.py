@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.ordering import prefer_cheap
-from retrieval.retriever import Found
+from retrieval.search.ordering import prefer_cheap
+from retrieval.search.retriever import Found
 
 SCORES = st.lists(st.integers(0, 200).map(lambda hundredth: hundredth / 100), max_size=14)
 MARGINS = st.integers(1, 120).map(lambda hundredth: hundredth / 100)

@@ -8,9 +8,9 @@ from made_files import joined_pdf, pdf, put, scanned_pdf
 from reportlab.lib.pagesizes import A4
 from reportlab.platypus import SimpleDocTemplate, Table, TableStyle
 
-from retrieval.documents import Document
+from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
+from retrieval.loaders.load import load
 
 OCR = "run OCR over it first (for example ocrmypdf)"
 

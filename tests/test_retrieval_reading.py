@@ -12,15 +12,16 @@ import pytest
 from made_files import pdf, put, word, workbook
 
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders import load
-from retrieval.reading import Reader
+from retrieval.loaders.load import load
+from retrieval.reading.reader import Reader
 
 ROOT = Path(__file__).parent.parent
 # A child whose .txt files misbehave as their first word says.
 WILD = """
     import os, sys, time
-    from retrieval import loaders, reading_process
-    from retrieval.text import load_text
+    from retrieval.loaders.load import load as loaders
+    from retrieval.reading.reader import process as reading_process
+    from retrieval.loaders.plain_text import load_text
 
     def wild(data, path):
         match data.split()[0]:
@@ -200,7 +201,7 @@ def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_pa
     parent = f"""
         import sys, threading, time
         from pathlib import Path
-        from retrieval.reading import Reader
+        from retrieval.reading.reader import Reader
         reader = Reader(command=[sys.executable, "-c", "exec(open({str(script)!r}).read())"])
         reader.load(Path({str(tmp_path / "b.txt")!r}))
         threading.Thread(target=reader.load, args=(Path({str(tmp_path / "a.txt")!r}),), daemon=True).start()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app.finding import Finder
-from app.service import Service
+from app.desk.service import Service
+from app.knowledge.finder import Finder
 from retrieval.errors import RetrievalError
-from retrieval.reranker import CrossEncoderReranker, rerank
-from retrieval.retriever import Found
+from retrieval.search.reranker import CrossEncoderReranker, rerank
+from retrieval.search.retriever import Found
 
 
 class Longest:

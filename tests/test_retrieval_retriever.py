@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 from meanings import MeaningEmbedder, retriever_of
 
-from retrieval.embedding import HashEmbedder
 from retrieval.errors import RetrievalError
-from retrieval.index import VectorIndex
-from retrieval.keywords import KeywordIndex
-from retrieval.retriever import ALIKE, Found, Retriever
-from retrieval.units import unit_texts
+from retrieval.search.embedding import HashEmbedder
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.retriever import ALIKE, Found, Retriever
+from retrieval.search.units import unit_texts
+from retrieval.search.vector_index import VectorIndex
 
 HALF = 5e-4
 """What half precision changes in a cosine, at most."""
@@ -140,7 +140,7 @@ def test_within_filters_what_either_search_finds() -> None:
 
 
 def test_keywords_are_found_beyond_what_the_embedder_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.retriever.CANDIDATES", 2)
+    monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", 2)
     texts = {number: [f"filler page{letter}"] for number, letter in enumerate("abcdefgh")} | {9: ["the KM-450 kettle"]}
     meanings = {text: (1, number, 0) for number, (text,) in enumerate(texts.values())}
     retriever = retriever_of(texts, MeaningEmbedder(meanings, knowledge=0.9))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from made_files import put
 
-from retrieval.documents import Document
-from retrieval.loaders import load
+from retrieval.documents.document import Document
+from retrieval.loaders.load import load
 
 PAGE = """
 Returns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.sentences import TOGETHER, as_said, complete, sentences, statements
+from retrieval.text.sentences import TOGETHER, as_said, complete, sentences, statements
 
 RETURNS = """Returning things
 

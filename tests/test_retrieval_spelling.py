@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from retrieval.sentence_embedder import SentenceEmbedder
-from retrieval.spelling import Spelling
+from retrieval.search.sentence_embedder import SentenceEmbedder
+from retrieval.search.spelling import Spelling
 
 WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "card", "退款"]
 

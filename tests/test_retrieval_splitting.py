@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.cutting import cut
-from retrieval.documents import Block, Document, Passage
-from retrieval.splitting import split
+from retrieval.documents.cutting import cut
+from retrieval.documents.document import Block, Document, Passage
+from retrieval.documents.splitting import split
 
 
 def words(text: str) -> int:

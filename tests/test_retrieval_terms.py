@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import snowballstemmer
 
-from retrieval.terms import COMMON, asked_words, is_unspaced, stem, words
+from retrieval.text.terms import COMMON, asked_words, is_unspaced, stem, words
 
 
 def share_found(question: str, text: str) -> float:

@@ -28,11 +28,11 @@ from transformers import (
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from cache.chat_template import PLAIN
-from cache.keys import digest
-from cache.model import LanguageModel
-from cache.plan import Plan, Unit
-from cache.pml import Text
+from cache.memory.keys import digest
+from cache.model.language_model import LanguageModel
+from cache.prompt.chat_template import PLAIN
+from cache.prompt.parts import Text
+from cache.prompt.plan import Plan, Unit
 
 VOCABULARY = 300
 COMMON = {

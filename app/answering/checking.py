@@ -1,0 +1,129 @@
+"""An answer on its way to the reader: of a checked one, only what the passages support is passed on.
+
+A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
+left out; an answer of which nothing is left is the refusal. What counts as support: `grounding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from app.domain.policies import Wording
+from app.grounding.check import ALONE, CheckedSentence, Grounding, check, repaired
+from retrieval.text.sentences import complete, parted
+
+ENOUGH_OF_REFUSAL = 40
+"""Characters by which the refusal is recognised; what a model says behind it is not shown in a checked answer."""
+
+
+class Checked:
+    """Iterate for the text to show; read the rest afterwards.
+
+    wording: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' statements already.
+    """
+
+    def __init__(
+        self, pieces: Iterable[str], *, question: str, passages: Sequence[str], refusal: str, wording: Wording
+    ) -> None:
+        self._pieces, self._question, self._passages, self._refusal = pieces, question, passages, refusal
+        self._wording = wording
+        self._said = ""
+        self._gap = ""
+        self._given = ""
+        self._shown: list[str] = []
+        self._courtesies: list[tuple[str, str]] = []
+        self._yes_no = ""
+        self._checked: list[CheckedSentence] = []
+        self._has_quotation = wording == "quote"
+
+    def __iter__(self) -> Iterator[str]:
+        if self._wording != "checked":
+            for piece in self._pieces:
+                self._said += piece
+                self._given += piece
+                yield piece
+            return
+        rest = ""
+        for piece in self._pieces:
+            self._said += piece
+            ended, rest = complete(rest + piece)
+            for gap, sentence in ended:
+                yield from self._pass(gap, sentence)
+        for gap, sentence in parted(rest):
+            yield from self._pass(gap, sentence)
+        if self._yes_no:
+            yield from self._check("")
+        if not self._shown:
+            self._has_quotation = False
+            self._courtesies.clear()
+            self._gap = ""
+            yield from self._show(self._refusal)
+
+    def _pass(self, gap: str, sentence: str) -> Iterator[str]:
+        if "\n" in gap or not self._gap:  # the line break before a sentence that is left out remains
+            self._gap = gap
+        if self.is_refusal or self._refusal.startswith(self._said.strip()):
+            if not self._shown:
+                yield from self._show(self._refusal)
+            return
+        if ALONE.fullmatch(sentence) and not self._yes_no:
+            self._yes_no = sentence + " "  # means something with the next sentence only
+            return
+        yield from self._check(sentence)
+
+    def _check(self, sentence: str) -> Iterator[str]:
+        sentence, self._yes_no = self._yes_no + sentence, ""
+        grounding = check(sentence, self._passages)
+        self._checked += grounding.sentences
+        if grounding.is_supported:
+            says_something = any(one.support for one in grounding.sentences)
+            if not says_something and not self._shown:
+                self._courtesies.append((self._gap, sentence))  # not before there is something to be polite about
+                self._gap = ""
+            elif sentence not in self._shown:
+                yield from self._show(sentence)
+            return
+        text, is_quotation = repaired(grounding, self._question, self._passages, "")
+        if text and text not in self._shown:
+            self._has_quotation = self._has_quotation or is_quotation
+            yield from self._show(text)
+
+    def _show(self, sentence: str) -> Iterator[str]:
+        parts = [*self._courtesies, (self._gap, sentence)]
+        self._courtesies, self._gap = [], ""
+        for gap, text in parts:
+            self._shown.append(text)
+            given = (gap if self._given else gap.lstrip()) + text
+            self._given += given
+            yield given
+
+    @property
+    def _says_refusal(self) -> bool:
+        return self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the model said that it does not know, or nothing it said could be shown."""
+        return self._says_refusal or self._shown == [self._refusal]
+
+    @property
+    def text(self) -> str:
+        """What was shown."""
+        return self._given.strip()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether what was shown is not what the model said."""
+        return self.text != self._said.strip()
+
+    @property
+    def is_quotation(self) -> bool:
+        """Whether sentences of the passages stand in place of the model's words."""
+        return self._has_quotation and not self.is_refusal
+
+    @property
+    def score(self) -> float | None:
+        """How well the passages support what the model said (`Grounding.score`); None where nothing was checked."""
+        if self._wording == "quote" and not self.is_refusal:
+            return 1.0
+        return round(Grounding(sentences=tuple(self._checked)).score, 4) if self._checked else None

@@ -1,0 +1,66 @@
+"""Answers that are statements of the passages: which are offered, and how much is expected of each before the model
+reads it (`cache.engine.constraints` keeps the model to them).
+
+A statement's prior is the log-odds, judged by search, that it answers the question, times WEIGHT. The refusal is
+offered only where there is no statement: whether anything answers the question was judged before.
+
+Not covered: two list items without full stops in one answer, tokenizers that do not give back the text they were given,
+and models without a chat template, whose answers begin with a space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.knowledge.finder import RankedStatement
+from cache.engine.constraints import Choice, Choices
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import Tokenizer
+from retrieval.text.sentences import as_said
+
+WEIGHT = 40.0
+"""What a nat of search's judgement is worth against one of the model's: models of the bundled one's size only break
+ties. (Without adapter, 40 SQuAD questions with five passages each, gold answer in one quoted sentence: 0.23 by the
+model alone, 0.88 by search alone. The first word decides too much to let so small a model choose; a better one may earn
+more.)"""
+STATEMENTS = 5
+MARGIN = 3.5
+"""An answer has at most so many statements, none of them less likely than the best one by more than this, in nats.
+(Sample questions, nothing refused: all facts in 79 % of the answers with three, in 86 % with five.)"""
+MOST_STATEMENTS = 60
+BETWEEN = "\n\n"
+"""What parts the statements of an answer."""
+
+
+def choices_of(ranked: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:
+    """Statements of the passages, likeliest first; the refusal if there are none. stop: token that ends an answer.
+    room: tokens that an answer may have; as many statements are said as surely fit.
+    """
+    found: dict[tuple[int, ...], Choice] = {}
+    for statement in ranked[:MOST_STATEMENTS] or [RankedStatement(text=refusal, logit=0.0)]:
+        said = as_said(statement.text)
+        choice = Choice(
+            tokens=tuple(tokenizer.encode([Text(text=said)])),
+            behind=tokens_behind(said, tokenizer),
+            prior=WEIGHT * statement.logit,
+        )
+        found.setdefault(choice.tokens, choice)
+    enough = WEIGHT * (ranked[0].logit - MARGIN) if ranked else 0.0
+    choices = Choices(choices=tuple(found.values()), stop=stop, most=STATEMENTS, enough=enough)
+    while choices.longest > room and choices.most > 1:
+        choices = replace(choices, most=choices.most - 1)
+    return choices
+
+
+def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokens of a statement that stands behind another one, what parts the two included.
+
+    Found behind a full stop, since some tokenizers write the beginning of a text in another way than its middle; others
+    make one token of a full stop and a line break, which then stand apart.
+    """
+    before = tokenizer.encode([Text(text=".")])
+    joined = tokenizer.encode([Text(text=f".{BETWEEN}{text}")])
+    if joined[: len(before)] == before:
+        return tuple(joined[len(before) :])
+    return tuple(tokenizer.encode([Text(text=BETWEEN), Text(text=text)]))

@@ -1,0 +1,71 @@
+"""`warmdesk demo`: the sample documents, five questions, both times to the first token side by side.
+
+The whole answers are for the chat; here each is stopped after its first words.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path, PurePath
+
+from rich.console import Console
+from rich.table import Table
+
+from app.cli.reports import print_ingest, progress_bar
+from app.desk.json_output import ingest_json
+from app.desk.service import Service
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
+
+QUESTIONS = (
+    "How long do I have to return something I bought online?",
+    "What does express delivery cost and when does it arrive?",
+    "My KM-450 coffee machine shows an error code, what now?",
+    "Can I pay in instalments?",
+    "How do I wash my Inis duvet?",
+)
+WARM_UP = "Which stores have a repair bench?"
+
+
+def run_demo(service: Service, documents: Path) -> None:
+    """Ingest, ask, print the table. Raises DeskError if the folder does not exist."""
+    if not documents.is_dir():
+        raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
+    with progress_bar() as progress:
+        print_ingest(ingest_json(service.ingest([documents], progress)))
+    service.prepare()
+    begin(service, WARM_UP, "on")  # the first request of a process is slower; this one is about something else
+    rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in QUESTIONS]
+    print_table(service, rows)
+
+
+def begin(service: Service, question: str, reuse: str) -> Answer:
+    """An answer, stopped after its first words, in a conversation of its own, which is deleted again."""
+    stream = service.ask(question, reuse=reuse)
+    for _ in stream:
+        stream.cancel()
+    service.delete_conversation(stream.answer.conversation_id)
+    return stream.answer
+
+
+def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> None:
+    """Times to the first token, retrieval included, and tokens computed."""
+    table = Table(title="Time to the first token, retrieval included")
+    table.add_column("question")
+    table.add_column("answered from")
+    for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
+        table.add_column(column, justify="right")
+    ratios = []
+    for question, off, on in rows:
+        ratios.append(off.timings.ttft / on.timings.ttft)
+        table.add_row(
+            question,
+            PurePath(on.citations[0].document).name if on.citations else "refused",
+            f"{on.usage.prompt_tokens:,}",
+            f"{on.usage.computed:,}",
+            f"{off.timings.ttft:,.0f} ms",
+            f"{on.timings.ttft:,.0f} ms",
+            f"{ratios[-1]:.1f}x",
+        )
+    Console(width=120).print(table)
+    print(f"{service.engine.model.info.name} on {service.settings.device}; median {statistics.median(ratios):.1f}x")

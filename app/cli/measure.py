@@ -1,0 +1,274 @@
+"""The commands `warmdesk bench ...` and `warmdesk eval ...`: speed and answers, measured in `evals`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.options import (
+    Adapter,
+    DataDir,
+    Device,
+    Embedder,
+    Json,
+    Model,
+    emit,
+    open_service,
+    progress_line,
+    settings_of,
+    whole_numbers,
+)
+
+bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
+evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
+
+
+@bench.command()
+def latency(
+    documents: Annotated[str, typer.Option("--documents", help="Document tokens, comma-separated.")] = (
+        "512,1024,2048,4096,7000"
+    ),
+    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
+    question: Annotated[int, typer.Option("--question", help="Tokens of the question.")] = 24,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.")] = 3,
+    data_dir: DataDir = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Time to the first token with and without reuse, beside transformers on the same weights."""
+    import torch
+
+    from evals.latency import measure
+
+    settings = settings_of(data_dir=data_dir, model=model)
+    result = measure(
+        model=settings.model,
+        converted=settings.models_folder,
+        sizes=whole_numbers(documents, "--documents"),
+        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        question_tokens=question,
+        repeats=repeats,
+        decode_at=2048,
+        report=progress_line if as_json else print,
+    )
+    if as_json:
+        emit(result)
+
+
+@bench.command("prompt-cache")
+def prompt_cache(
+    schemas: Annotated[Path, typer.Option("--schemas", help="Folder of the use cases.")] = Path("data/schemas"),
+    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.", min=1)] = 5,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
+    ] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
+    import torch
+
+    from evals.evidence import read_section, write_section
+    from evals.use_cases import markdown, measure_use_cases
+
+    if write is not None:
+        read_section(write, "prompt-cache")  # a mistake shows before the work, not behind it
+    settings = settings_of(data_dir=data_dir, model=model)
+    result = measure_use_cases(
+        model=settings.model,
+        converted=settings.models_folder,
+        folder=schemas,
+        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        repeats=repeats,
+        report=progress_line,
+    )
+    section = markdown(result, "warmdesk bench prompt-cache")
+    if write is not None:
+        write_section(write, "prompt-cache", section)
+    if as_json:
+        emit(result)
+    elif write is None:
+        print(section)
+
+
+@evaluate.command()
+def quality(
+    data: Annotated[
+        Path, typer.Option("--data", help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
+    ],
+    policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see docs/evidence.md.")] = (
+        "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
+    ),
+    passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
+    limit: Annotated[int, typer.Option("--limit", help="Requests.", min=1)] = 100,
+    conversations: Annotated[
+        bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file, and a plot beside it.")
+    ] = None,
+    section: Annotated[str, typer.Option("--section", help="Section of that file.")] = "quality",
+    data_dir: DataDir = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
+    stopped.
+    """
+    from evals.evidence import read_section, write_section
+    from evals.quality_evidence import draw, markdown, need_plots
+    from evals.quality_run import measure_quality
+
+    if write is not None:
+        read_section(write, section)  # a mistake shows before the work, not behind it
+        need_plots()
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
+    result = measure_quality(
+        settings,
+        data,
+        policies=policies.split(","),
+        passages=passages,
+        limit=limit,
+        conversations=conversations,
+        report=progress_line,
+    )
+    if write is not None:
+        draw(result, write.with_name(f"{section}.svg"))
+        command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
+        command += f" --passages {passages}" if passages != 5 else ""
+        command += " --conversations" if conversations else ""
+        told = {"model": model and Path(model).name, "adapter": adapter and Path(adapter).name, "device": device}
+        command += "".join(f" --{name} {value}" for name, value in told.items() if value)
+        write_section(write, section, markdown(result, command, f"{section}.svg"))
+    print(json.dumps(result, indent=None if as_json else 2))
+
+
+def calibrate(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Your own questions, as for eval quality.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Questions of each file.", min=1)] = 40,
+    data_dir: DataDir = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Find out which profile keeps the answers of your model, and whether it may word them itself."""
+    from evals.calibrate import calibrate as measure
+
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
+    found = measure(settings, data, limit=limit, report=progress_line)
+    if as_json:
+        emit(asdict(found))
+    else:
+        print(found.line())
+
+
+@evaluate.command()
+def answers(
+    data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
+        "data/questions.jsonl"
+    ),
+    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """How often the desk's answers are right, and cite the right article, over the sample questions."""
+    from evals.answers import measure_answers
+
+    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
+    with open_service(settings, "warmdesk eval answers") as service:
+        result = measure_answers(service, data, limit=limit, report=progress_line)
+    print(json.dumps(result, indent=None if as_json else 2))
+
+
+@evaluate.command()
+def recall(
+    data: Annotated[
+        Path, typer.Option("--data", help="Questions {question, article}, or documents {src, title, context, qas}.")
+    ] = Path("data/questions.jsonl"),
+    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+    leave_out: Annotated[
+        str, typer.Option("--leave-out", help="Sources whose questions do not say which document they are about.")
+    ] = "policyqa",
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
+    ] = None,
+    section: Annotated[str, typer.Option("--section", help="Section of that file.")] = "recall",
+    data_dir: DataDir = None,
+    model: Model = None,
+    embedder: Embedder = None,
+    as_json: Json = False,
+) -> None:
+    """Whether search finds the right document, and whether it knows when there is none."""
+    from evals.evidence import read_section, write_section
+    from evals.recall import markdown, measure_recall
+    from retrieval.search.sentence_embedder import SentenceEmbedder
+
+    if write is not None:
+        read_section(write, section)  # a mistake shows before the work, not behind it
+    settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
+    result = measure_recall(
+        settings,
+        data,
+        embedder=SentenceEmbedder(settings.embedder),
+        limit=limit,
+        leave_out=frozenset(leave_out.split(",")),
+        report=progress_line,
+    )
+    if write is not None:
+        write_section(write, section, markdown(result, f"warmdesk eval recall --data {data.name}"))
+    print(json.dumps(result) if as_json else markdown(result, ""))
+
+
+def calibrate_search(
+    data: Annotated[
+        list[Path], typer.Option("--data", help="JSON lines {question, answer} or {question}: some without an answer.")
+    ],
+    documents: Annotated[Path, typer.Option("--documents", help="Folder of the documents they are about.")],
+    write: Annotated[
+        Path | None, typer.Option("--write", help="File to write; default: search.json in the data folder.")
+    ] = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    embedder: Embedder = None,
+    as_json: Json = False,
+) -> None:
+    """Fit what search judges by: when to refuse, and which sentence answers."""
+    from app.desk.calibration import SEARCH_FILE
+    from evals.search_calibration import FALSE_REFUSALS
+    from evals.search_calibration import calibrate_search as fit
+    from retrieval.answerability.classifier import save_judgement
+    from retrieval.search.sentence_embedder import SentenceEmbedder
+
+    settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
+    fitted = fit(settings, SentenceEmbedder(settings.embedder), data, documents, report=progress_line)
+    file = write or settings.data_dir / SEARCH_FILE
+    save_judgement(fitted.judgement, file)
+    result = {
+        "file": str(file),
+        "answered": fitted.answered,
+        "unanswered": fitted.unanswered,
+        "auc": fitted.auc,
+        "threshold": fitted.judgement.threshold,
+        "refused_right": fitted.refused_right,
+    }
+    if as_json:
+        emit(result)
+    else:
+        print(
+            f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
+            f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others, {FALSE_REFUSALS:.1%} of the answered"
+        )

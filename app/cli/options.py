@@ -1,0 +1,99 @@
+"""What the commands share: their common options, opening the desk, reading flags, printing JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.domain.errors import DeskError
+from app.domain.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from app.cli.running_desk import RunningDesk
+
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False),
+]
+Adapter = Annotated[
+    str | None, typer.Option("--adapter", help="Folder of a LoRA adapter for the model.", show_default=False)
+]
+Embedder = Annotated[
+    str | None, typer.Option("--embedder", help="sentence-transformers model: folder or hub name.", show_default=False)
+]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def settings_of(**flags: object) -> Settings:
+    """Settings from file, environment and the flags that were given."""
+    return load_settings({key: value for key, value in flags.items() if value is not None}, os.environ)
+
+
+def emit(document: Any) -> None:
+    """The one JSON document of a command."""
+    print(json.dumps(document, ensure_ascii=False))
+
+
+@contextmanager
+def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
+    """A service that may write: the data folder is locked while it is open."""
+    from app.desk.service import Service
+    from app.storage.lock import lock_data_folder
+
+    with lock_data_folder(settings.data_dir, purpose), Service(settings) as service:
+        yield service
+
+
+@contextmanager
+def open_reader(settings: Settings) -> Iterator[Any]:
+    """A service that only reads, also beside a running desk. Raises DeskError if there is no desk yet."""
+    from app.desk.service import Service
+
+    if not settings.data_dir.is_dir():
+        raise DeskError(
+            f"there is no desk in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
+        )
+    with Service(settings) as service:
+        yield service
+
+
+def find_served(settings: Settings, **flags: object) -> RunningDesk | None:
+    """The desk that is being served from the data folder, if one is. Says on stderr which flags it cannot take over."""
+    from app.cli.running_desk import find_running
+
+    running = find_running(settings.data_dir)
+    given = [f"--{name}" for name, value in flags.items() if value is not None]
+    if running is not None and given:
+        progress_line(f"note: done by the desk that is being served; {', '.join(given)} ignored, it keeps its own")
+    return running
+
+
+def progress_line(line: str) -> None:
+    """A line of progress, on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
+    """Numbers of a comma-separated list. Raises DeskError."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise DeskError(f"{flag} is {text!r}: give whole numbers like 512,2048", code="usage")
+    return numbers

@@ -1,0 +1,177 @@
+"""What commands print for people.
+
+Not covered: the JSON documents of commands (`app.desk.json_output`), what the numbers mean (`app.domain.answers`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from app.desk.batch import BatchFailure, BatchResult
+from app.desk.doctor import Check
+from app.desk.json_output import batch_json
+from app.domain.answers import Answer, Overview
+from app.domain.documents import StoredDocument
+from app.domain.formatting import size
+from app.domain.progress import Progress as Report
+from app.domain.reuse_words import reuse_line
+
+if TYPE_CHECKING:  # training needs libraries that answering does not
+    from cache.training.trainer import Progress as Training
+
+STAGES = {
+    "reading": "Reading documents",
+    "embedding": "Indexing passages",
+    "encoding": "Encoding passages",
+    "answering": "Answering",
+}
+
+
+@contextmanager
+def progress_bar() -> Iterator[Report]:
+    """A bar per stage on stderr; nothing where stderr is no terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def training_bar() -> Iterator[Callable[[Training], None]]:
+    """A bar on stderr; a line now and then where stderr is no terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task("Training", total=1.0)
+
+        def report(training: Training) -> None:
+            loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
+            shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
+            bars.update(task, completed=training.done, description=shown)
+            if not console.is_terminal and training.step % 10 == 0:
+                print(f"{training.done:.0%} {shown}", file=sys.stderr, flush=True)
+
+        yield report
+
+
+def print_ingest(report: dict[str, Any]) -> None:
+    """A line per file that is not in or not in whole, then the sums, of the document of `ingest`."""
+    for failed in report["failed"]:
+        print(f"skipped {failed['path']}: {failed['reason']}")
+    for warning in report["warnings"]:
+        print(f"note {warning['path']}: {warning['reason']}")
+    changes, modules, timings = report["changes"], report["modules"], report["timings_s"]
+    print(
+        f"{report['documents']} documents ({report['unchanged']} unchanged, {report['replaced']} replaced), "
+        f"{len(report['failed'])} skipped, {report['removed']} removed"
+    )
+    rate = "" if report["passages_per_s"] is None else f", {report['passages_per_s']:.0f} a second"
+    new, kept, dropped = changes["new"], changes["kept"], changes["dropped"]
+    print(f"{report['passages']} passages: {new} new{rate}, {kept} kept, {dropped} dropped")
+    print(
+        f"{modules['encoded']} passages read by the model, {modules['kept']} were already, {modules['dropped']} dropped"
+        + (f", {modules['waiting']} wait for a question: there is no room for more" if modules["waiting"] else "")
+    )
+    print(
+        f"{report['seconds']:.1f} s: reading {timings['reading']:.1f}, indexing {timings['embedding']:.1f}, "
+        f"encoding {timings['encoding']:.1f}"
+    )
+
+
+def print_forgotten(forgotten: dict[str, Any]) -> None:
+    """What was removed, and that nothing is left."""
+    removed = forgotten["removed"]
+    print(f"Forgot {forgotten['document']}")
+    print(
+        f"removed {removed['passages']} passages, {removed['vectors']} of them from the vectors, {removed['keywords']} "
+        f"texts from the keywords, {removed['quotes']} quotations, {removed['modules']} encoded passages; looked for "
+        "them again: nothing is left"
+    )
+
+
+def print_answer(answer: Answer) -> None:
+    """What stands below an answer in a terminal."""
+    print("\n")
+    for number, citation in enumerate(answer.citations, start=1):
+        print(f"[{number}] {citation.title}: {citation.passage}\n    {citation.document}")
+    if not answer.refused:
+        print(reuse_line(answer))
+    if answer.notice:
+        print(answer.notice)
+    print(f"conversation {answer.conversation_id}")
+
+
+def print_batch(result: BatchResult, skipped: int = 0) -> None:
+    """The answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
+    for question, outcome in zip(result.questions, result.outcomes, strict=True):
+        if isinstance(outcome, BatchFailure):
+            print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")
+            continue
+        print(f"{question.id}  {question.question}\n    {outcome.answer}")
+        if outcome.citations:
+            print(f"    from {outcome.citations[0].document}")
+    tokens = batch_json(result)["tokens"]
+    if skipped:
+        print(f"{skipped} skipped: their answers were there already")
+    if result.failed:
+        print(f"{result.failed} not answered")
+    print(f"{len(result.answers)} answers in {len(result.groups)} groups, {result.seconds:.1f} s")
+    print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
+    if result.cold_ungrouped is None or result.cold_grouped is None:
+        print("what it would be from a cold start cannot be counted")
+    else:
+        print(
+            f"from a cold start it would be {result.cold_ungrouped:,} in the order of the file, "
+            f"{result.cold_grouped:,} grouped"
+        )
+
+
+def print_documents(documents: Iterable[StoredDocument]) -> None:
+    """A line per document."""
+    for document in documents:
+        print(f"{document.num_passages:4d}  {document.title}  {document.path}")
+
+
+def print_overview(overview: Overview) -> None:
+    """The dashboard in a terminal."""
+    reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
+    total = reused + overview.computed_tokens
+    share = f"{100 * reused / total:.1f} %" if total else "-"
+    print(f"{overview.documents} documents, {overview.passages} passages, {len(overview.modules)} encoded")
+    print(f"{overview.answers} answers ({overview.refusals} refused) in {overview.conversations} conversations")
+    print(f"{reused:,} of {total:,} prompt tokens reused ({share})")
+    if overview.ttft_ms_median is not None:
+        print(f"first token: median {overview.ttft_ms_median:.0f} ms")
+    for tier, used in overview.tier_bytes.items():
+        print(f"{tier}: {size(used)} of {size(overview.tier_capacity[tier])}")
+    for module in overview.modules[:5]:
+        if module.hits:
+            print(f"saved {module.saved:,} tokens: {module.document} {module.passage} ({module.hits} uses)")
+    for prefix in overview.prefixes[:5]:
+        print(f"saved {prefix.saved:,} tokens: beginning ... {prefix.text!r} ({prefix.hits} uses)")
+    for reason in overview.reasons:
+        print(f"missed {reason.misses} modules, {reason.tokens:,} tokens: {reason.reason}")
+    for miss in overview.misses[:10]:
+        print(f"computed {miss.tokens} tokens of {miss.passage}: {miss.reason}")
+
+
+def print_checks(checks: Iterable[Check]) -> None:
+    """The doctor's findings."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in checks:
+        table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)
+    Console().print(table)

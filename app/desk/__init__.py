@@ -1,0 +1,1 @@
+"""The desk as one object, and what it is made of."""

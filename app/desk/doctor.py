@@ -1,0 +1,166 @@
+"""`warmdesk doctor`: is everything there that a desk needs, and what to do where it is not. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+
+NEEDED_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding; detail says what is there, or what is wrong and what to do."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def examine(settings: Settings) -> list[Check]:
+    """All checks, in the order in which a new installation would need them."""
+    checks: list[tuple[str, Callable[[Settings], str]]] = [
+        ("python", python),
+        ("torch", torch_build),
+        ("language model", language_model),
+        ("embedding model", embedding_model),
+        ("calibration", calibration),
+        ("sqlite", sqlite),
+        ("data folder", data_folder),
+        ("free space", free_space),
+        ("documents", documents),
+        ("encoded passages", modules),
+        ("network", network),
+    ]
+    return [run(name, check, settings) for name, check in checks]
+
+
+def run(name: str, check: Callable[[Settings], str], settings: Settings) -> Check:
+    """A check that raises has found something wrong."""
+    try:
+        return Check(name, True, check(settings))
+    except Exception as error:
+        return Check(name, False, " ".join(str(error).split()) or type(error).__name__)
+
+
+def python(settings: Settings) -> str:
+    """Version of Python."""
+    return sys.version.split()[0]
+
+
+def torch_build(settings: Settings) -> str:
+    """PyTorch, its device and arithmetic."""
+    import torch
+
+    from cache.model.language_model import default_dtype, find_device
+
+    device = find_device(settings.device)
+    dtype = str(default_dtype(device)).removeprefix("torch.")
+    return f"{torch.__version__}, device {device}, {dtype}, {torch.get_num_threads()} threads"
+
+
+def language_model(settings: Settings) -> str:
+    """Where the model is and, if so, why its modules cannot be placed; it is not loaded."""
+    from cache.model.files import bundled_gguf
+    from cache.model.language_model import folder_placement
+
+    if settings.model is None:
+        path = bundled_gguf()
+        return f"{path.name} ({path.stat().st_size >> 20} MB), bundled"
+    path = Path(settings.model).expanduser()
+    if path.is_dir():
+        reason = folder_placement(path)
+        return f"{path}: exact prefix reuse only, {reason}" if reason else str(path)
+    if path.exists():
+        return str(path)
+    if settings.model.count("/") == 1 and not path.is_absolute():
+        return f"{settings.model} from the model hub (needs the network on first use)"
+    raise DeskError(f"model {settings.model!r} does not exist", code="model")
+
+
+def embedding_model(settings: Settings) -> str:
+    """Where the embedder is; it is not loaded."""
+    from retrieval.search.sentence_embedder import bundled_folder
+
+    return settings.embedder or f"{bundled_folder()}, bundled"
+
+
+def calibration(settings: Settings) -> str:
+    """Which profile keeps the model's answers."""
+    from app.desk.calibration import FILE, find_calibration
+
+    found = find_calibration(settings)
+    if found is not None:
+        return found.line()
+    if (settings.data_dir / FILE).is_file():
+        raise DeskError("made for another model, adapter or system text: run `warmdesk calibrate`", code="calibration")
+    return "none yet, profile fast: warmdesk calibrate"
+
+
+def sqlite(settings: Settings) -> str:
+    """SQLite's version."""
+    return sqlite3.sqlite_version
+
+
+def data_folder(settings: Settings) -> str:
+    """The data folder can be written, now or when it is made; says who uses it."""
+    folder = settings.data_dir
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise DeskError(f"{existing} is a file: use another --data-dir", code="data-folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise DeskError(f"{existing} cannot be written: change its permissions or use another --data-dir", code="data")
+    return f"{folder}{'' if folder.exists() else ' (not made yet)'}"
+
+
+def free_space(settings: Settings) -> str:
+    """Room for modules and the converted model."""
+    from app.desk.service import free_bytes
+
+    free = free_bytes(settings.data_dir)
+    if free < NEEDED_BYTES:
+        raise DeskError(f"{free >> 20} MB are free; a desk wants {NEEDED_BYTES >> 20} MB", code="disk-full")
+    return f"{free >> 30} GB free"
+
+
+def documents(settings: Settings) -> str:
+    """How much was ingested."""
+    from app.desk.service import Service
+
+    if not settings.data_dir.is_dir():
+        return "none yet: warmdesk ingest FOLDER"
+    with Service(settings) as service:
+        counts = service.library.counts()
+    return f"{counts.documents} documents, {counts.passages} passages"
+
+
+def modules(settings: Settings) -> str:
+    """How much of it the model has read, and behind how many neighbours."""
+    from app.desk.service import Service
+    from app.knowledge.neighbours import chosen_for
+
+    if not settings.data_dir.is_dir():
+        return "none yet"
+    with Service(settings) as service:
+        overview = service.overview()
+        neighbours, documents = chosen_for(service.library), service.library.counts().documents
+    used = overview.tier_bytes.get("disk", 0)
+    found = f"{len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
+    if not documents or neighbours == settings.neighbours:
+        return found
+    return f"{found} (set to {settings.neighbours}, from the next `warmdesk ingest` on, if the model can move passages)"
+
+
+def network(settings: Settings) -> str:
+    """Nothing is fetched unless a hub name was given."""
+    hub = [name for name in (settings.model, settings.embedder) if name and not Path(name).expanduser().exists()]
+    return f"used for {', '.join(hub)} on first use" if hub else "not needed"

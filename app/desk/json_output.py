@@ -1,0 +1,139 @@
+"""The JSON documents of commands and HTTP, with the contract's keys.
+
+Not covered: what the numbers mean (`app.domain.answers`), output for people (`app.cli.reports`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
+from app.domain.answers import Answer, AnswerUsage, Overview
+from app.domain.documents import StoredDocument
+from app.knowledge.ingestion import IngestReport
+from cache.engine.request import Usage
+
+
+def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
+    """Where the prompt's tokens came from."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "computed_tokens": usage.computed,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "session": usage.session,
+            "prefix": usage.prefix,
+            "module": usage.module,
+        },
+    }
+
+
+def ingest_json(report: IngestReport) -> dict[str, Any]:
+    """The contract's document of `ingest`."""
+    return {
+        "documents": report.documents,
+        "passages": report.passages,
+        "unchanged": report.unchanged,
+        "replaced": report.replaced,
+        "removed": report.removed,
+        "failed": [asdict(failed) for failed in report.failed],
+        "warnings": [asdict(warning) for warning in report.warnings],
+        "changes": {"new": report.new, "kept": report.kept, "dropped": report.dropped},
+        "modules": {
+            "encoded": report.encoded,
+            "kept": report.kept_modules,
+            "dropped": report.dropped_modules,
+            "waiting": report.waiting,
+        },
+        "passages_per_s": report.passages_per_second,
+        "timings_s": {
+            "reading": round(report.reading_seconds, 3),
+            "embedding": round(report.embedding_seconds, 3),
+            "encoding": round(report.encoding_seconds, 3),
+        },
+        "seconds": report.seconds,
+    }
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """The contract's document of `ask`."""
+    return {
+        "answer": answer.answer,
+        "refused": answer.refused,
+        "conversation_id": answer.conversation_id,
+        "message_id": answer.message_id,
+        "citations": [asdict(citation) for citation in answer.citations],
+        "usage": usage_json(answer.usage),
+        "modules": [asdict(module) for module in answer.modules],
+        "timings_ms": asdict(answer.timings),
+        "policy": answer.policy,
+        "exact": answer.exact,
+        "grounding": answer.grounding,
+        "quoted": answer.quoted,
+        "notice": answer.notice,
+    }
+
+
+def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) -> dict[str, Any]:
+    """A question of `batch` with its answer, which belongs to no conversation, or with the error it ended in."""
+    entry: dict[str, Any] = {"id": question.id, "question": question.question}
+    if isinstance(outcome, BatchFailure):
+        return {**entry, "error": asdict(outcome)}
+    answer = answer_json(outcome)
+    del answer["conversation_id"], answer["message_id"]
+    return {**entry, **answer}
+
+
+def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
+    """The document of `batch`. skipped: questions that an earlier run had answered."""
+    return {
+        "answers": [batch_entry_json(*entry) for entry in zip(result.questions, result.outcomes, strict=True)],
+        "failed": result.failed,
+        "skipped": skipped,
+        "groups": [list(members) for members in result.groups],
+        "tokens": {
+            "prompt": sum(answer.usage.prompt_tokens for answer in result.answers),
+            "computed": sum(answer.usage.computed for answer in result.answers),
+            "computed_cold_ungrouped": result.cold_ungrouped,
+            "computed_cold_grouped": result.cold_grouped,
+        },
+        "seconds": result.seconds,
+    }
+
+
+def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
+    """The document of `documents`."""
+    return {
+        "documents": [
+            {
+                "path": document.path,
+                "title": document.title,
+                "passages": document.num_passages,
+                "collection": document.collection,
+                "loaded_at": document.loaded_at.isoformat(),
+                "content_hash": document.content_hash,
+            }
+            for document in documents
+        ]
+    }
+
+
+def overview_json(overview: Overview) -> dict[str, Any]:
+    """The document of `stats`; times as ISO 8601."""
+    document = asdict(overview)
+    for rows, key in (("modules", "last_used"), ("misses", "created"), ("points", "created")):
+        for row in document[rows]:
+            row[key] = None if row[key] is None else row[key].isoformat()
+    reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
+    document["tokens"] = {
+        "prompt": reused + overview.computed_tokens,
+        "computed": overview.computed_tokens,
+        "reused": reused,
+        "session": overview.session_tokens,
+        "prefix": overview.prefix_tokens,
+        "module": overview.module_tokens,
+    }
+    return document

@@ -1,0 +1,302 @@
+"""The desk as one object: what command line, pages and HTTP call.
+
+Parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
+ahead of the first question. Close it to finish writing modules and to release the database.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import cast, get_args
+
+import torch
+
+from app.answering.answering import Answering, Stream
+from app.desk.batch import BatchQuestion, BatchResult, run_batch
+from app.desk.calibration import Calibration, find_calibration, find_judgement
+from app.desk.interface import Feedback
+from app.desk.overview import Tiers, summarise, tiers_of
+from app.domain.answers import Answer, ConversationSummary, Overview, Turn
+from app.domain.documents import StoredDocument
+from app.domain.errors import DeskError
+from app.domain.policies import Profile, Wording, profile_named
+from app.domain.progress import Progress, unseen
+from app.domain.settings import Settings
+from app.knowledge.finder import Finder
+from app.knowledge.forgetting import Forgetting, Forgotten, find_document
+from app.knowledge.ingestion import Ingestion, IngestReport
+from app.knowledge.preparations import Preparations
+from app.knowledge.prompting import PromptBuilder
+from app.knowledge.search import Search
+from app.knowledge.uploads import keep_upload, tidy_uploads
+from app.knowledge.warming import Warming
+from app.storage.database import open_database
+from app.storage.history import History
+from app.storage.library import Library
+from cache.engine.engine import Engine
+from cache.engine.request import Reuse
+from cache.memory.disk import DiskTier
+from cache.model.language_model import LanguageModel, load_model, load_tokenizer
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.parts import Text
+from retrieval.search.embedding import Embedder
+from retrieval.search.reranker import CrossEncoderReranker
+from retrieval.search.sentence_embedder import SentenceEmbedder
+
+
+def load_model_of(settings: Settings) -> LanguageModel:
+    """The language model that the settings name. Raises CacheError."""
+    return load_model(
+        settings.model,
+        device=settings.device,
+        converted=settings.models_folder,
+        adapter=settings.adapter_folder,
+    )
+
+
+class Service:
+    """An open desk. Safe to use from any thread; one process at a time may open a data folder for writing (see
+    `app.storage.lock`). Raises DeskError, CacheError or RetrievalError with one clear line.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        model: Callable[[Settings], LanguageModel] | None = None,
+        embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
+    ) -> None:
+        """model, embedder: how they are loaded when they are first needed, unless as the settings say."""
+        self.settings = settings
+        self._load_model, self._load_embedder = model or load_model_of, embedder
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        self._database = open_database(settings.database_url)
+        self.library = Library(self._database)
+        self.history = History(self._database)
+        self._preparations = Preparations()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what is being written and release everything."""
+        if "engine" in self.__dict__:
+            self.engine.close()
+        self._database.close()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The running engine, with the model loaded."""
+        settings = self.settings
+        model = self._load_model(settings)
+        disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
+        if disk is not None:
+            disk.tidy()
+        return Engine(
+            model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
+        ).start()
+
+    @cached_property
+    def search(self) -> Search:
+        """The vector index with its embedder."""
+        return Search(self.library, self._load_embedder(self.settings), self.settings.index_path)
+
+    @cached_property
+    def prompts(self) -> PromptBuilder:
+        """Builds prompts for the loaded model."""
+        return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
+
+    @cached_property
+    def _answering(self) -> Answering:
+        return Answering(
+            self.settings,
+            self.library,
+            self.history,
+            self._finder,
+            self.engine,
+            self.prompts,
+            self._preparations,
+            self.profile,
+            self.wording,
+            0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
+        )
+
+    @cached_property
+    def _finder(self) -> Finder:
+        name = self.settings.reranker
+        reranker = None if name is None else CrossEncoderReranker(name)
+        judgement = find_judgement(self.settings, self.search.embedder.name)
+        return Finder(self.library, self.search, judgement, reranker)
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What was found out about the model, if it was. Raises DeskError."""
+        return find_calibration(self.settings)
+
+    @property
+    def profile(self) -> Profile:
+        """How passages are linked unless a question asks otherwise: as set, else as calibrated, else fast."""
+        if self.settings.policy != "auto":
+            return profile_named(self.settings.policy)
+        return "fast" if self.calibration is None else self.calibration.profile
+
+    @property
+    def wording(self) -> Wording:
+        """Whether the model words its answers itself: as set, else as calibrated, else it does, and is checked."""
+        if self.settings.wording != "auto":
+            return cast("Wording", self.settings.wording)
+        return "checked" if self.calibration is None else self.calibration.wording
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self._tokenizer.encode([Text(text=text)]))
+
+    @cached_property
+    def _tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer; documents can be taken in with it alone."""
+        if "engine" in self.__dict__ or self._load_model is not load_model_of:
+            return self.engine.model.tokenizer
+        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
+
+    @cached_property
+    def _ingestion(self) -> Ingestion:
+        return Ingestion(
+            self.library,
+            self.search,
+            lambda: Warming(self.library, self.engine, self.prompts),
+            self._count_tokens,
+            passage_tokens=self.settings.passage_tokens,
+            neighbours=self.settings.neighbours,
+        )
+
+    def prepare(self) -> None:
+        """Open everything a question needs."""
+        assert self._answering
+        tidy_uploads(self.settings.uploads_folder)
+
+    # --- documents -----------------------------------------------------------------------------------------
+
+    def ingest(
+        self,
+        paths: Iterable[Path],
+        progress: Progress = unseen,
+        *,
+        collection: str = "",
+        sync: bool = False,
+        warm: bool = True,
+    ) -> IngestReport:
+        """Bring files and folders in; see `app.knowledge.ingestion`."""
+        return self._ingestion.run(paths, progress, collection=collection, sync=sync, warm=warm)
+
+    def documents(self) -> list[StoredDocument]:
+        """All documents, by path."""
+        return self.library.documents()
+
+    def forget(self, name: str) -> Forgotten:
+        """Remove a document from database, search, citations and every module tier; see `app.knowledge.forgetting`.
+
+        name: its path or an unambiguous end of it. Raises DeskError.
+        """
+        path = find_document(self.library, name)
+        parts = (self.library, self.history, self.search, self.engine, self.prompts)
+        forgotten = Forgetting(*parts, self._preparations, self._ingestion).forget(path)
+        if Path(path).parent == self.settings.uploads_folder.resolve():  # our own copy
+            Path(path).unlink(missing_ok=True)
+        return forgotten
+
+    def keep_upload(self, name: str, data: bytes) -> Path:
+        """Keep an uploaded file, to be ingested; see `app.knowledge.uploads`."""
+        return keep_upload(self.settings.uploads_folder, name, data)
+
+    # --- conversations (see app.desk.interface.Desk) -----------------------------------------------------------------
+
+    def ask(
+        self,
+        question: str,
+        *,
+        conversation_id: str | None = None,
+        reuse: str = "on",
+        policy: str | None = None,
+        collections: Sequence[str] = (),
+    ) -> Stream:
+        """Start an answer. policy: a profile (`app.domain.policies`); unset: the desk's. collections: only documents of
+        these are searched; none: all.
+        """
+        if reuse not in get_args(Reuse):
+            raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
+        profile = None if policy is None else profile_named(policy)
+        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), profile, collections)
+
+    def batch(
+        self,
+        questions: Sequence[BatchQuestion],
+        report: Callable[[int, int], None],
+        keep: Callable[[BatchQuestion, Answer], None] = lambda question, answer: None,
+    ) -> BatchResult:
+        """Answer many questions; see `app.desk.batch`."""
+        return run_batch(self._answering, questions, report, keep)
+
+    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
+        """The latest conversations."""
+        return self.history.conversations(limit)
+
+    def turns(self, conversation_id: str) -> list[Turn]:
+        """The messages of a conversation."""
+        return self.history.turns(conversation_id)
+
+    def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
+        """Set or take back a verdict on an answer."""
+        self.history.feedback(message_id, value, reason)
+
+    def delete_conversation(self, conversation_id: str) -> None:
+        """Delete a conversation."""
+        self.history.delete_conversation(conversation_id)
+
+    # --- state ---------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """The dashboard's numbers; without a running engine the device tier is empty."""
+        tiers = tiers_of(self.engine) if "engine" in self.__dict__ else self._tiers_on_disk()
+        return summarise(
+            self.library,
+            self.history,
+            tiers,
+            model=self.engine.model.info.name if "engine" in self.__dict__ else self.settings.model or "bundled",
+            device=self.settings.device,
+            policy=self.profile,
+            wording=self.wording,
+            calibration="" if self.calibration is None else self.calibration.line(),
+        )
+
+    def is_ready(self) -> bool:
+        """Whether a question would be answered now."""
+        return "_answering" in self.__dict__
+
+    def _tiers_on_disk(self) -> Tiers:
+        folder = self.settings.modules_folder
+        if not folder.is_dir():
+            return Tiers()
+        disk = DiskTier(folder, self.settings.disk)
+        sizes = {e.header.key: e.num_bytes // max(1, e.header.num_tokens) for e in disk.entries.values()}
+        return Tiers(
+            disk=tuple(disk.headers()),
+            bytes_per_token=sizes,
+            num_bytes={"disk": disk.num_bytes},
+            capacity={"disk": disk.capacity},
+        )
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where a folder is or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,1 @@
+"""Whether the passages support a sentence of an answer."""

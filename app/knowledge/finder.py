@@ -1,0 +1,138 @@
+"""A question to what the desk's documents say about it: passages, whether they answer it, and their statements.
+
+One snapshot of the search and one state of the database, also while documents come and go.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from app.domain.documents import StoredPassage
+from app.knowledge.search import Search
+from app.storage.library import Library
+from retrieval.answerability.classifier import Judgement
+from retrieval.answerability.features import read, sentence_signs, signs_of
+from retrieval.documents.document import with_headings
+from retrieval.search.ordering import prefer_cheap
+from retrieval.search.reranker import RERANKED, Reranker, rerank
+from retrieval.text.terms import COMMON, asked_words, stem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPassage:
+    """A passage with the score it was ranked by and its cosine with the question."""
+
+    passage: StoredPassage
+    score: float
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedStatement:
+    """A statement of a passage found. logit: log-odds that it answers the question."""
+
+    text: str
+    logit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """passages: best first. statements: likeliest first. relevance: probability that the passages answer."""
+
+    passages: tuple[FoundPassage, ...]
+    statements: tuple[RankedStatement, ...]
+    relevance: float
+
+
+NOTHING = Findings(passages=(), statements=(), relevance=0.0)
+
+
+class Finder:
+    """Asks the search and judges what it finds. Safe to use from any thread."""
+
+    def __init__(
+        self, library: Library, search: Search, judgement: Judgement, reranker: Reranker | None = None
+    ) -> None:
+        self._library, self._search, self.judgement, self._reranker = library, search, judgement, reranker
+
+    def find(
+        self,
+        question: str,
+        *,
+        earlier: str | None = None,
+        count: int,
+        collections: Collection[str] = (),
+        margin: float = 0.0,
+        cost: Callable[[StoredPassage], int] = lambda passage: 0,
+    ) -> Findings:
+        """What the documents say. earlier: the question before it in its conversation. collections: only
+        documents of these, if any are given. margin, cost: among passages whose scores differ by no more, the cheapest
+        are taken.
+        """
+        while True:
+            retriever = self._search.retriever
+            queries = [retriever.query(text) for text in wordings(question, earlier)]
+            within = self._library.ids_in(collections) if collections else None
+            if within is not None:
+                self._search.wait()
+                if retriever is not self._search.retriever:
+                    continue  # these may be the passages of a newer snapshot
+            found = retriever.search(queries, self._candidates(count, margin), within=within)
+            stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
+            if len(stored) == len(found):
+                break
+            self._search.wait()  # a passage was replaced meanwhile: the next snapshot knows by what
+            if retriever is self._search.retriever:
+                break
+        found = [hit for hit in found if hit.id in stored]
+        if self._reranker is None:
+            found = prefer_cheap(found, count, margin, lambda hit: cost(stored[hit.id]))
+        else:
+            texts = {id_: with_headings(passage.heading_path, passage.text) for id_, passage in stored.items()}
+            found = rerank(self._reranker, queries[-1].text, found, lambda hit: texts[hit.id])[:count]
+        if not found:
+            return NOTHING
+        found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
+        passages = read(found, found_texts, self._search.embed_sentences)
+        asked, wording = queries[0], queries[-1]
+        of_sentences = sentence_signs(retriever, wording, asked, passages)
+        ranked: dict[str, float] = {}
+        for passage, of_passage in zip(passages, of_sentences, strict=True):
+            for text, signs in zip(passage.statements, of_passage, strict=True):
+                ranked[text] = max(self.judgement.answers(signs), ranked.get(text, -math.inf))
+        return Findings(
+            passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
+            statements=tuple(
+                RankedStatement(text=text, logit=logit)
+                for text, logit in sorted(ranked.items(), key=lambda one: -one[1])
+            ),
+            relevance=self.judgement.is_answered(signs_of(retriever, wording, asked, passages)),
+        )
+
+    def _candidates(self, count: int, margin: float) -> int:
+        if self._reranker is not None:
+            return max(count, RERANKED)
+        return count if margin <= 0 else 2 * count
+
+
+LEANS_ON = re.compile(
+    r"^(?:and|but|or|so|then|what about|how about|what if|why|why not|really|also|only)\b"
+    r"|\b(?:it|its|they|them|their|that|those|these|this|he|she|one|ones|there|same|else|instead|other|then)\b",
+    re.IGNORECASE,
+)
+"""Words with which a question leans on the one before it."""
+ENOUGH_TERMS = 5
+"""A question with so many terms of its own and no word that leans on another is understood alone."""
+
+
+def wordings(question: str, earlier: str | None) -> list[str]:
+    """What is searched: the question, and if it may go on from an earlier one, both together, last."""
+    if earlier is None:
+        return [question]
+    terms = {stem(word) for word in asked_words(question)} - COMMON
+    if len(terms) >= ENOUGH_TERMS and not LEANS_ON.search(question):
+        return [question]
+    return [question, f"{earlier} {question}"]

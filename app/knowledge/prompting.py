@@ -1,0 +1,99 @@
+"""Passages to prompt modules, conversations to prompts: the one file that knows both retrieval and cache.
+
+A conversation reads
+    [system module][passage]...[question 1][answer 1][new passages]...[question 2] ...
+and only ever grows at its end, so that every earlier turn is an exact prefix of the next one. Each passage is a module
+of its own, encoded behind the system module and, if it has neighbours, behind their texts (FusionRAG, SIGMOD 2026), the
+closest last, which are not part of the prompt. Within a turn the most relevant passage stands last, next to the
+question (measured: closest to full attention there). A passage that is in the conversation already is not inserted
+again.
+
+Texts of documents, customers and settings are literal: only the chat template's own strings are structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cache.prompt.chat_template import ChatTemplate
+from cache.prompt.parts import Text, TextModule
+
+SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageText:
+    """A passage as the prompt needs it. name: stable while its document changes, unique in the knowledge base.
+    neighbours: passages read before it while it is encoded, the closest first; their own neighbours play no part.
+    """
+
+    name: str
+    title: str
+    heading_path: tuple[str, ...]
+    text: str
+    neighbours: tuple[PassageText, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTurn:
+    """One question with the passages that were brought in for it, and its answer if it has one.
+
+    answer_tokens: the exact ids of the answer, if the model generated them.
+    """
+
+    passages: tuple[PassageText, ...]
+    question: str
+    answer: str | None = None
+    answer_tokens: tuple[int, ...] | None = None
+
+
+class PromptBuilder:
+    """Builds prompts for one chat template and one system text."""
+
+    def __init__(self, template: ChatTemplate, system_text: str) -> None:
+        self.template = template
+        self.system = TextModule(
+            name=SYSTEM,
+            pieces=(
+                Text(text=template.open, structural=True),
+                Text(text=system_text),
+                Text(text=template.to_user, structural=True),
+            ),
+        )
+
+    def module(self, passage: PassageText) -> TextModule:
+        """A passage as a module behind the system module and its neighbours."""
+        left_context = tuple(
+            TextModule(name=other.name, pieces=(Text(text=passage_text(other)),))
+            for other in reversed(passage.neighbours)
+        )
+        return TextModule(
+            name=passage.name, pieces=(Text(text=passage_text(passage)),), after=self.system, left_context=left_context
+        )
+
+    def prompt(self, turns: Sequence[PromptTurn]) -> list[TextModule | Text]:
+        """The conversation up to its last question, which is to be answered."""
+        parts: list[TextModule | Text] = [self.system]
+        inserted: set[str] = set()
+        for turn in turns:
+            new = [passage for passage in turn.passages if passage.name not in inserted]
+            parts.extend(self.module(passage) for passage in new)
+            inserted.update(passage.name for passage in new)
+            parts.append(Text(text=question_text(turn.question)))
+            parts.append(Text(text=self.template.to_answer, structural=True))
+            if turn.answer is not None:
+                parts.append(Text(text=turn.answer, tokens=turn.answer_tokens))
+                parts.append(Text(text=self.template.to_next, structural=True))
+        return parts
+
+
+def passage_text(passage: PassageText) -> str:
+    """What the model reads of a passage. Always ends the same way, so that tokens never merge across the seam."""
+    headings = " > ".join(passage.heading_path) or passage.title
+    return f"Help page: {headings}\n{passage.text.strip()}\n\n"
+
+
+def question_text(question: str) -> str:
+    """What the model reads of a question."""
+    return f"Question: {question.strip()}"

@@ -1,0 +1,166 @@
+"""The vector index of this desk: opened from its file, or rebuilt from the database, and swapped as a whole.
+
+Readers take a snapshot and keep it for one search; a change makes a new one. The database is the truth: an
+index file that is missing, damaged, of another embedder or of other passages is rebuilt from stored embeddings.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.domain.documents import Ids, Replaced, Vectors
+from app.storage.library import Library
+from retrieval.errors import IndexDamaged
+from retrieval.search.embedding import Embedder
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.retriever import Retriever
+from retrieval.search.units import passage_of, unit_texts
+from retrieval.search.vector_index import VectorIndex
+
+log = logging.getLogger(__name__)
+
+SENTENCES_KEPT = 40_000
+"""Vectors of statements kept in memory, with and without heading: 60 MB of the bundled embedder's."""
+EMBEDDER = "embedder"
+"""Fact that names the embedder of the stored embeddings."""
+
+
+class Search:
+    """Finds passages for a question. Safe to use from any thread."""
+
+    def __init__(self, library: Library, embedder: Embedder, path: Path) -> None:
+        self.embedder = embedder
+        self._library, self._path = library, path
+        self._lock, self._remembering = threading.Lock(), threading.Lock()
+        self._sentences: dict[str, np.ndarray[Any, Any]] = {}
+        for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed while it wrote
+            unfinished.unlink(missing_ok=True)
+        self._use_this_embedder()
+        self._index = self._open()
+        self._keywords = KeywordIndex().updated((), library.searchable())
+        self._retriever = self._new_retriever()
+
+    @property
+    def retriever(self) -> Retriever:
+        """The snapshot that questions see now."""
+        return self._retriever
+
+    def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
+        """The vectors of passages, given as heading path and text: for each its own, one a unit."""
+        units = [unit_texts(path, text) for path, text in passages]
+        vectors = self.embedder.embed_documents([text for texts in units for text in texts])
+        return np.split(vectors, np.cumsum([len(texts) for texts in units])[:-1]) if units else []
+
+    def embed_sentences(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of short texts `[texts, dimension]`, of length 1; those of the latest are kept, because the same
+        passages are asked about again.
+        """
+        found = {text: self._sentences.get(text) for text in texts}
+        unknown = [text for text, vector in found.items() if vector is None]
+        if unknown:
+            vectors = map(np.copy, self.embedder.embed_documents(unknown))  # a row would hold on to all of them
+            found.update(zip(unknown, vectors, strict=True))
+        with self._remembering:
+            for text, vector in found.items():
+                if vector is not None:
+                    self._sentences.pop(text, None)  # what is used goes to the end, and stays longest
+                    self._sentences[text] = vector
+            while len(self._sentences) > SENTENCES_KEPT:
+                del self._sentences[next(iter(self._sentences))]
+        return np.array([found[text] for text in texts]).reshape(-1, self.embedder.dimension)
+
+    def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
+        """For each of these passages the `count` others that are closest to the whole of it (cosine), closest first.
+        within: only these are candidates.
+        """
+        numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
+        index = self._retriever.index
+        only = None if within is None else np.array(sorted(within), np.int64)
+        found: dict[int, list[int]] = {}
+        for id_, vector in zip(numbers.tolist(), vectors, strict=True):
+            if id_ not in found:  # the first of a passage's vectors is that of the whole
+                found[id_] = others_nearby(index, vector, id_, count, only)
+        return found
+
+    def change(self, write: Callable[[], Sequence[Replaced]]) -> Sequence[Replaced]:
+        """Change the library and follow it: `write` stores, and questions see all of it with the next snapshot, which
+        is there when this returns. Raises what `write` raises.
+        """
+        with self._lock:
+            changes = write()
+            removed = [id_ for replaced in changes for id_ in replaced.removed]
+            new = [id_ for replaced in changes for id_ in replaced.new]
+            if removed or new:
+                ids, vectors = self._library.vectors(self.embedder.dimension, new)
+                self._index = self._index.updated(removed, ids.tolist(), vectors)
+                self._keywords = self._keywords.updated(removed, self._library.searchable(new))
+                self._retriever = self._new_retriever()
+        if any(replaced.removed for replaced in changes):
+            with self._remembering:
+                self._sentences.clear()
+        return changes
+
+    def wait(self) -> None:
+        """Return when no change is under way."""
+        with self._lock:
+            return
+
+    def save(self) -> None:
+        """Write the index, so that the next start need not read all vectors from the database. Raises OSError; then the
+        old file is whole.
+        """
+        with self._lock:
+            self._index.save(self._path)
+
+    def _new_retriever(self) -> Retriever:
+        return Retriever(self.embedder, self._index, self._keywords)
+
+    def _open(self) -> VectorIndex:
+        try:
+            index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
+            if index.passage_ids == self._library.passage_ids():
+                return index
+            reason = "it holds other passages than the database"
+        except IndexDamaged as damage:
+            reason = damage.reason
+        index = VectorIndex(self.embedder.name, self.embedder.dimension)
+        ids, vectors = self._library.vectors(self.embedder.dimension)
+        if len(ids):
+            log.warning("the vector index is rebuilt from the database: %s", reason)
+            index = index.updated((), ids.tolist(), vectors)
+            index.save(self._path)
+        return index
+
+    def _use_this_embedder(self) -> None:
+        """Embed all passages anew if the stored embeddings are another model's."""
+        stored = self._library.fact(EMBEDDER)
+        if stored == self.embedder.name:
+            return
+        if stored is not None and self._library.counts().passages:
+            log.warning(
+                "the embedder changed from %s to %s: all passages are embedded anew",
+                stored,
+                self.embedder.name,
+            )
+            for document in self._library.documents():
+                passages = self._library.passages_of(document.path)
+                vectors = self.embed([(p.heading_path, p.text) for p in passages])
+                self._library.set_embeddings({p.id: rows for p, rows in zip(passages, vectors, strict=True)})
+        self._library.set_fact(EMBEDDER, self.embedder.name)
+
+
+def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Ids | None) -> list[int]:
+    """The `count` passages nearest to a vector, without the passage it is of."""
+    wanted = count + 1
+    while True:
+        wanted = min(4 * wanted, len(index))
+        hits = index.search(vector, wanted, within=within)
+        others = [other for other in dict.fromkeys(passage_of(hit.id) for hit in hits) if other != id_]
+        if len(others) >= count or wanted == len(index):
+            return others[:count]

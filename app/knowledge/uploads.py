@@ -1,0 +1,56 @@
+"""Files that were uploaded: kept in the data folder, because a document is known by its path."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from app.domain.errors import DeskError
+from retrieval.errors import UnreadableDocument
+from retrieval.loaders.load import MAX_BYTES
+from retrieval.reading.reader import Reader
+from retrieval.text.characters import readable
+
+LONGEST_NAME = 150
+INCOMING = ".upload-"
+
+
+def keep_upload(folder: Path, name: str, data: bytes) -> Path:
+    """Write an uploaded file whole or not at all, in place of one of the same name. Raises DeskError for a name that is
+    none, too much data, or a file that cannot be read as a document: of that nothing is kept.
+    """
+    file = folder / safe_name(name)
+    if len(data) > MAX_BYTES:
+        raise DeskError(f"{file.name} is larger than {MAX_BYTES // 2**20} MB", code="upload-too-large")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=INCOMING, suffix=file.suffix)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        with Reader() as reader:
+            reader.load(Path(temporary))
+        os.replace(temporary, file)
+    except UnreadableDocument as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise DeskError(f"{file.name}: {error.reason}", code="unreadable") from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return file
+
+
+def tidy_uploads(folder: Path) -> None:
+    """Remove what a process left that was killed while it wrote. Only for the one process that holds the folder."""
+    for file in folder.glob(f"{INCOMING}*"):
+        file.unlink(missing_ok=True)
+
+
+def safe_name(name: str) -> str:
+    """The last part of a path, without what is invisible. Raises DeskError if nothing is left, or a dot begins it."""
+    plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
+    if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
+        raise DeskError(f"{plain[:40]!r} cannot be the name of a document: give the file another one", code="bad-name")
+    return plain

@@ -1,0 +1,1 @@
+"""PML on the command line: reading files, position ids, running, exporting."""

@@ -1,0 +1,1 @@
+"""The database and the lock on the data folder."""

@@ -1,0 +1,176 @@
+"""Opens the database and hands out sessions, one short transaction each.
+
+    with database.read() as session: ...     one consistent view
+    with database.write() as session: ...    the write lock from the start, committed at the end
+
+A session never outlives its block, and no block contains a call to a model. SQLite waits for the write lock
+for up to five seconds. What can go wrong with a file (read-only, full disk, not a database, damaged, busy,
+written by a newer Warmdesk) becomes one clear DeskError; broken constraints are our mistakes and stay as they
+are.
+
+Not covered: who may use a data folder (`lock`), the tables (`tables`), their history (`migrations`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    NotSupportedError,
+    ProgrammingError,
+)
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from app.domain.errors import DeskError
+from app.storage.migrations import migrate
+
+BUSY_TIMEOUT_MS = 5000
+_WRITES = "warmdesk_writes"
+_OUR_MISTAKES = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
+
+# By the beginning of SQLite's name of the error: our code, what happened, what to do.
+_PROBLEMS = {
+    "SQLITE_NOTADB": ("database-damaged", "is not a database", "move the file away, or restore a backup"),
+    "SQLITE_CORRUPT": (
+        "database-damaged",
+        "is damaged",
+        "restore a backup, or move the file away and ingest again",
+    ),
+    "SQLITE_READONLY": ("database-read-only", "is read-only", "make the file and its folder writable"),
+    "SQLITE_PERM": ("database-read-only", "may not be opened", "make the file and its folder writable"),
+    "SQLITE_CANTOPEN": (
+        "database-unreachable",
+        "cannot be opened",
+        "does its folder exist, and may it be written?",
+    ),
+    "SQLITE_FULL": ("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
+    "SQLITE_BUSY": ("database-busy", "is busy", "another process is writing to it; try again"),
+    "SQLITE_IOERR": ("disk-error", "cannot be read or written", "is the disk full or failing?"),
+}
+
+
+class Database:
+    """The open database. Safe to use from any thread; made by `open_database`."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.sessions = sessionmaker(engine, expire_on_commit=False)
+        self._writers = sessionmaker(engine.execution_options(**{_WRITES: True}), expire_on_commit=False)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads. Raises DeskError."""
+        with explained(self.name), self.sessions.begin() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that may read and write; undone if the block raises. Raises DeskError."""
+        with explained(self.name), self._writers.begin() as session:
+            yield session
+
+    def migrate(self) -> None:
+        """Bring the tables up to date, in one transaction. Raises DeskError for a newer database."""
+        with self.write() as session:
+            migrate(session.connection(), self.name)
+
+    def flush_log(self) -> None:
+        """After a deletion: empty SQLite's write-ahead log, which still holds the pages as they were. Where a
+        reader is in the way this happens at a later call, or when the database is closed.
+        """
+        if self.engine.dialect.name == "sqlite":
+            with explained(self.name), self.engine.connect() as connection:
+                raw = connection.connection.dbapi_connection  # outside a transaction, where this works
+                assert isinstance(raw, sqlite3.Connection)
+                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """Connect and bring the tables up to date; the file is created, its folder is not.
+
+    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. Raises DeskError.
+    """
+    parsed = _parse(url)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
+    name = parsed.database if is_sqlite else parsed.render_as_string(hide_password=True)
+    if is_sqlite and (not name or ":memory:" in name or "mode=memory" in url):
+        raise DeskError("a database in memory is gone at exit: give the URL of a file", code="database-url")
+    assert name is not None
+    try:
+        engine = create_engine(parsed)
+    except NoSuchModuleError:
+        raise DeskError(f"unknown kind of database in {name}", code="database-url") from None
+    except ImportError as error:
+        raise DeskError(
+            f"the database {name} needs the Python package {error.name}: install it", code="database-url"
+        ) from None
+    if is_sqlite:
+        event.listen(engine, "connect", _set_up_connection)
+        event.listen(engine, "begin", _begin)
+    database = Database(engine, f"the database {name}")
+    try:
+        database.migrate()
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turns database errors that a person can do something about into DeskError."""
+    try:
+        yield
+    except _OUR_MISTAKES:
+        raise
+    except DBAPIError as error:
+        sqlite_name = getattr(error.orig, "sqlite_errorname", "")
+        for prefix, (code, what, cure) in _PROBLEMS.items():
+            if sqlite_name.startswith(prefix):
+                raise DeskError(f"{name} {what}: {cure}", code=code) from error
+        reason = " ".join(str(error.orig).split())
+        raise DeskError(f"{name} cannot be used: {reason}", code="database-error") from error
+
+
+def _parse(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError:
+        raise DeskError(
+            "the database URL is not one: write it like sqlite:////folder/file.sqlite3", code="database-url"
+        ) from None
+
+
+def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
+    assert isinstance(raw, sqlite3.Connection)
+    # Python's driver would begin transactions late and its own way; with None, only `_begin` does.
+    raw.isolation_level = None
+    for pragma in (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+        "temp_store = MEMORY",
+        "secure_delete = ON",  # forgotten text is overwritten, not only unlinked
+    ):
+        raw.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(connection: Connection) -> None:
+    # Who reads first and writes later cannot wait for the lock: it must be held from the start.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

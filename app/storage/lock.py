@@ -1,0 +1,108 @@
+"""One process per data folder: a lock the operating system takes back when the process dies, however it dies.
+
+The lock is on `warmdesk.lock`; beside it `warmdesk.lock.json` says who holds it, for the message the second
+process shows. Not covered: folders on network file systems that have no locks, several machines (use
+PostgreSQL and a data folder each).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from app.domain.errors import DeskError
+
+LOCK_FILE = "warmdesk.lock"
+OWNER_FILE = "warmdesk.lock.json"
+
+
+@contextmanager
+def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
+    """Hold the data folder for the block; it is created, for this user only, if it is not there.
+
+    purpose: the command, such as "warmdesk serve". Does not wait. Raises DeskError: "data-folder-in-use" when
+    a process (or this one) holds it, "data-folder-unusable" or "disk-full" when it cannot be written.
+    """
+    with _explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not per thread: a server may be stopped by another thread than the one that started it.
+        lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise DeskError(
+                f"data folder {folder} is in use by {_owner(folder)}: stop it or use another --data-dir",
+                code="data-folder-in-use",
+            ) from None
+    try:
+        with _explained(folder):
+            _write_owner(folder, purpose)
+        yield
+    finally:
+        with suppress(OSError):  # a leftover is harmless: it is read only while somebody holds the lock
+            (folder / OWNER_FILE).unlink()
+        lock.release()
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DeskError(
+                f"data folder {folder}: the disk is full: free some space or use another --data-dir",
+                code="disk-full",
+            ) from error
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "a file is in its place"
+        else:
+            reason = error.strerror or str(error)
+        raise DeskError(
+            f"data folder {folder} cannot be used: {reason}: use another --data-dir",
+            code="data-folder-unusable",
+        ) from error
+
+
+def add_to_note(folder: Path, **more: str) -> None:
+    """Say more of the process that holds the folder: where it can be reached. Only its user can read that."""
+    _write_note(folder, {**(read_note(folder) or {}), **more})
+
+
+def read_note(folder: Path) -> dict[str, object] | None:
+    """What the process that holds a folder says of itself; None if none does. It may be gone by now."""
+    try:
+        note = json.loads((folder / OWNER_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # nobody does, or between taking the lock and writing the note
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def _write_owner(folder: Path, purpose: str) -> None:
+    since = datetime.now().isoformat(timespec="minutes")
+    _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
+
+
+def _write_note(folder: Path, note: dict[str, object]) -> None:
+    temporary = folder / f"{OWNER_FILE}.new"
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(note, file)
+    temporary.replace(folder / OWNER_FILE)  # in one step: others read it at any time
+
+
+def _owner(folder: Path) -> str:
+    note = read_note(folder) or {}
+    try:
+        since = datetime.fromisoformat(str(note["since"]))
+        day = "" if since.date() == datetime.now().date() else f"{since:%Y-%m-%d} "
+        return f"process {int(str(note['pid']))} ({note['purpose']}, since {day}{since:%H:%M})"
+    except (ValueError, KeyError):
+        return "another process"

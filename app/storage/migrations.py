@@ -1,0 +1,241 @@
+"""The database's history: numbered functions, each run once and recorded by name. Read downwards.
+
+A function that was released is never changed; it writes the tables as they were then, which is why it does
+not use `tables`. A change of `tables` is a new function at the end, and the schema test says so if it is
+missing. There is no way back down: a database from a newer Warmdesk is refused.
+
+On SQLite a function may add tables, columns and indexes. It must not drop a table in order to recreate it:
+foreign keys are on, and its children's rows would be deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Connection,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    select,
+    text,
+)
+
+from app.domain.errors import DeskError
+
+Migration = Callable[[Connection], None]
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+_APPLIED = Table(
+    "migrations",
+    MetaData(naming_convention=NAMING),
+    Column("name", Text, primary_key=True),
+    Column("applied", DateTime),
+)
+
+
+def m001_first_tables(connection: Connection) -> None:
+    """Documents, passages, conversations, messages and what belongs to them, facts."""
+    meta = MetaData(naming_convention=NAMING)
+    required = partial(Column, nullable=False)
+
+    def message_id() -> Column[str]:
+        return Column("message_id", String(32), ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True)
+
+    Table(
+        "documents",
+        meta,
+        Column("id", Integer, primary_key=True),
+        required("path", Text, unique=True),
+        required("title", Text),
+        required("content_hash", Text),
+        required("loaded_at", DateTime),
+        required("num_passages", Integer),
+        sqlite_autoincrement=True,
+    )
+    Table(
+        "passages",
+        meta,
+        Column("id", Integer, primary_key=True),
+        required("document_id", Integer, ForeignKey("documents.id", ondelete="CASCADE"), index=True),
+        required("ordinal", Integer),
+        required("heading_path", JSON),
+        required("text", Text),
+        required("content_hash", Text),
+        required("num_tokens", Integer),
+        required("embedding", LargeBinary),
+        Column("module_key", Text, index=True),
+        sqlite_autoincrement=True,
+    )
+    Table(
+        "conversations",
+        meta,
+        Column("id", String(32), primary_key=True),
+        required("title", Text),
+        required("created", DateTime),
+        required("updated", DateTime, index=True),
+    )
+    Table(
+        "messages",
+        meta,
+        Column("id", String(32), primary_key=True),
+        required("conversation_id", String(32), ForeignKey("conversations.id", ondelete="CASCADE")),
+        required("position", Integer),
+        required("role", String(16)),
+        Column("question_id", String(32), ForeignKey("messages.id", ondelete="CASCADE"), index=True),
+        required("text", Text),
+        Column("tokens", JSON(none_as_null=True)),
+        required("created", DateTime),
+        required("refused", Boolean),
+        Column("finish_reason", Text),
+        Column("policy", Text),
+        Column("exact", Boolean),
+        Column("notice", Text),
+        UniqueConstraint("conversation_id", "position"),
+        Index(None, "role", "created", "refused"),
+    )
+    Table(
+        "message_citations",
+        meta,
+        message_id(),
+        Column("rank", Integer, primary_key=True),
+        required("document", Text, index=True),
+        required("title", Text),
+        required("passage", Text),
+        required("quote", Text),
+        required("score", Double),
+        Column("passage_id", Integer),
+    )
+    Table(
+        "message_timings",
+        meta,
+        message_id(),
+        *(required(name, Double) for name in ("queue", "retrieve", "load", "prefill")),
+        required("ttft", Double, index=True),
+        required("total", Double),
+    )
+    Table(
+        "message_usage",
+        meta,
+        message_id(),
+        *(required(name, Integer) for name in ("prompt_tokens", "completion_tokens", "computed")),
+        *(required(name, Integer) for name in ("session", "prefix", "module")),
+    )
+    Table(
+        "message_modules",
+        meta,
+        message_id(),
+        Column("rank", Integer, primary_key=True),
+        *(required(name, Text) for name in ("key", "name", "document", "passage")),
+        Column("passage_id", Integer),
+        required("tokens", Integer),
+        required("position", Integer),
+        required("source", Text),
+        Column("miss_reason", Text),
+        required("created", DateTime),
+        Index(None, "key", "miss_reason", "created"),
+        Index(
+            "ix_message_modules_misses",
+            "created",
+            sqlite_where=text("miss_reason IS NOT NULL"),
+            postgresql_where=text("miss_reason IS NOT NULL"),
+        ),
+    )
+    Table(
+        "feedback",
+        meta,
+        message_id(),
+        required("value", String(16)),
+        required("reason", Text),
+        required("created", DateTime),
+    )
+    Table("facts", meta, Column("key", Text, primary_key=True), required("value", Text))
+    meta.create_all(connection, checkfirst=False)  # another program's table of that name is an error
+
+
+def m002_passage_neighbours(connection: Connection) -> None:
+    """Which passages each passage is encoded behind."""
+    meta = MetaData(naming_convention=NAMING)
+    Table("passages", meta, Column("id", Integer, primary_key=True))  # there already; named for the foreign keys
+
+    def passage_id() -> ForeignKey:
+        return ForeignKey("passages.id", ondelete="CASCADE")
+
+    neighbours = Table(
+        "passage_neighbours",
+        meta,
+        Column("passage_id", Integer, passage_id(), primary_key=True),
+        Column("rank", Integer, primary_key=True),
+        Column("neighbour_id", Integer, passage_id(), nullable=False, index=True),
+    )
+    neighbours.create(connection)
+
+
+def m003_grounding(connection: Connection) -> None:
+    """How well answers keep to their passages."""
+    number = Double().compile(dialect=connection.dialect)
+    connection.execute(text(f"ALTER TABLE messages ADD COLUMN grounding {number}"))
+    connection.execute(text("ALTER TABLE messages ADD COLUMN quoted BOOLEAN"))
+
+
+def m004_collections(connection: Connection) -> None:
+    """What a document belongs to, and vectors that are not in use yet."""
+    connection.execute(text("ALTER TABLE documents ADD COLUMN collection TEXT DEFAULT '' NOT NULL"))
+    connection.execute(text("CREATE INDEX ix_documents_collection ON documents (collection)"))
+    meta = MetaData(naming_convention=NAMING)
+    staged = Table(
+        "staged_embeddings",
+        meta,
+        Column("content_hash", Text, primary_key=True),
+        Column("embedding", LargeBinary, nullable=False),
+    )
+    staged.create(connection)
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    m001_first_tables,
+    m002_passage_neighbours,
+    m003_grounding,
+    m004_collections,
+)
+
+
+def migrate(connection: Connection, name: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Run what is missing, within the caller's transaction; gives the names of what was run.
+
+    name: what to call the database in a message. Raises DeskError (code "database-newer").
+    """
+    _APPLIED.create(connection, checkfirst=True)
+    applied = set(connection.execute(select(_APPLIED.c.name)).scalars())
+    unknown = sorted(applied - {migration.__name__ for migration in migrations})
+    if unknown:
+        raise DeskError(
+            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
+            code="database-newer",
+        )
+    missing = [migration for migration in migrations if migration.__name__ not in applied]
+    for migration in missing:
+        migration(connection)
+        now = datetime.now(UTC).replace(tzinfo=None)
+        connection.execute(insert(_APPLIED).values(name=migration.__name__, applied=now))
+    return [migration.__name__ for migration in missing]

@@ -1,0 +1,1 @@
+"""Training data of a desk, and the training of an adapter."""

@@ -1,0 +1,174 @@
+"""What the chat page does, without the page: each method takes plain values and gives the parts of the page
+to redraw.
+
+The conversation's id lives in the browser and comes with every call, so two readers never share anything
+here. The only thing kept is which answer runs for which browser session, so that Stop and switching can end
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.desk.interface import AnswerStream, Desk, Feedback
+from app.domain.errors import DeskError
+from app.web.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
+
+YIELD_S = 0.04
+UNEXPECTED = "Something went wrong on our side. Please try again; the details are in the server's log."
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatView:
+    """Parts of the page to redraw; None leaves a part as it is. conversation_id "" is a new conversation."""
+
+    conversation_id: str | None = None
+    transcript: str | None = None
+    live: str | None = None
+    conversations: str | None = None
+    box: str | None = None
+    answering: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """An answer in progress. left: its reader went to another conversation, so it must not draw any more."""
+
+    stream: AnswerStream | None = None
+    stopped: bool = False
+    left: bool = False
+
+
+class ChatFlow:
+    """The handlers of one chat page; safe to call from several threads."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        examples: Sequence[str] = (),
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._desk, self._examples, self._now, self._clock = desk, tuple(examples), now, clock
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+
+    def open(self, conversation_id: str, session: str) -> ChatView:
+        """Shows a conversation; one that is gone (or "") opens a new one."""
+        self._leave(session)
+        try:
+            turns = self._desk.turns(conversation_id) if conversation_id else []
+            if not turns:
+                conversation_id = ""
+            page = transcript_html(turns) if turns else empty_html(self._examples, self._desk.is_ready())
+            listed = self._listed(conversation_id)
+        except Exception as error:
+            return ChatView(live=error_html("", _line(error)), answering=False)
+        return ChatView(
+            conversation_id=conversation_id, transcript=page, live="", conversations=listed, answering=False
+        )
+
+    def ask(self, question: str, conversation_id: str, session: str) -> Generator[ChatView]:
+        """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the
+        answer.
+        """
+        question = question.strip()
+        run = _Run()
+        with self._lock:
+            if not question or session in self._runs:
+                run.left = True
+            else:
+                self._runs[session] = run
+        if run.left:
+            yield ChatView()
+            return
+        try:
+            yield from self._draw(question, conversation_id, run)
+            if run.left and session not in self._runs:
+                yield ChatView(live="")  # a piece may have been on its way when the reader left
+        except Exception as error:  # outermost: whatever fails becomes one line in the chat
+            if not run.left:
+                shown = None if conversation_id else ""
+                yield ChatView(transcript=shown, live=error_html(question, _line(error)), box=question, answering=False)
+        finally:
+            with self._lock:
+                if self._runs.get(session) is run:
+                    del self._runs[session]
+            if run.stream is not None:
+                run.stream.cancel()
+
+    def _draw(self, question: str, conversation_id: str, run: _Run) -> Generator[ChatView]:
+        first = None if conversation_id else ""  # a new conversation: the empty state makes room
+        yield ChatView(transcript=first, live=live_html(question, ""), box="", answering=True)
+        stream = self._desk.ask(question, conversation_id=conversation_id or None)
+        with self._lock:
+            run.stream, ended = stream, run.stopped
+        if ended:
+            stream.cancel()
+        text, drawn_at = "", float("-inf")
+        for piece in stream:
+            text += piece
+            if not run.left and self._clock() - drawn_at >= YIELD_S:
+                yield ChatView(live=live_html(question, text))
+                drawn_at = self._clock()
+        if run.left:
+            return
+        answer = stream.answer
+        yield ChatView(
+            conversation_id=answer.conversation_id,
+            transcript=transcript_html(self._desk.turns(answer.conversation_id)),
+            live="",
+            conversations=self._listed(answer.conversation_id),
+            answering=False,
+        )
+
+    def stop(self, session: str) -> None:
+        """Ends the running answer; what was generated stays."""
+        self._end(session, left=False)
+
+    def feedback(self, message_id: str, value: str, reason: str = "") -> None:
+        """value: up, down, or anything else to take the verdict back."""
+        verdict: Feedback | None = "up" if value == "up" else "down" if value == "down" else None
+        self._desk.feedback(message_id, verdict, reason[:500])
+
+    def delete(self, conversation_id: str, open_id: str, session: str) -> ChatView:
+        """Deletes a conversation; if it was open, a new one is shown."""
+        if conversation_id == open_id:
+            self._leave(session)
+        try:
+            self._desk.delete_conversation(conversation_id)
+            if conversation_id != open_id:
+                return ChatView(conversations=self._listed(open_id))
+        except Exception as error:
+            return ChatView(live=error_html("", _line(error)))
+        return self.open("", session)
+
+    def _listed(self, open_id: str) -> str:
+        return conversations_html(self._desk.conversations(), open_id, self._now())
+
+    def _leave(self, session: str) -> None:
+        self._end(session, left=True)
+
+    def _end(self, session: str, *, left: bool) -> None:
+        with self._lock:
+            run = self._runs.pop(session, None) if left else self._runs.get(session)
+            if run is None:
+                return
+            run.stopped, run.left = True, run.left or left
+            stream = run.stream
+        if stream is not None:
+            stream.cancel()
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, DeskError):
+        return str(error)
+    log.error("the chat page failed", exc_info=error)
+    return UNEXPECTED

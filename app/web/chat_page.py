@@ -1,0 +1,135 @@
+"""The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in chat_html
+and style.css.
+
+The list shows all conversations of this desk, to whoever can open the page: for now a desk is for one
+operator on 127.0.0.1. Which conversation is open is kept in the address bar and in a hidden field of the
+page, never on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import gradio as gr
+
+from app.desk.interface import Desk
+from app.web.chat_flow import ChatFlow, ChatView
+from app.web.icons import icon
+
+EXAMPLES = (
+    "What is your returns policy?",
+    "How long does delivery take?",
+    "Which ways to pay do you accept?",
+    "How do I make a warranty claim?",
+)
+ANSWERS_AT_ONCE = 24
+_NAME = "Warmdesk"
+_HEADER = (
+    '<header class="wd-header"><button type="button" data-act="menu" aria-label="Conversations">'
+    f"{icon('menu')}</button>"
+    f"<h1>{_NAME}</h1></header>"
+)
+_SIDE = (
+    f'<div class="wd-brand"><span class="wd-logo" aria-hidden="true"></span><b>{_NAME}</b></div>'
+    f'<button type="button" class="wd-new" data-act="new">{icon("plus")}<span>New conversation</span>'
+    "</button>"
+)
+_READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
+_WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
+
+
+def _script(name: str) -> str:
+    return files("app.web").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _updates(view: ChatView) -> tuple[Any, ...]:
+    """In the order of the page's outputs; what the view leaves alone is not sent."""
+    parts = (view.conversation_id, view.transcript, view.live, view.conversations)
+    box: dict[str, object] = {}
+    if view.box is not None:
+        box["value"] = view.box
+    if view.answering is not None:
+        box["submit_btn"], box["stop_btn"] = not view.answering, view.answering
+    return (*(gr.skip() if part is None else part for part in parts), gr.update(**box) if box else gr.skip())
+
+
+def _session(request: gr.Request) -> str:
+    return str(request.session_hash)
+
+
+def build_chat(desk: Desk, examples: Sequence[str] = EXAMPLES) -> gr.Blocks:
+    """The page, not yet mounted; css and theme are given at the mount."""
+    flow = ChatFlow(desk, examples)
+    acts, page = _script("chat.js"), _script("page.js")
+
+    def part(value: str, name: str, script: str = acts) -> gr.HTML:
+        return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
+
+    def opened(conversation_id: str, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.open(conversation_id, _session(request)))
+
+    def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.open(str(event.id), _session(request)))
+
+    def removed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.delete(str(event.id), open_id, _session(request)))
+
+    def asked(question: str, open_id: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+        views = flow.ask(question, open_id, _session(request))
+        try:
+            for view in views:
+                yield _updates(view)
+        finally:
+            views.close()  # the browser left: the answer must not run on
+
+    def chosen(open_id: str, event: gr.EventData, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+        yield from asked(str(event.text), open_id, request)
+
+    def judged(event: gr.EventData) -> None:
+        flow.feedback(str(event.message), str(event.value), str(event.reason))
+
+    def stopped(request: gr.Request) -> None:
+        flow.stop(_session(request))
+
+    with gr.Blocks(title=_NAME, analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
+        with gr.Row(elem_id="wd-app"):
+            with gr.Column(elem_id="wd-side", min_width=0):
+                side = part(_SIDE, "wd-side-head")
+                listed = part("", "wd-list")
+            with gr.Column(elem_id="wd-main", min_width=0):
+                part(_HEADER, "wd-top")
+                with gr.Column(elem_id="wd-scroll"):
+                    transcript = part("", "wd-transcript")
+                    live = part("", "wd-live")
+                with gr.Column(elem_id="wd-foot"):
+                    box = gr.Textbox(
+                        elem_id="wd-box",
+                        label="Your question",
+                        show_label=False,
+                        container=False,
+                        placeholder="Ask a question",
+                        lines=1,
+                        max_lines=8,
+                        autofocus=True,
+                        submit_btn=True,
+                    )
+                    part('<p class="wd-hint">Enter sends, Shift+Enter starts a new line.</p>', "wd-hint", page)
+        open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
+
+        shown = [open_id, transcript, live, listed, box]
+        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        answers: dict[str, Any] = {**quiet, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
+        direct: dict[str, Any] = {**quiet, "concurrency_limit": None}
+        blocks.load(opened, [open_id], shown, js=_READ_ADDRESS, **direct)
+        open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **quiet)
+        box.submit(asked, [box, open_id], shown, **answers)
+        box.stop(stopped, None, None, **direct)
+        transcript.example(chosen, [open_id], shown, **answers)
+        transcript.verdict(judged, None, None, **direct)
+        side.open(clicked, None, shown, **direct)
+        listed.open(clicked, None, shown, **direct)
+        listed.remove(removed, [open_id], shown, **direct)
+    blocks.queue(max_size=4 * ANSWERS_AT_ONCE)
+    return blocks

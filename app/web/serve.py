@@ -1,0 +1,67 @@
+"""`warmdesk serve`: the pages on a socket, until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+import uvicorn
+
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.storage.lock import add_to_note
+from app.web.passwords import ensure_password
+from app.web.server import create_app
+
+
+def serve(service: Service) -> None:
+    """Listen, load the models, serve. Raises DeskError when the port is taken."""
+    settings = service.settings
+    listener = bind(settings.host, settings.port)
+    port = listener.getsockname()[1]
+    password = ensure_password(settings.admin_folder)
+    print("loading the models ...", file=sys.stderr, flush=True)
+    service.prepare()
+    if not service.library.counts().documents:
+        print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
+    secret = secrets.token_urlsafe(32)
+    application = create_app(service, settings.admin_folder, host=settings.host, secret=secret)
+    shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    print(f"chat       http://{shown}:{port}/", flush=True)
+    print(f"dashboard  http://{shown}:{port}/admin", flush=True)
+    if password is not None:
+        print(f"admin password (shown once): {password}", flush=True)
+    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    server = uvicorn.Server(config)
+    assert threading.current_thread() is threading.main_thread()
+    with listener, suppress(KeyboardInterrupt):  # Ctrl-C is how a desk is stopped; uvicorn raises it again at the end
+        add_to_note(settings.data_dir, url=f"http://{reachable(listener)}", secret=secret)
+        server.run(sockets=[listener])
+
+
+def reachable(listener: socket.socket) -> str:
+    """Host and port under which this machine reaches a listening socket."""
+    host, port = listener.getsockname()[:2]
+    if listener.family == socket.AF_INET6:
+        return f"[{'::1' if host == '::' else host}]:{port}"
+    return f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, taken before anything slow. Raises DeskError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        reason = "it is in use by another program" if "in use" in str(error).lower() else error.strerror or str(error)
+        raise DeskError(
+            f"cannot listen on {host} port {port}: {reason}; use another --port", code="port-in-use"
+        ) from None
+    return listener

@@ -1,0 +1,160 @@
+"""The web application: own routes first, then the admin page behind its login, then the chat at "/".
+
+Not covered: the OpenAI-style endpoints, which will be added in `_add_api` and named in `API_PATHS`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import FastAPI, Form, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from app.desk.interface import Desk
+from app.domain.errors import DeskError
+from app.web.document_routes import add_document_routes
+from app.web.guard import COOKIE, Guard, session_token
+from app.web.login_html import login_html
+from app.web.passwords import session_key, verify
+from app.web.sessions import LIFETIME_S, LoginBrake, Sessions
+
+STATIC = {
+    "/desk.css": ("style.css", "text/css"),
+    "/admin.css": ("admin.css", "text/css"),
+    "/documents.css": ("documents.css", "text/css"),
+    "/documents.js": ("documents.js", "text/javascript"),
+    "/favicon.ico": ("favicon.svg", "image/svg+xml"),
+}
+"""Own files, by path: name in the package and media type."""
+API_PATHS = ("/healthz", "/desk", *STATIC)
+_FONTS = (
+    "system-ui",
+    "-apple-system",
+    "Segoe UI",
+    "Roboto",
+    "Noto Sans",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "sans-serif",
+)
+_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+
+
+def create_app(
+    desk: Desk, folder: Path, *, host: str = "127.0.0.1", examples: Sequence[str] | None = None, secret: str = ""
+) -> FastAPI:
+    """folder: where admin.json is; a password must have been set. host: the address the server will listen on. secret:
+    what commands beside the server open the document routes with; empty: not at all.
+    """
+    if os.environ.get("GRADIO_VIBE_MODE"):
+        raise DeskError(
+            "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again",
+            code="vibe-mode",
+        )
+    session_key(folder)  # fails now rather than at the first login
+    sessions = Sessions(lambda: session_key(folder))
+    app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_api(app)
+    add_document_routes(app, desk, secret)
+    _add_login(app, folder, sessions)
+    _mount_pages(app, desk, sessions, examples)
+    app.add_middleware(Guard, bound_to=host, is_admin=sessions.is_valid, api_paths=API_PATHS)
+    return app
+
+
+def _add_api(app: FastAPI) -> None:
+    package = Path(str(files("app.web"))) / "static"
+
+    @app.get("/healthz")
+    def healthz() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    def give_out(path: str, name: str, media_type: str) -> None:
+        @app.get(path)
+        def file() -> FileResponse:
+            return FileResponse(package / name, media_type=media_type)
+
+    for path, (name, media_type) in STATIC.items():
+        give_out(path, name, media_type)
+
+
+def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
+    brake = LoginBrake()
+
+    @app.get("/admin/login")
+    def login_page() -> HTMLResponse:
+        return HTMLResponse(login_html(), headers={"cache-control": "no-store"})
+
+    @app.post("/admin/login")
+    def login(request: Request, password: Annotated[str, Form()] = "") -> Response:
+        address = request.client.host if request.client else ""
+        if wait_s := brake.wait_s(address):
+            page = login_html(f"Too many failed attempts. Please try again in {(wait_s + 59) // 60} min.")
+            return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
+        # Counted before the slow check: many tries sent at once must not all pass the brake.
+        brake.failed(address)
+        if not verify(folder, password):
+            return HTMLResponse(login_html("That password is not right."), status_code=401)
+        brake.succeeded(address)
+        response = RedirectResponse("/admin/", status_code=303)
+        response.set_cookie(
+            COOKIE,
+            sessions.start(),
+            max_age=LIFETIME_S,
+            path="/admin",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    @app.post("/admin/logout")
+    def logout(request: Request) -> Response:
+        sessions.end(session_token(request.headers.get("cookie", "")))
+        response = RedirectResponse("/admin/login", status_code=303)
+        response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
+        return response
+
+
+def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions, examples: Sequence[str] | None) -> None:
+    # Gradio reads this when it is imported, and importing takes seconds: hence here and not above.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    import gradio as gr
+
+    from app.web.admin_page import build_admin
+    from app.web.chat_page import EXAMPLES, build_chat
+
+    def admin_user(request: Request) -> str | None:
+        token = session_token(request.headers.get("cookie", ""))
+        return "admin" if sessions.is_valid(token) else None
+
+    package = Path(str(files("app.web"))) / "static"
+    theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
+    css = (package / "style.css").read_text(encoding="utf-8")
+    admin_css = (package / "admin.css").read_text(encoding="utf-8")
+
+    def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
+        gr.mount_gradio_app(
+            app,
+            blocks,
+            path,
+            auth_dependency=auth,
+            theme=theme,
+            css=css,
+            footer_links=[],
+            run_history=False,
+            ssr_mode=False,
+            enable_monitoring=False,
+            mcp_server=False,
+            pwa=False,
+            show_error=False,
+            max_file_size="1kb",
+            app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
+        )
+
+    mount(build_admin(desk), "/admin", css + admin_css, admin_user)
+    mount(build_chat(desk, EXAMPLES if examples is None else examples), "/", css)

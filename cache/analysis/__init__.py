@@ -1,0 +1,1 @@
+"""Tools above the engine: advice on prompts, grouping of requests, dry runs."""

@@ -1,0 +1,68 @@
+"""What an engine would compute for a series of requests, counted by the engine's own books without a model.
+
+The same admission, store, eviction and prefix tree over an arena of as many tokens, with rows of one byte and a model
+that returns zeros. One token is generated per request; timings mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cache.attention.items import Chunk
+from cache.engine.engine import Engine
+from cache.engine.request import Request, Usage
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena, KVShape
+from cache.model.language_model import Model, ModelInfo
+
+NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
+
+
+class CountingModel:
+    """Looks like a model to the engine and computes nothing."""
+
+    def __init__(self, model: Model) -> None:
+        self.info: ModelInfo = replace(model.info, kv=NO_KV, stop_tokens=frozenset())
+        self.tokenizer = model.tokenizer
+        self.device = torch.device("cpu")
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+    ) -> Tensor:
+        """Zeros `[len(outputs), 1]`: token 0 is the likeliest."""
+        return torch.zeros(len(outputs), 1)
+
+    def look(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        chunk: Chunk,
+        arena: Arena,
+        rows: int,
+        extents: Sequence[Extent],
+    ) -> list[Tensor]:
+        """Zeros: the first rows are as good as any."""
+        return [torch.zeros(extent.length) for extent in extents]
+
+
+def count_tokens(requests: Sequence[Request], model: Model, memory: int) -> list[Usage]:
+    """Usage of each request when they are answered one after another from a cold start.
+
+    memory: bytes of the arena the model would have. Raises CacheError as the engine does.
+    """
+    slots = max(1, memory // model.info.kv.bytes_per_token)
+    engine = Engine(CountingModel(model), memory=slots * NO_KV.bytes_per_token).start()
+    try:
+        one_token = [replace(r, sampling=replace(r.sampling, max_tokens=1)) for r in requests]
+        return [engine.submit(request).completion.usage for request in one_token]
+    finally:
+        engine.close()

@@ -1,0 +1,288 @@
+"""Attention over items: the function that stands in for a transformers model's own attention.
+
+`Pass` holds what one forward pass needs on the device; every layer uses the same one. New keys and values are
+written to the arena first. Then the query rows of all items are gathered and rotated at once, each item runs as one
+kernel call over its extent in place, and each row's partial results are merged by log-sum-exp. No key or value is
+copied or concatenated. What depends on distance other than by rotation is in `distance`.
+
+Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most
+items any row is in, H key/value heads, G query heads per key/value head, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cache.attention.distance import Call, plain_calls, sloped_calls, windowed_calls
+from cache.attention.items import Chunk, Item, plan_items
+from cache.attention.kernels import Kernel, matmul
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Rotary frequencies. frequencies: float32 `[D_rotary / 2]`, radians per position id.
+
+    Only a pure rotation moves queries: an attention factor (YaRN) is in queries and keys already.
+    """
+
+    frequencies: Tensor
+
+    def angles(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, laid out for `back`."""
+        angles = -offsets.double()[:, None] * self.frequencies.double().cpu()
+        cos, sin = angles.cos().float(), angles.sin().float()
+        return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
+
+    def back(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries `[..., R, G, D]` rotated, in float32, by what `angles` gave for their rows."""
+        half = self.frequencies.shape[0]
+        turned = q[..., : 2 * half].float()
+        swapped = torch.cat((turned[..., half:], turned[..., :half]), -1)
+        turned = torch.addcmul(turned * cos, swapped, sin).to(q.dtype)
+        return turned if q.shape[-1] == 2 * half else torch.cat((turned, q[..., 2 * half :]), -1)
+
+
+class Watched(Exception):
+    """Ends a pass whose last watched layer is through."""
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """How much the rows of a pass look at keys (InfoFlow KV): the weight of a key, as a mean over heads, its norm over
+    rows, and the mean of that over `layers`. The pass ends with the last of them.
+
+    rows: the last packed rows count. scores: for each extent that is watched, float32 `[L]`.
+    """
+
+    layers: frozenset[int]
+    rows: int
+    scores: dict[Extent, Tensor]
+
+
+@dataclass(slots=True)
+class Pass:
+    """One packed forward pass over an arena.
+
+    positions: id of every packed row, int64 `[T]`. slots: its arena slot, int64 `[T]`. rows: packed row of every item
+    row, int64 `[R]`. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts. cos, sin:
+    of the angle each item row is rotated by, or None if nothing is placed away from where it was encoded. calls: the
+    items as kernel calls. shift: what ALiBi adds to each item row's log-sum-exp, float32 `[H, R]`. first_slot: where
+    the packed rows' slots begin, if they are one run. is_dense: whether item rows are the packed rows, P times over.
+    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks. watch: what is
+    wanted of the pass besides its result, if anything.
+    """
+
+    arena: Arena
+    kernel: Kernel
+    rotation: Rotation | None
+    items: list[Item]
+    positions: Tensor
+    slots: Tensor
+    rows: Tensor
+    parts: Tensor
+    calls: list[Call]
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    shift: Tensor | None = None
+    first_slot: int | None = None
+    is_dense: bool = False
+    windowed: dict[int, list[Call]] = field(default_factory=dict)
+    watch: Watch | None = None
+
+    @classmethod
+    def plan(
+        cls,
+        chunks: Sequence[Chunk],
+        positions: Sequence[int],
+        arena: Arena,
+        kernel: Kernel,
+        device: torch.device,
+        *,
+        rotation: Rotation | None = None,
+        slopes: Tensor | None = None,
+    ) -> Pass:
+        """Turn chunks into index tensors, and note in the arena at which ids their rows stand.
+
+        positions: ids of the packed rows. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`.
+        """
+        items = plan_items(chunks)
+        slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
+        ranges = [r for item in items for r in item.ranges]
+        rows = [row for r in ranges for row in range(r.first, r.last)]
+        parts: list[list[int]] = [[] for _ in slots]
+        for item_row, row in enumerate(rows):
+            parts[row].append(item_row)
+        most = max(len(p) for p in parts)
+        padded = torch.tensor([p + [len(rows)] * (most - len(p)) for p in parts], device=device)
+        contiguous = slots == list(range(slots[0], slots[0] + len(slots)))
+        made = cls(
+            arena=arena,
+            kernel=kernel,
+            rotation=rotation,
+            items=items,
+            positions=torch.tensor(positions, device=device),
+            slots=torch.tensor(slots, device=device),
+            rows=torch.tensor(rows, device=device),
+            parts=padded.T.contiguous(),
+            calls=plain_calls(items, device),
+            first_slot=slots[0] if contiguous else None,
+            is_dense=rows == list(range(len(slots))) * most,
+        )
+        arena.positions.index_copy_(0, made.slots, made.positions)
+        if slopes is not None:
+            made.calls, made.shift = sloped_calls(items, made._framed_positions(), arena.positions, slopes)
+        elif any(r.offset for r in ranges):
+            assert rotation is not None, "this model's modules cannot be moved"
+            made.cos, made.sin = (table.to(device) for table in rotation.angles(made._offsets()))
+        return made
+
+    def _offsets(self) -> Tensor:
+        """How far the extent an item row reads is placed from where it was encoded: int64 `[R]`, in host memory."""
+        return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
+
+    def _framed_positions(self) -> Tensor:
+        """Ids of item rows in the frames of the extents they read, int64 `[R]`."""
+        return self.positions[self.rows] - self._offsets().to(self.positions.device)
+
+    def _calls(self, window: int | None) -> list[Call]:
+        """The kernel calls of a layer with a sliding window of that size, or without one."""
+        if window is None:
+            return self.calls
+        if window not in self.windowed:
+            if window > int(self.positions.max()):  # nothing is that far apart yet
+                self.windowed[window] = self.calls
+            else:
+                queries = self._framed_positions()
+                self.windowed[window] = windowed_calls(self.items, queries, self.arena.positions, window)
+        return self.windowed[window]
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`.
+
+        window: of the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`.
+        """
+        self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
+        h = k.shape[1]
+        q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
+        if len(self.items) > 1:
+            q = q.index_select(1, self.rows)  # [H, R, G, D]
+            if self.cos is not None and self.sin is not None and self.rotation is not None:
+                q = self.rotation.back(q, self.cos, self.sin)
+        group, d = q.shape[2:]
+        kernel = self.kernel if softcap is None else partial(matmul, softcap=softcap)
+        out, lse = self._run(layer, q.reshape(1, h, -1, d), group, scale, self._calls(window), kernel)
+        out = out.view(h, -1, group, d)
+        if len(self.items) > 1:
+            lse = lse.view(h, -1, group)
+            if self.shift is not None:
+                lse = lse + self.shift.unsqueeze(-1)
+            if self.watch is not None and layer in self.watch.layers:
+                self._look(self.watch, layer, q, lse, scale)
+            out = self._merge(out, lse).to(q.dtype)
+        return out.transpose(0, 1).flatten(1, 2).unsqueeze(0)
+
+    def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        keys, values = self.arena.keys[layer], self.arena.values[layer]
+        if self.first_slot is not None:
+            rows = slice(self.first_slot, self.first_slot + k.shape[0])
+            keys[rows], values[rows] = k, v
+        else:
+            keys.index_copy_(0, self.slots, k)
+            values.index_copy_(0, self.slots, v)
+
+    def _run(
+        self, layer: int, q: Tensor, group: int, scale: float, calls: list[Call], kernel: Kernel
+    ) -> tuple[Tensor, Tensor]:
+        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`.
+
+        Few operations per item: at one row each, their overhead is what decoding costs.
+        """
+        keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
+        outs: list[Tensor] = []
+        lses: list[Tensor] = []
+        first = 0
+        for call in calls:
+            rows = q.narrow(2, first, call.rows * group)
+            first += call.rows * group
+            if call.length:
+                k, v = keys.narrow(2, call.start, call.length), values.narrow(2, call.start, call.length)
+                out, lse = kernel(rows, k, v, group, call.causal, scale, call.bias)
+            else:  # all of it is out of sight
+                out, lse = torch.zeros_like(rows), rows.new_full(rows.shape[:3], float("-inf"), dtype=torch.float32)
+            outs.append(out)
+            lses.append(lse)
+        return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
+
+    def _look(self, watch: Watch, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
+        """Add a layer's attention weights to the watch. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, as they are
+        merged. Raises Watched behind the last layer.
+        """
+        padded = torch.cat((lse, lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))), 1)
+        whole = torch.stack([padded.index_select(1, part) for part in self.parts]).logsumexp(0)  # [H, T, G]
+        first = 0
+        for item, call in zip(self.items, self.calls, strict=True):
+            mine = torch.arange(first, first + item.num_rows, device=q.device)
+            first += item.num_rows
+            if item.extent not in watch.scores:
+                continue
+            mine = mine[self.rows[mine] >= whole.shape[1] - watch.rows]
+            keys = self.arena.keys[layer][item.extent.start : item.extent.end].float()  # [L, H, D]
+            scores = torch.einsum("hrgd,lhd->hrgl", q[:, mine].float(), keys) * scale
+            if call.bias is not None:
+                scores = scores + call.bias[0].unsqueeze(2)[:, -len(mine) :]
+            if self.shift is not None:
+                scores = scores + self.shift[:, mine, None, None]
+            weights = (scores - whole[:, self.rows[mine]].unsqueeze(-1)).exp().mean((0, 2))  # [r, L]
+            watch.scores[item.extent] += weights.norm(dim=0) / len(watch.layers)
+        if layer == max(watch.layers):
+            raise Watched
+
+    def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
+        """Partial results `[H, R, G, D]` and `[H, R, G]` to `[H, T, G, D]`, exactly."""
+        count, packed = self.parts.shape
+        if self.is_dense:  # every row has a part in every item, in order
+            lse = torch.unflatten(lse, 1, (count, packed))
+            out = torch.unflatten(out, 1, (count, packed))
+        else:
+            missing = lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))
+            nothing = out.new_zeros((out.shape[0], 1, *out.shape[2:]))
+            flat = self.parts.flatten()
+            lse = torch.unflatten(torch.cat((lse, missing), 1).index_select(1, flat), 1, (count, packed))
+            out = torch.unflatten(torch.cat((out, nothing), 1).index_select(1, flat), 1, (count, packed))
+        weights = lse.softmax(dim=1)  # [H, P, T, G]
+        return (out.float() * weights.unsqueeze(-1)).sum(dim=1)
+
+
+def attention_function(
+    module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """What transformers calls in place of its own attention; `plan` is the `Pass` given to the model's forward."""
+    plan: Pass = kwargs["plan"]
+    scale = kwargs.get("scaling")
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return plan.attend(
+        layer,
+        q,
+        k,
+        v,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        window=kwargs.get("sliding_window"),
+        softcap=kwargs.get("softcap"),
+    ), None

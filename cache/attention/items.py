@@ -1,0 +1,97 @@
+"""The work list of one forward pass: which query rows attend to which extent of the arena, and rotated how far.
+
+No tensors. Every sequence contributes a chunk of new rows; each extent it sees becomes an item, and extents that
+several sequences see become one item, so that shared keys are read once for the whole batch. Partial results of a
+row over its items are merged by log-sum-exp, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cache.memory.allocator import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots `first` .. `last`-1 of an extent, seen by rows from `seen_from` on."""
+
+    first: int
+    last: int
+    seen_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An extent a sequence reads but does not write.
+
+    offset: position ids between where the extent was encoded and where this sequence places it.
+    first_row: the first of the sequence's own rows that sees it.
+    stretches: of an extent in which some rows are hidden, or seen by later rows only, what is seen; empty if that is
+        all of it. Counted from the extent's start, and in the sequence's own rows.
+    """
+
+    extent: Extent
+    offset: int = 0
+    first_row: int = 0
+    stretches: tuple[Stretch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Rows `first` .. `last`-1 of a sequence, computed in this pass; row r is kept in slot own.start + r."""
+
+    first: int
+    last: int
+    own: Extent
+    views: Sequence[View]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions.
+
+    stretches: as of a `View`, in packed rows.
+    """
+
+    first: int
+    last: int
+    offset: int
+    stretches: tuple[Stretch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Query rows against one extent. causal: row i of the (single) range sees keys 0 .. i of the extent only."""
+
+    extent: Extent
+    ranges: tuple[RowRange, ...]
+    causal: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Query rows of the item."""
+        return sum(r.last - r.first for r in self.ranges)
+
+
+def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
+    """Items of a packed pass, in which the chunks' rows stand one after another."""
+    shared: dict[Extent, list[RowRange]] = {}
+    causal: list[Item] = []
+    base = 0
+    for chunk in chunks:
+        end = base + chunk.last - chunk.first
+        for view in chunk.views:
+            first = base + max(view.first_row - chunk.first, 0)
+            if first < end and view.extent.length:
+                stretches = tuple(replace(s, seen_from=base + s.seen_from - chunk.first) for s in view.stretches)
+                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, stretches))
+        alone = chunk.last - chunk.first == 1  # a single row sees itself without a causal mask
+        past = chunk.own.part(0, chunk.last if alone else chunk.first)
+        if past.length:
+            shared.setdefault(past, []).append(RowRange(base, end, 0))
+        if not alone:
+            causal.append(Item(chunk.own.part(chunk.first, chunk.last), (RowRange(base, end, 0),), causal=True))
+        base = end
+    return [Item(extent, tuple(ranges)) for extent, ranges in shared.items()] + causal

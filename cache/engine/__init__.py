@@ -1,0 +1,1 @@
+"""Requests in, tokens out: admission, scheduling, encoding, sampling and the engine thread."""

@@ -1,0 +1,168 @@
+"""Answers out of a given set: a trie over the token ids of the texts an answer may consist of, and how much is
+expected of each before the model has said anything.
+
+An answer is one or more whole choices, none twice, then the stop token. At every step only tokens that keep to this
+are allowed (constrained decoding over a trie: GENRE, De Cao et al. 2021, arXiv 2010.00904), without their beam search:
+one greedy or sampled descent. To the model's logits is added the prior of the best choice behind each token, so that
+priors act where choices part and nowhere else. Where choices do not part there is nothing to decide and the token is
+free: the length of a choice costs it nothing, and no length normalisation is needed.
+
+Ids only: which texts are choices, how they are tokenised and what is expected of them is the caller's affair
+(`app.answering.quoting`). Not covered: looking ahead. The model decides between two choices at the token where they
+part, by that token alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One text an answer may consist of. behind: its tokens where another choice stands before it, with what parts
+    the two; None: the same tokens. prior: log-weight, not normalised. Raises ValueError.
+    """
+
+    tokens: tuple[int, ...]
+    behind: tuple[int, ...] | None = None
+    prior: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.tokens or self.behind == ():
+            raise ValueError("a choice without tokens would say nothing")
+        if not math.isfinite(self.prior):
+            raise ValueError(f"prior is {self.prior}: a finite number")
+
+
+@dataclass(slots=True)
+class Node:
+    """A place in a trie. below: numbers of the choices that go through here or end here. ends: of the one that does."""
+
+    children: dict[int, Node] = field(default_factory=dict)
+    below: set[int] = field(default_factory=set)
+    ends: int | None = None
+
+    def insert(self, tokens: tuple[int, ...], number: int) -> None:
+        """Add a choice. Raises ValueError if its tokens are another's."""
+        node = self
+        node.below.add(number)
+        for token in tokens:
+            node = node.children.setdefault(token, Node())
+            node.below.add(number)
+        if node.ends is not None:
+            raise ValueError(f"choices {node.ends} and {number} have the same tokens")
+        node.ends = number
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """One reading of an answer so far: choices said, in their order, and where in a trie the next one stands."""
+
+    said: tuple[int, ...]
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What an answer may consist of. stop: the token that ends it. most: choices in one answer. enough: log-weight of
+    saying no more, where another choice could be said; None: that of the choices that cannot be said any more. Never
+    changes: all about an answer in the making is read from its tokens.
+
+    Raises ValueError for no choices, two with the same tokens, one that holds the stop token, and `most` below 1.
+    """
+
+    choices: tuple[Choice, ...]
+    stop: int
+    most: int = 2
+    enough: float | None = None
+    _first: Node = field(init=False, repr=False, compare=False, default_factory=Node)
+    _behind: Node = field(init=False, repr=False, compare=False, default_factory=Node)
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise ValueError("there are no choices: an answer needs one")
+        if self.most < 1:
+            raise ValueError(f"most is {self.most}: at least 1")
+        for number, choice in enumerate(self.choices):
+            if self.stop in choice.tokens or self.stop in (choice.behind or ()):
+                raise ValueError(f"choice {number} holds the stop token {self.stop}")
+            self._first.insert(choice.tokens, number)
+            self._behind.insert(choice.behind or choice.tokens, number)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest possible answer, its stop token included: what Sampling.max_tokens must allow if no
+        choice is to be cut.
+        """
+        lengths = sorted((max(len(c.tokens), len(c.behind or ())) for c in self.choices), reverse=True)
+        return sum(lengths[: self.most]) + 1
+
+    def allowed(self, answer: Sequence[int]) -> dict[int, float]:
+        """Every token that may come next, with the log-weight to be added to its logit.
+
+        The weights are those of this process, given the answer so far: choices are drawn by their priors, until one
+        is drawn that was said already, or `most` are said. A token's weight is that of its best continuation (a sum
+        would favour words that many choices begin with), less that of the best of all: where the model is indifferent,
+        the likeliest token leads to the choice with the highest prior. Behind tokens that are no beginning of an
+        answer only the stop token is allowed. Takes time in the length of the answer.
+        """
+        weights: dict[int, float] = {}
+        for parse in self._parses(answer):
+            for token, weight in self._continuations(parse):
+                weights[token] = max(weight, weights.get(token, weight))
+        if not weights:
+            return {self.stop: 0.0}
+        best = max(weights.values())
+        return {token: weight - best for token, weight in weights.items()}
+
+    def _parses(self, answer: Sequence[int]) -> list[Parse]:
+        """All readings of an answer: more than one if a choice is the beginning of another one, or of two joined. One
+        that would say a choice twice may be among them; nothing goes on from it.
+        """
+        parses = [Parse((), self._first)]
+        for token in answer:
+            parses = [
+                Parse(state.said, child)
+                for parse in parses
+                for state in self._states(parse)
+                if (child := state.node.children.get(token))
+            ]
+        return parses
+
+    def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
+        """Next tokens with the joint log-weight of all that is said and of what they lead to."""
+        for state in self._states(parse):
+            for token, child in state.node.children.items():
+                if possible := child.below.difference(state.said):
+                    yield token, self._drawn(state.said) + self._mass(possible)
+        if (said := self._ended(parse)) is not None:
+            yield self.stop, self._drawn(said) + self._ending(said)
+
+    def _states(self, parse: Parse) -> Iterator[Parse]:
+        """The reading itself and, if a choice ends here, the one that begins another."""
+        yield parse
+        if (said := self._ended(parse)) is not None and not self._is_last(said):
+            yield Parse(said, self._behind)
+
+    def _ended(self, parse: Parse) -> tuple[int, ...] | None:
+        """What is said if the choice that ends here, if one does, was meant."""
+        number = parse.node.ends
+        return None if number is None or number in parse.said else (*parse.said, number)
+
+    def _is_last(self, said: tuple[int, ...]) -> bool:
+        return len(said) == min(self.most, len(self.choices))
+
+    def _ending(self, said: tuple[int, ...]) -> float:
+        """Log-weight of saying no more."""
+        if self._is_last(said):
+            return self._mass(self._first.below)
+        return self._mass(set(said)) if self.enough is None else self.enough
+
+    def _drawn(self, said: tuple[int, ...]) -> float:
+        """Log-weight of having drawn these choices one after another."""
+        return sum(self.choices[number].prior - self._mass(self._first.below) for number in said)
+
+    def _mass(self, numbers: Set[int]) -> float:
+        return max(self.choices[number].prior for number in numbers)

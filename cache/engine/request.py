@@ -1,0 +1,161 @@
+"""What goes into the engine and what comes out: requests, completions and their exact accounting.
+
+Accounting holds for every completion: prompt_tokens = computed + session + prefix + module. It is counted when the
+request executes, from what was really read.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from cache.engine.recomputation import Link
+from cache.engine.sampling import Sampling
+from cache.errors import CacheError
+from cache.memory.keys import PUBLIC_TENANT, check_tenant
+from cache.memory.store import MissReason, Source
+from cache.prompt.plan import Plan
+
+Reuse = Literal["on", "prefix", "off"]
+"""on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
+
+FinishReason = Literal["stop", "length", "repeated", "cancelled", "read"]
+"""repeated: the answer began to say the same again and was ended there. read: it was given (`Request.follow`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to be answered.
+
+    link: which rows of placed modules are computed again; approximate unless all of them are (see `linking`).
+    session: conversation the request belongs to: labels reuse as its own past, and keeps its links.
+    tenant: who may share its KV. Raises ValueError for a bad tenant.
+    follow: an answer to be read instead of generated: the completion has the logits that predict its tokens.
+    """
+
+    plan: Plan
+    sampling: Sampling = field(default_factory=Sampling)
+    reuse: Reuse = "on"
+    link: Link = field(default_factory=Link)
+    session: str | None = None
+    tenant: str = PUBLIC_TENANT
+    follow: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_tenant(self.tenant)
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """Where every prompt token came from. recomputed: of the computed ones, those that a module could have supplied."""
+
+    prompt_tokens: int
+    computed: int = 0
+    recomputed: int = 0
+    session: int = 0
+    prefix: int = 0
+    module: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were not computed."""
+        return self.session + self.prefix + self.module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleUse:
+    """One module of a prompt. position: id of its first token. miss_reason: why it was computed, if it was."""
+
+    key: str
+    name: str
+    tokens: int
+    position: int
+    source: Source
+    miss_reason: MissReason | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Timings:
+    """Milliseconds. queue: waiting for its turn; load: finding modules and reading them from disk; prefill: the rest
+    up to the first token, encoding of missing modules included; ttft, total: from submission.
+    """
+
+    queue: float = 0.0
+    load: float = 0.0
+    prefill: float = 0.0
+    ttft: float = 0.0
+    total: float = 0.0
+
+    def first_token(self, ttft: float) -> None:
+        """Note the time to the first token; what was neither queue nor load was prefill."""
+        self.ttft = ttft
+        self.prefill = ttft - self.queue - self.load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token.
+
+    exact: whether every token saw what it would have seen under full attention. logits: float32 `[follow, vocabulary]`
+    in host memory, if the request gave an answer to follow.
+    """
+
+    text: str
+    tokens: tuple[int, ...] | None
+    finish_reason: FinishReason
+    usage: Usage
+    modules: tuple[ModuleUse, ...]
+    timings: Timings
+    exact: bool
+    logits: Tensor | None = None
+
+
+class Generation:
+    """An answer in the making: iterate for pieces of text, then read `completion`.
+
+    Safe to use from any thread; several readers share the pieces between them and all see the end.
+    """
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
+        self._cancelled = threading.Event()
+        self._end: Completion | CacheError | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """Pieces of the answer as they are generated. Raises CacheError if the request failed."""
+        while self._end is None:
+            event = self._events.get()
+            if isinstance(event, str):
+                yield event
+            else:
+                self._end = event
+                self._events.put(event)  # for other readers
+        if isinstance(self._end, CacheError):
+            raise self._end
+
+    @property
+    def completion(self) -> Completion:
+        """The whole answer; waits for it. Raises CacheError if the request failed."""
+        for _ in self:
+            pass
+        assert isinstance(self._end, Completion)
+        return self._end
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody wants the rest."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Stop generating; what was generated so far still arrives as the completion."""
+        self._cancelled.set()
+
+    def deliver(self, event: str | Completion | CacheError) -> None:
+        """For the engine: hand over a piece of text, the completion, or the error that ended the request."""
+        self._events.put(event)

@@ -1,0 +1,59 @@
+"""Content addresses of encoded modules.
+
+A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
+share it (tenant), what stood before the unit while it was encoded (prefix and lead), its positions and its token ids.
+Equal keys mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256 bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from pathlib import Path
+
+from cache.prompt.plan import Unit
+
+ALGORITHM = "b2"
+PUBLIC_TENANT = "public"
+TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def digest(*parts: bytes | str) -> str:
+    """Tagged BLAKE2b-256 over length-prefixed parts, so that no two lists of parts collide by concatenation."""
+    hasher = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        hasher.update(len(data).to_bytes(8, "little"))
+        hasher.update(data)
+    return f"{ALGORITHM}:{hasher.hexdigest()}"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, tagged."""
+    with open(path, "rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def token_bytes(tokens: tuple[int, ...]) -> bytes:
+    """Token ids as little-endian 64-bit integers."""
+    return struct.pack(f"<{len(tokens)}q", *tokens)
+
+
+def check_tenant(tenant: str) -> None:
+    """Raises ValueError for a tenant outside letters, digits, `.`, `_`, `-` (1 to 128 characters)."""
+    if not TENANT_PATTERN.fullmatch(tenant):
+        raise ValueError(f"tenant {tenant!r}: use 1 to 128 letters, digits, '.', '_' or '-'")
+
+
+def unit_key(unit: Unit, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
+    """Key of an encoded unit.
+
+    fingerprint: the model's (weights, dtype, position scheme). tenant: namespace that may share the entry.
+    Raises ValueError for a bad tenant.
+    """
+    check_tenant(tenant)
+    prefix = "" if unit.prefix is None else unit_key(unit.prefix, fingerprint=fingerprint, tenant=tenant)
+    places = str(unit.start) if not unit.gaps else f"{unit.start} {unit.gaps}"
+    lead = (token_bytes(unit.lead),) if unit.lead else ()
+    return digest("module", fingerprint, tenant, prefix, places, token_bytes(unit.tokens), *lead)

@@ -1,0 +1,204 @@
+"""Exact prefix reuse: a radix tree over everything the engine has computed, cut at any token.
+
+A path from the root is the beginning of a prompt: placed modules (named by key, they own no memory here) and runs
+of computed tokens (they own the extents of their KV). The rows of a run are valid for every prompt that begins
+with the same path, because a computed token sees only what stands before it. A conversation's earlier turns are
+such a path, and so is a system prompt or any prefix two customers share.
+
+No tensors and no allocation: eviction hands extents back to the caller. After the radix cache of SGLang (Zheng et
+al., 2024), with placed modules as edges of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cache.memory.allocator import Extent
+
+Edge = tuple[int, int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One piece of a path: `tokens` at position ids from `start`; `key` names the module they come from, if any."""
+
+    start: int
+    tokens: tuple[int, ...]
+    key: str | None = None
+
+    @property
+    def edge(self) -> Edge:
+        """What a parent finds its child by."""
+        return (self.start, self.tokens[0] if self.key is None else f"{self.key}/{len(self.tokens)}")
+
+    def cut(self, first: int, last: int) -> Step:
+        """Tokens `first` .. `last`-1."""
+        return Step(start=self.start + first, tokens=self.tokens[first:last], key=self.key)
+
+
+NO_ROWS = Extent(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A step some prompt has taken. `refs` counts the requests in flight whose path goes through the node."""
+
+    step: Step
+    parent: Node | None
+    extent: Extent = NO_ROWS
+    owner: str | None = None
+    children: dict[Edge, Node] = field(default_factory=dict)
+    refs: int = 0
+    hits: int = 0
+    priority: float = 0.0
+
+    @property
+    def saved(self) -> int:
+        """Tokens that requests did not compute because of this step."""
+        return self.hits * len(self.step.tokens)
+
+    def path(self) -> Iterator[Node]:
+        """This node and its ancestors, the root left out, innermost first."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Length of the longest common beginning."""
+    shorter = min(len(a), len(b))
+    if a[:shorter] == b[:shorter]:
+        return shorter
+    return next(i for i in range(shorter) if a[i] != b[i])
+
+
+def subtree(node: Node) -> Iterator[Node]:
+    """The node and everything below it."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        stack.extend(node.children.values())
+        yield node
+
+
+class PrefixTree:
+    """One tree per tenant; nothing is shared between tenants."""
+
+    def __init__(self) -> None:
+        self._roots: dict[str, Node] = {}
+
+    def root(self, tenant: str) -> Node:
+        """The empty prefix of a tenant."""
+        return self._roots.setdefault(tenant, Node(Step(start=0, tokens=()), None))
+
+    def match(self, tenant: str, steps: Sequence[Step]) -> Node:
+        """The node at the end of the longest known prefix of `steps`; a partly matching run is split there.
+
+        Does not pin: call `pin` before anything that may evict.
+        """
+        node = self.root(tenant)
+        for step in steps:
+            while step.tokens:
+                child = node.children.get(step.edge)
+                if child is None:
+                    return node
+                if step.key is not None:
+                    node = child
+                    break
+                common = common_length(child.step.tokens, step.tokens)
+                node = self._split(child, common)
+                step = step.cut(common, len(step.tokens))
+        return node
+
+    def insert(self, node: Node, steps: Sequence[tuple[Step, Extent]], owner: str | None) -> tuple[Node, list[Extent]]:
+        """Append computed steps below `node`; the tree owns their extents from now on.
+
+        Returns the last node of the path, and the extents of tokens the tree already had (another request
+        computed them meanwhile): the caller frees those.
+        """
+        surplus: list[Extent] = []
+        for step, extent in steps:
+            while step.tokens:
+                child = node.children.get(step.edge)
+                if child is None:
+                    child = Node(step, node, extent, owner)
+                    node.children[step.edge] = child
+                    common = len(step.tokens)
+                elif step.key is not None:
+                    common = len(step.tokens)
+                else:
+                    common = common_length(child.step.tokens, step.tokens)
+                    child = self._split(child, common)
+                    surplus.append(extent.part(0, common))
+                node = child
+                step = step.cut(common, len(step.tokens))
+                extent = extent if step.key is not None else extent.part(common, extent.length)
+        return node, surplus
+
+    def pin(self, node: Node) -> None:
+        """Keep the path to `node` until it is unpinned."""
+        for step in node.path():
+            step.refs += 1
+
+    def unpin(self, node: Node) -> None:
+        """Undo one `pin`."""
+        for step in node.path():
+            assert step.refs > 0, step
+            step.refs -= 1
+
+    def leaves(self) -> Iterator[Node]:
+        """Nodes that may be evicted now: those without children and without references."""
+        return (node for node in self.nodes() if not node.children and not node.refs)
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the roots."""
+        for root in self._roots.values():
+            for child in root.children.values():
+                yield from subtree(child)
+
+    def evict(self, leaf: Node) -> Extent:
+        """Remove a leaf, and placed modules above it that nothing else needs; returns the leaf's extent."""
+        assert not leaf.children, leaf
+        assert not leaf.refs, leaf
+        node: Node = leaf
+        while True:
+            parent = node.parent
+            assert parent is not None
+            del parent.children[node.step.edge]
+            if parent.parent is None or parent.children or parent.refs or parent.step.key is None:
+                return leaf.extent
+            node = parent
+
+    def clear(self) -> list[Extent]:
+        """Remove everything that no request in flight needs."""
+        freed: list[Extent] = []
+        while leaves := list(self.leaves()):
+            freed.extend(self.evict(leaf) for leaf in leaves)
+        return freed
+
+    def _split(self, node: Node, length: int) -> Node:
+        """Let `node` keep the tokens from `length` on and return the new node that holds those before it."""
+        assert node.step.key is None
+        assert length > 0
+        if length == len(node.step.tokens):
+            return node
+        parent = node.parent
+        assert parent is not None
+        upper = Node(
+            node.step.cut(0, length),
+            parent,
+            node.extent.part(0, length),
+            node.owner,
+            {},
+            node.refs,
+            node.hits,
+            node.priority,
+        )
+        parent.children[upper.step.edge] = upper
+        node.step = node.step.cut(length, len(node.step.tokens))
+        node.extent = node.extent.part(length, node.extent.length)
+        node.parent = upper
+        upper.children[node.step.edge] = node
+        return upper

@@ -1,0 +1,88 @@
+"""BLOOM and MPT attending over an arena.
+
+Their attention is written out in modules of their own, for which transformers has no hook. So each of these modules is
+replaced by one that projects with the original's layers and attends with the pass that is running, and the models are
+kept from building masks and biases, which nothing would read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cache.attention.forward_pass import Pass
+
+
+class AlibiAttention:
+    """Takes over the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
+
+    slopes: float32 `[H]`, how much a head's score falls per position id.
+    """
+
+    def __init__(self, hf: Any) -> None:
+        self.running: Pass | None = None
+        model, heads = hf.transformer, hf.config.num_attention_heads
+        if hf.config.model_type == "bloom":
+            two = torch.ones(1, 2, dtype=torch.int64, device=hf.device)
+            bias = model.build_alibi_tensor(two, heads, torch.float32)
+            model.build_alibi_tensor = lambda mask, heads, dtype: mask
+            for block in model.h:
+                block.self_attention = BloomAttention(block.self_attention, self)
+        else:
+            bias = model.build_mpt_alibi_tensor(heads, 2, device=hf.device)
+            model.build_mpt_alibi_tensor = lambda heads, length, device: None
+            for block in model.blocks:
+                block.attn = MptAttention(block.attn, self)
+        self.slopes: Tensor = bias[:, 0, 1] - bias[:, 0, 0]
+        self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
+
+    def options(self, running: Pass) -> dict[str, Any]:
+        """Arguments for the model's forward: a mask that is taken as it is, in place of one as large as the prompt."""
+        self.running = running
+        return {"attention_mask": self._mask}
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """As `Pass.attend`, with the heads joined: `[1, T, H*D]`."""
+        assert self.running is not None
+        return self.running.attend(layer, q, k, v, scale).flatten(2)
+
+
+class BloomAttention(nn.Module):
+    """In place of transformers' module of this name; `own` is that module."""
+
+    def __init__(self, own: Any, alibi: AlibiAttention) -> None:
+        super().__init__()
+        self.query_key_value, self.dense = own.query_key_value, own.dense
+        self.num_heads, self.layer_idx, self.scale = own.num_heads, own.layer_idx, own.inv_norm_factor
+        self._alibi = alibi
+
+    def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
+        """Both `[1, T, hidden]`; returns the residual plus what was attended to, `[1, T, hidden]`."""
+        fused = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, -1))  # [1, T, H, 3, D]
+        q, k, v = fused.permute(3, 0, 2, 1, 4)
+        return residual + self.dense(self._alibi.attend(self.layer_idx, q, k, v, self.scale)), None
+
+
+class MptAttention(nn.Module):
+    """In place of transformers' module of this name; `own` is that module."""
+
+    def __init__(self, own: Any, alibi: AlibiAttention) -> None:
+        super().__init__()
+        self.Wqkv, self.out_proj = own.Wqkv, own.out_proj
+        self.n_heads, self.layer_idx, self.scale, self.clip = (
+            own.n_heads,
+            own.layer_idx,
+            own.softmax_scale,
+            own.clip_qkv,
+        )
+        self._alibi = alibi
+
+    def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
+        """`[1, T, hidden]`; returns what was attended to, `[1, T, hidden]`."""
+        fused = self.Wqkv(hidden_states)
+        if self.clip:
+            fused = fused.clamp(min=-self.clip, max=self.clip)
+        q, k, v = fused.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out_proj(self._alibi.attend(self.layer_idx, q, k, v, self.scale)), None

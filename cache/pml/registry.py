@@ -1,0 +1,119 @@
+"""Schemas by name, laid out once for a model, and the prompts that are bound to them. Safe to use from any thread.
+
+Adding a name twice is an error; replacing is a call of its own. Encoded modules are not held here: they are found by
+what they contain, so a replaced schema keeps every module that did not change.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from cache.errors import PMLError
+from cache.pml.binding import Bound, bind, module_units
+from cache.pml.layout import Layout, lay_out
+from cache.pml.nodes import Prompt, Schema
+from cache.prompt.chat_template import ChatTemplate
+from cache.prompt.plan import Unit
+from cache.prompt.roles import NO_ROLES, Roles
+from cache.prompt.tokenizer import Tokenizer
+
+
+class TemplateTokenizer(Tokenizer, Protocol):
+    """A tokenizer that knows its model's chat template."""
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The strings around system text, questions and answers."""
+
+
+class ModelLimits(Protocol):
+    """What layouts depend on besides the tokenizer; `cache.model.language_model.ModelInfo` is one."""
+
+    @property
+    def max_positions(self) -> int:
+        """Usable position ids are 0 .. max_positions-1."""
+
+    @property
+    def is_relocatable(self) -> bool:
+        """Whether a module encoded once can be placed at any offset."""
+
+
+class Registry:
+    """Laid-out schemas.
+
+    roles: strings of the chat template around turns. max_positions: usable position ids, None for no limit.
+    relocatable: whether a unit encoded once may be placed at any offset.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        roles: Roles = NO_ROLES,
+        max_positions: int | None = None,
+        relocatable: bool = True,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._roles, self._max_positions, self._relocatable = roles, max_positions, relocatable
+        self._layouts: dict[str, Layout] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def for_model(cls, tokenizer: TemplateTokenizer, limits: ModelLimits) -> Registry:
+        """An empty registry for a loaded model."""
+        return cls(
+            tokenizer,
+            roles=tokenizer.template.roles,
+            max_positions=limits.max_positions,
+            relocatable=limits.is_relocatable,
+        )
+
+    def lay_out(self, schema: Schema) -> Layout:
+        """Give a schema its position ids without keeping it. Raises PMLError."""
+        return lay_out(schema, self.tokenizer, roles=self._roles, max_positions=self._max_positions)
+
+    def units_of(self, layout: Layout) -> list[Unit]:
+        """Every unit a schema can use, scaffold sets last: what `Engine.encode` takes to prepare it ahead of use."""
+        return module_units(layout, relocatable=self._relocatable)
+
+    def bind(self, prompt: Prompt) -> Bound:
+        """Place a prompt for a schema of this registry. Raises PMLError."""
+        return bind(prompt, self.of(prompt), relocatable=self._relocatable)
+
+    def add(self, schema: Schema) -> Layout:
+        """Lay a schema out and keep it. Raises PMLError, also if the name is taken; then nothing changes."""
+        layout = self.lay_out(schema)
+        with self._lock:
+            if schema.name in self._layouts:
+                raise PMLError(f"schema {schema.name!r} exists; replace it, or choose another name", where="registry")
+            self._layouts[schema.name] = layout
+        return layout
+
+    def replace(self, schema: Schema) -> Layout:
+        """Lay a schema out in place of the one of that name, if there is one. Raises PMLError; then nothing changes."""
+        layout = self.lay_out(schema)
+        with self._lock:
+            self._layouts[schema.name] = layout
+        return layout
+
+    def remove(self, name: str) -> None:
+        """Forget a schema. Raises PMLError if there is none of that name."""
+        with self._lock:
+            if self._layouts.pop(name, None) is None:
+                raise PMLError(f"there is no schema {name!r} to remove; known: {self._known()}", where="registry")
+
+    def of(self, prompt: Prompt) -> Layout:
+        """The layout a prompt is for. Raises PMLError."""
+        with self._lock:
+            layout = self._layouts.get(prompt.schema)
+            if layout is None:
+                raise PMLError(
+                    f"<prompt>: there is no schema {prompt.schema!r}; known: {self._known()}",
+                    where="prompt",
+                    line=prompt.line or None,
+                )
+            return layout
+
+    def _known(self) -> str:
+        return ", ".join(sorted(self._layouts)) or "none"

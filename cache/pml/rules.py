@@ -1,0 +1,192 @@
+"""What a schema may contain: names, nesting, scopes, scaffold sets. Works on nodes, wherever they come from.
+
+Not covered: what needs a tokenizer or a chat template (`layout`), and XML itself (`pml_parser`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import accumulate
+from xml.parsers import expat
+
+from cache.errors import PMLError
+from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
+from cache.prompt.parts import ROLES
+
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot hold, not even as a reference."""
+
+NAME = re.compile(r"[^\W\d][\w.-]*")
+RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
+MAX_SLOT = 1_000_000
+"""Ids of one parameter: more than any model has."""
+
+
+def element(node: Node) -> str:
+    """How messages call a node: its element and, where there is one, its name."""
+    if isinstance(node, Role):
+        return f"<{node.role}>"
+    kind = type(node).__name__.lower()
+    name = getattr(node, "name", None)
+    return f"<{kind}>" if name is None else f"<{kind} name={name!r}>"
+
+
+def mistake(node: Node, message: str) -> PMLError:
+    """An error about a node of a schema."""
+    return PMLError(f"{element(node)}: {message}", where="schema", line=getattr(node, "line", 0) or None)
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is known of a schema or module while its inside is read."""
+
+    path: str
+    modules: set[str] = field(default_factory=set)
+    parameters: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Rules:
+    """State of one check: owners from the root to here, and all modules so far."""
+
+    scopes: list[Scope] = field(default_factory=list)
+    parents: list[Node] = field(default_factory=list)
+    modules: dict[str, Module] = field(default_factory=dict)
+    """Modules by path."""
+    members: dict[str, int] = field(default_factory=dict)
+    """The union, numbered through the schema, of every module that is a member of one, by path."""
+    open_unions: list[int] = field(default_factory=list)
+    num_unions: int = 0
+    open_roles: int = 0
+    scaffolds: list[Scaffold] = field(default_factory=list)
+
+    def enter(self, node: Node) -> None:
+        """Check a node in its place. Raises PMLError."""
+        if self.parents:
+            check_place(node, self.parents, in_role=self.open_roles > 0)
+        match node:
+            case Schema():
+                check_name(node, node.name)
+                self.scopes.append(Scope(""))
+            case Module():
+                self.enter_module(node)
+            case Parameter():
+                check_name(node, node.name)
+                check_name_of_tag(node, node.name)
+                if not 0 <= node.length <= MAX_SLOT:
+                    raise mistake(node, f"length is {node.length}; give a whole number of tokens, 0 to {MAX_SLOT}")
+                if node.name in self.scopes[-1].parameters:
+                    raise mistake(node, f"a second parameter {node.name!r} in one module; rename one of them")
+                self.scopes[-1].parameters.add(node.name)
+            case Union():
+                check_union(node, owner_of(self.parents))
+                self.open_unions.append(self.num_unions)
+                self.num_unions += 1
+            case Role():
+                self.open_roles += 1
+            case Scaffold():
+                self.scaffolds.append(node)
+            case _:
+                pass
+        self.parents.append(node)
+
+    def enter_module(self, module: Module) -> None:
+        """Open a module's scope."""
+        check_name(module, module.name)
+        check_name_of_tag(module, module.name)
+        if module.name in RESERVED:
+            raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
+        scope = self.scopes[-1]
+        if module.name in scope.modules:
+            place = f"module {scope.path!r}" if scope.path else "the schema"
+            raise mistake(module, f"a second module {module.name!r} in {place}; rename one of them")
+        scope.modules.add(module.name)
+        path = f"{scope.path}/{module.name}" if scope.path else module.name
+        if isinstance(self.parents[-1], Union):
+            self.members[path] = self.open_unions[-1]
+        self.modules[path] = module
+        self.scopes.append(Scope(path))
+
+    def leave(self, node: Node) -> None:
+        """Close a node's scope."""
+        self.parents.pop()
+        if isinstance(node, Module | Schema):
+            self.scopes.pop()
+        if isinstance(node, Role):
+            self.open_roles -= 1
+        if isinstance(node, Union):
+            self.open_unions.pop()
+
+    def check_scaffold(self, node: Scaffold) -> None:
+        """A set has two or more known modules that one prompt can import together."""
+        if len(set(node.modules)) < 2 or len(set(node.modules)) != len(node.modules):
+            raise mistake(node, f"modules={' '.join(node.modules)!r}: name at least two different modules")
+        chosen: dict[int, str] = {}
+        for path in node.modules:
+            if path not in self.modules:
+                raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
+            if not self.modules[path].cached:
+                raise mistake(node, f"module {path!r} has cache='false', it is never encoded; take it out of the set")
+            for way in accumulate(path.split("/"), "{}/{}".format):  # the path and all that lead to it
+                union = self.members.get(way)
+                if union is not None and chosen.setdefault(union, way) != way:
+                    raise mistake(node, f"{chosen[union]!r} and {way!r} exclude each other; no prompt imports both")
+
+
+def check_schema(schema: Schema) -> None:
+    """Raises PMLError for the first mistake in document order (scaffold sets last)."""
+    rules = Rules()
+    for event, node in walk(schema):
+        if event == "enter":
+            rules.enter(node)
+        else:
+            rules.leave(node)
+    for scaffold in rules.scaffolds:
+        rules.check_scaffold(scaffold)
+
+
+def owner_of(parents: list[Node]) -> Schema | Module:
+    """The module or schema whose text stands between these open elements."""
+    return next(parent for parent in reversed(parents) if isinstance(parent, Module | Schema))
+
+
+def check_union(union: Union, owner: Schema | Module) -> None:
+    """A union's scaffold is a member that is encoded, and so is the text around it. Raises PMLError."""
+    if union.scaffold is None:
+        return
+    member = next((m for m in union.members if m.name == union.scaffold), None)
+    if member is None:
+        raise mistake(union, f"scaffold {union.scaffold!r} is not a member; name one of its modules")
+    if not member.cached:
+        raise mistake(union, f"scaffold {union.scaffold!r} has cache='false', it is never encoded; name another")
+    if isinstance(owner, Module) and not owner.cached:
+        raise mistake(
+            union, f"module {owner.name!r} around it has cache='false', it is never encoded; leave scaffold out"
+        )
+
+
+def check_place(node: Node, parents: list[Node], *, in_role: bool) -> None:
+    """Whether a node may stand where it stands. Raises PMLError."""
+    if isinstance(node, Scaffold) and not isinstance(parents[-1], Schema):
+        raise mistake(node, "a scaffold stands directly in the schema; move it there")
+    if isinstance(node, Role) and in_role:
+        raise mistake(node, "chat turns do not nest; close the one around it first")
+    if isinstance(node, Parameter) and isinstance(owner_of(parents), Schema):
+        raise mistake(node, "a parameter belongs in a module; put one around it")
+
+
+def check_name(node: Schema | Module | Parameter, name: str) -> None:
+    """Raises PMLError for a name that is not one."""
+    if not NAME.fullmatch(name):
+        raise mistake(node, f"{name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
+
+
+def check_name_of_tag(node: Module | Parameter, name: str) -> None:
+    """A prompt writes the name as an element or attribute, so XML must know its letters. Raises PMLError."""
+    if name.isascii():
+        return
+    try:
+        expat.ParserCreate("utf-8").Parse(f"<{name}/>", True)
+    except expat.ExpatError:
+        raise mistake(node, f"{name!r} has a letter that XML does not allow in names; choose another name") from None

@@ -1,0 +1,1 @@
+"""Prompt programs: Python functions as PML schemas."""

@@ -1,0 +1,73 @@
+"""Tokenizer of a model: literal text in, token ids out, and back. Wraps whatever transformers loaded.
+
+Special tokens are recognised only in structural strings (the chat template's), so text from documents and users
+that spells a marker is split into ordinary tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cache.prompt.chat_template import PLAIN, ChatTemplate, Messages, derive_template
+from cache.prompt.parts import Text
+
+
+class ModelTokenizer:
+    """A transformers tokenizer, reduced to what the engine needs.
+
+    Raises ValueError if its chat template cannot be used.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+        self.template: ChatTemplate = derive_template(self._render) if tokenizer.chat_template else PLAIN
+        self.filler: int = self._filler()
+        self.stub: tuple[int, ...] = self._stub()
+
+    def encode(self, run: Sequence[Text]) -> list[int]:
+        """Token ids of a run, nothing added: those of the joined text, special tokens only from structural pieces."""
+        ids: list[int] = []
+        section = ""
+        for piece in run:
+            at = 0
+            for marker in self._special.finditer(piece.text) if piece.structural else ():
+                ids += self._ordinary(section + piece.text[at : marker.start()])
+                ids.append(self._tokenizer.convert_tokens_to_ids(marker.group()))
+                section, at = "", marker.end()
+            section += piece.text[at:]
+        return ids + self._ordinary(section)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def _ordinary(self, text: str) -> list[int]:
+        if not text:
+            return []
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        ids: list[int] = encoded["input_ids"]
+        return ids
+
+    def _filler(self) -> int:
+        unknown: int | None = self._tokenizer.unk_token_id
+        return self._ordinary("\n")[0] if unknown is None else unknown
+
+    def _stub(self) -> tuple[int, ...]:
+        """The first line of the chat template's opening (it may go on with today's date), else the model's BOS."""
+        opening = self.template.open.partition("\n")
+        if opening[0]:
+            return tuple(self.encode([Text(text=opening[0] + opening[1], structural=True)]))
+        bos: int | None = self._tokenizer.bos_token_id
+        return () if bos is None else (bos,)
+
+    def _render(self, messages: Messages, answering: bool) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answering)
+        except Exception as error:  # templates raise jinja errors of their own for roles they refuse
+            raise ValueError(str(error)) from error
+        return text

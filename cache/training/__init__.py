@@ -1,0 +1,1 @@
+"""Training of adapters: examples, the model that reads them, and the training loop."""

@@ -1,0 +1,1 @@
+"""Whether passages answer a question, and which statement does."""

@@ -1,0 +1,1 @@
+"""Documents as blocks of text, and how they are cut into passages."""

@@ -1,0 +1,1 @@
+"""One file a format, and the table of formats."""

@@ -1,0 +1,56 @@
+"""reStructuredText: docutils makes HTML of it, read like any other HTML.
+
+Directives that insert files or raw HTML are off, and no settings files are read. Of Sphinx's own roles the
+text is kept; its own directives are not known, and what they hold is left out.
+"""
+
+import re
+from pathlib import Path
+
+from bs4 import BeautifulSoup, Tag
+from docutils.core import publish_string
+
+from retrieval.documents.document import Document, content_hash
+from retrieval.parsing.containers import parsing
+from retrieval.parsing.decoding import decode
+from retrieval.parsing.html_blocks import blocks_of
+from retrieval.parsing.titles import choose_title
+from retrieval.text.characters import readable
+
+_SETTINGS = {
+    "_disable_config": True,
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+    "report_level": 5,  # no messages in the text
+    "halt_level": 6,
+    "line_length_limit": 2**30,
+    "embed_stylesheet": False,
+    "stylesheet_path": "",
+    "stylesheet": "",
+    "syntax_highlight": "none",
+    "math_output": "LaTeX",
+    "input_encoding": "unicode",
+    "output_encoding": "unicode",
+}
+_ROLE = re.compile(r":[\w:.+-]+:`~?([^`<]*?)(?:\s*<[^>`]*>)?`")
+
+
+def load_rst(data: bytes, path: Path) -> Document:
+    """Read a reStructuredText page. Raises UnreadableDocument for binary content."""
+    source = readable(decode(data, path))
+    with parsing(path):
+        html = publish_string(source, writer="html5", settings_overrides=dict(_SETTINGS))
+    page = BeautifulSoup(html, "lxml")
+    for text_with_role in page.find_all(string=_ROLE):
+        if not text_with_role.find_parent(("pre", "code")):
+            text_with_role.replace_with(_ROLE.sub(r"\1", text_with_role))
+    for unwanted in page.find_all(class_="system-message"):
+        unwanted.decompose()
+    content = page.find("main")
+    blocks = blocks_of(content if isinstance(content, Tag) else page)
+    return Document(
+        path=path,
+        title=choose_title("", blocks, path),
+        blocks=blocks,
+        content_hash=content_hash(data),
+    )

@@ -1,0 +1,84 @@
+"""Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods), each sheet a section.
+
+Values as they were last computed; formulas, formats, comments, charts and hidden marks are not read.
+A damaged file can make the parser ask for more memory than there is, which ends the process: see `reading`.
+"""
+
+import datetime
+import io
+from pathlib import Path
+
+from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
+
+from retrieval.documents.document import Block, Document, content_hash
+from retrieval.errors import UnreadableDocument
+from retrieval.parsing.containers import check_container, parsing
+from retrieval.parsing.faq import faq_blocks, faq_columns
+from retrieval.parsing.rows import table_blocks
+from retrieval.parsing.titles import choose_title
+
+
+def load_spreadsheet(data: bytes, path: Path) -> Document:
+    """Read a workbook. Raises UnreadableDocument for a damaged or encrypted one."""
+    if path.suffix.lower() != ".xls":
+        check_container(data, path)
+    sheets = [(name, rows) for name, rows in _sheets(data, path) if any(map(any, rows))]
+    blocks: list[Block] = []
+    remarks: list[str] = []
+    is_faq = False
+    for name, rows in sheets:
+        is_alone = len(sheets) == 1
+        if not is_alone:
+            blocks.append(Block(kind="heading", text=name, level=1))
+        start = next(number for number, row in enumerate(rows) if any(row))
+        columns = faq_columns(rows[start])
+        if columns:
+            pairs, left_out = faq_blocks(
+                rows[start], rows[start + 1 :], columns, first=start + 2, level=1 if is_alone else 2
+            )
+            blocks += pairs
+            remarks += left_out if is_alone else [f"sheet {name}: {remark}" for remark in left_out]
+            is_faq = True
+        else:
+            blocks += table_blocks(rows)
+    return Document(
+        path=path,
+        title=choose_title("", (), path),
+        blocks=tuple(blocks),
+        content_hash=content_hash(data),
+        is_faq=is_faq,
+        remarks=tuple(remarks),
+    )
+
+
+def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
+    with parsing(path):
+        try:
+            workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
+            worksheets = {sheet.name for sheet in workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet}
+            return [
+                (name, _rows(workbook.get_sheet_by_name(name))) for name in workbook.sheet_names if name in worksheets
+            ]
+        except PasswordError:
+            raise UnreadableDocument(path, "encrypted: save it without a password") from None
+
+
+def _rows(sheet: CalamineSheet) -> list[list[str]]:
+    """All rows from the first of the sheet on; empty ones have no cells, for a sheet can claim a million."""
+    return [[_text(cell) for cell in row] if any(cell != "" for cell in row) else [] for row in sheet.iter_rows()]
+
+
+def _text(cell: object) -> str:
+    match cell:
+        case bool():
+            return "yes" if cell else "no"
+        case float() if cell.is_integer() and abs(cell) < 1e15:
+            return str(int(cell))
+        case datetime.datetime() if cell.time() == datetime.time():
+            return cell.date().isoformat()
+        case datetime.datetime():
+            return cell.isoformat(sep=" ", timespec="seconds")
+        case datetime.date() | datetime.time():
+            return cell.isoformat()
+        case _:
+            return str(cell).strip()

@@ -1,0 +1,1 @@
+"""What several formats share: decoding, HTML, tables, titles, front matter."""

@@ -1,0 +1,193 @@
+"""A parsed HTML tree as a document's blocks.
+
+Serves HTML pages and rendered Markdown alike. Says nothing about which part of a page matters: the caller
+chooses the root and what to leave out. Links keep their text, images are dropped. The walk keeps its own
+stack, so the depth of nesting does not matter.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bs4 import Tag
+from bs4.builder import HTMLTreeBuilder
+from bs4.element import CData, NavigableString, PageElement
+
+from retrieval.documents.document import Block, BlockKind
+from retrieval.parsing.html_tables import is_data, table_lines
+from retrieval.text.characters import readable
+
+_HEADINGS = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
+# fmt: off
+_NEVER_TEXT = frozenset((
+    "audio", "canvas", "head", "iframe", "noscript", "object", "script", "select", "style", "svg", "template",
+    "textarea", "title", "video",
+))
+# fmt: on
+_PARAGRAPH_BREAKS = HTMLTreeBuilder.DEFAULT_BLOCK_ELEMENTS | frozenset(
+    ("body", "caption", "center", "details", "legend", "summary", "tbody", "td", "th", "thead", "tr")
+)
+_MAX_INDENT = 6  # list levels; deeper ones are shown at this one
+
+
+def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -> tuple[Block, ...]:
+    """The blocks below `root` in reading order, without the elements for which `leave_out` is true."""
+    writer = _Writer()
+    for node, entering in _walk(root, lambda tag: writer.skips(tag) or leave_out(tag)):
+        if not isinstance(node, Tag):
+            if type(node) in (NavigableString, CData):  # not comments, declarations, instructions
+                writer.text(str(node))
+        elif entering:
+            writer.enter(node)
+        else:
+            writer.leave(node)
+    writer.end_of_paragraph()
+    writer.end_of_list()
+    return tuple(writer.blocks)
+
+
+def _walk(root: Tag, skip: Callable[[Tag], bool]) -> Iterator[tuple[PageElement, bool]]:
+    """Every node below root in document order; tags twice, entering (True) and leaving (False)."""
+    waiting: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
+    while waiting:
+        node, entering = waiting.pop()
+        if isinstance(node, Tag) and entering:
+            if skip(node):
+                continue
+            yield node, True
+            waiting.append((node, False))
+            if not (node.name == "table" and is_data(node)):
+                waiting.extend((child, True) for child in reversed(node.contents))
+        else:
+            yield node, entering
+
+
+@dataclass(slots=True)
+class _List:
+    next_number: int | None  # None for bullets
+    depth: int  # 0 for an outermost list
+    is_layout: bool = False  # a list around whole sections: no markers, its contents are ordinary blocks
+
+
+@dataclass(slots=True)
+class _Item:
+    marker: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _Writer:
+    blocks: list[Block] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)  # the text of the paragraph being read
+    lists: list[_List] = field(default_factory=list)  # open lists, outermost first
+    items: list[_Item] = field(default_factory=list)  # lines of the list being read
+    headings: int = 0  # open heading or summary elements
+    preformatted: int = 0
+
+    def skips(self, tag: Tag) -> bool:
+        # An accordion's heading is a button; any other button is a control.
+        return tag.name in _NEVER_TEXT or (tag.name == "button" and not self.headings)
+
+    def text(self, text: str) -> None:
+        text = readable(text)
+        self.pieces.append(text if self.preformatted else re.sub(r"\s+", " ", text))
+
+    def enter(self, tag: Tag) -> None:
+        if tag.name == "br":
+            self.pieces.append("\n")
+        if tag.name not in _PARAGRAPH_BREAKS:
+            return
+        self.end_of_paragraph()
+        if tag.name in _HEADINGS:
+            self.end_of_list()
+            for open_list in self.lists:
+                open_list.is_layout = True
+            self.headings += 1
+        elif tag.name == "summary":
+            self.headings += 1
+        elif tag.name == "pre":
+            self.preformatted += 1
+        elif tag.name in ("ul", "ol", "dl"):
+            start = str(tag.get("start", "1"))
+            number = int(start) if start.isascii() and start.isdigit() else 1
+            depth = self.lists[-1].depth + 1 if self._in_list() else 0
+            self.lists.append(_List(number if tag.name == "ol" else None, depth))
+        elif tag.name in ("li", "dt") and self.lists:
+            self._start_item(self.lists[-1])
+        elif tag.name == "table" and is_data(tag):
+            self._put("table", "\n".join(table_lines(tag, _one_line)))
+
+    def leave(self, tag: Tag) -> None:
+        if tag.name not in _PARAGRAPH_BREAKS:
+            return
+        if tag.name in _HEADINGS:
+            self.headings -= 1
+            self.end_of_paragraph("heading", _HEADINGS[tag.name])
+        elif tag.name == "pre":
+            self.end_of_paragraph("code")
+            self.preformatted -= 1
+        elif tag.name == "dt":
+            self.end_of_paragraph(ending=":")
+        else:
+            self.end_of_paragraph()
+            if tag.name == "summary":
+                self.headings -= 1
+            elif tag.name in ("ul", "ol", "dl"):
+                self.lists.pop()
+                if self._in_list():  # what follows belongs to the item around the inner list
+                    self.items.append(_Item(_indent(self.lists[-1].depth + 1)))
+                else:
+                    self.end_of_list()
+
+    def end_of_paragraph(self, kind: BlockKind = "text", level: int = 0, ending: str = "") -> None:
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        if self.preformatted:
+            text = "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
+        else:
+            text = re.sub(r"\s*\n\s*", "\n", re.sub(r" +", " ", text)).strip()
+        if level:
+            text = text.replace("\n", " ")
+        if ending and text and not text.endswith(ending):
+            text += ending
+        if text.strip():
+            self._put(kind, text, level)
+
+    def end_of_list(self) -> None:
+        lines = [item.marker + item.text for item in self.items if item.text]
+        self.items.clear()
+        if lines:
+            self.blocks.append(Block(kind="list", text="\n".join(lines)))
+
+    def _in_list(self) -> bool:
+        return bool(self.lists) and not self.lists[-1].is_layout
+
+    def _start_item(self, current: _List) -> None:
+        marker = "- "
+        if current.next_number is not None:
+            marker = f"{current.next_number}. "
+            current.next_number += 1
+        if not current.is_layout:
+            self.items.append(_Item(_indent(current.depth) + marker))
+
+    def _put(self, kind: BlockKind, text: str, level: int = 0) -> None:
+        if not text:
+            return
+        if kind == "heading" or not self._in_list():
+            self.blocks.append(Block(kind=kind, text=text, level=level))
+        elif not self.items:
+            self.items.append(_Item("", text))
+        elif self.items[-1].text:
+            separator = "\n" if kind in ("code", "table") else " "
+            self.items[-1].text += separator + text
+        else:
+            self.items[-1].text = text
+
+
+def _indent(depth: int) -> str:
+    return "  " * min(depth, _MAX_INDENT)
+
+
+def _one_line(cell: Tag) -> str:
+    lines = [line.strip() for block in blocks_of(cell) for line in block.text.split("\n")]
+    return ", ".join(line.removeprefix("- ") for line in lines)

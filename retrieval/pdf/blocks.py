@@ -1,0 +1,194 @@
+"""What the lines of a PDF mean: headings, paragraphs, lists, tables, and what only repeats on every page.
+
+A PDF says where letters stand and not what they are, so this is guessing, and kept to clear cases: a heading is
+larger than the body; a list item begins with a bullet."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from retrieval.documents.document import Block, BlockKind
+from retrieval.parsing.rows import is_header, one_line, row_line, row_lines, without_empty
+from retrieval.pdf.grids import with_grids
+from retrieval.pdf.pages import Line, Page, Table
+from retrieval.text.characters import readable
+
+_HEADING_FROM = 1.14  # of the body's size
+_LONGEST_HEADING = 200
+_MARGIN = 0.12  # of the page's height
+_NUMBER_MARGIN = 0.2
+_REPEATED_FROM = 3  # pages
+_PAGE_NUMBER = re.compile(
+    r"(?:(?:page|p\.|seite|página|pagina|第)\s*)?[-–—|\s]*(?:\d{1,4}|[ivxlc]{1,6})"
+    r"(?:\s*(?:/|of|von|de|sur)\s*\d{1,4})?[-–—|\s]*页?",
+    re.IGNORECASE,
+)
+_BULLET = re.compile(r"(?:[•●○■▪◦‣∙·–*-]|o(?=\s{1,3}[A-Z]))\s+")
+_BARE_BULLET = re.compile(r"[•●○■▪◦‣∙·]")
+_SENTENCE_END = re.compile(r"[.!?:;…。！？：；][\"'”’)\]]*$")
+_HYPHENATED = re.compile(r"[^\W\d_]+-[^\W\d_]+")
+_ENDS_IN_HYPHEN = re.compile(r"([^\W\d_]+)-$")
+_STARTS_SMALL = re.compile(r"[^\W\d_]+")
+_CJK = r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
+_BETWEEN_CJK = re.compile(f"(?<={_CJK})\n(?={_CJK})")
+
+
+def pdf_blocks(pages: Sequence[Page]) -> list[Block]:
+    """The blocks of all pages, one text: what a page break cuts is joined again."""
+    writer = _Writer(pages)
+    for page in pages:
+        writer.page(page)
+    return writer.blocks
+
+
+class _Writer:
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self.blocks: list[Block] = []
+        self.repeated = _repeated(pages)
+        lines = [line for page in pages for line in _lines(page) if _repeat_key(line) not in self.repeated]
+        weights = Counter[float]()
+        for line in lines:
+            weights[line.size] += len(line.text)
+        self.body = weights.most_common(1)[0][0] if weights else 0.0
+        self.levels = _levels([line for line in lines if self._is_large(line)])
+        # "audio-" above "only" is two words if the text has "audio-only" anywhere else.
+        self.hyphenated = {word.casefold() for line in lines for word in _HYPHENATED.findall(line.text)}
+        self.header: Sequence[str] = ()  # of the last table
+
+    def page(self, page: Page) -> None:
+        numbers = _page_numbers(page)
+        items = [
+            item
+            for item in with_grids(page.items)
+            if isinstance(item, Table) or (item not in numbers and _repeat_key(item) not in self.repeated)
+        ]
+        for kind, group in groupby(items, key=self._kind_of):
+            for item in (members := list(group)):
+                if isinstance(item, Table):
+                    self._table(item)
+            lines = [item for item in members if isinstance(item, Line)]
+            if lines and kind[0] == "heading":
+                self._heading(lines)
+            elif lines:
+                self._text(lines)
+
+    def _is_large(self, line: Line) -> bool:
+        return line.size >= self.body * _HEADING_FROM and sum(map(str.isalpha, line.text)) > 1
+
+    def _kind_of(self, item: Line | Table) -> tuple[str, int, float]:
+        if isinstance(item, Table):
+            return ("table", 0, 0.0)
+        return ("heading", item.box, item.size) if self._is_large(item) else ("text", item.box, 0.0)
+
+    def _heading(self, lines: list[Line]) -> None:
+        text = self._joined([line.text for line in lines])
+        if len(text) > _LONGEST_HEADING:
+            self._text(lines)
+        elif text:
+            self.blocks.append(Block(kind="heading", text=text, level=self.levels[lines[0].size]))
+
+    def _text(self, lines: list[Line]) -> None:
+        """Paragraph or list, whichever begins; each item of a list is one line."""
+        parts: list[tuple[bool, list[str]]] = []  # (is item, its lines)
+        after_bare_bullet = False
+        for line in lines:
+            if _BARE_BULLET.fullmatch(line.text):  # some programs place the bullet on its own
+                after_bare_bullet = True
+                continue
+            bullet = _BULLET.match(line.text)
+            if bullet or after_bare_bullet or not parts:
+                is_item = bool(bullet) or after_bare_bullet
+                parts.append((is_item, [line.text[bullet.end() if bullet else 0 :]]))
+            else:
+                parts[-1][1].append(line.text)
+            after_bare_bullet = False
+        for is_item, texts in parts:
+            self._put("list" if is_item else "text", self._joined(texts))
+
+    def _put(self, kind: BlockKind, text: str) -> None:
+        if not text:
+            return
+        last = self.blocks[-1] if self.blocks else None
+        if last and last.kind in ("text", "list") and kind == "text" and self._goes_on(last.text, text):
+            self.blocks[-1] = Block(kind=last.kind, text=self._joined([last.text, text], keep_lines=True))
+        elif last and last.kind == kind == "list":
+            self.blocks[-1] = Block(kind="list", text=f"{last.text}\n- {text}")
+        else:
+            self.blocks.append(Block(kind=kind, text=f"- {text}" if kind == "list" else text))
+
+    def _goes_on(self, before: str, after: str) -> bool:
+        return after[:1].islower() and not _SENTENCE_END.search(before)
+
+    def _table(self, table: Table) -> None:
+        rows = without_empty([[one_line(self._joined(cell.split("\n"))) for cell in row] for row in table.rows])
+        if not rows:
+            return
+        goes_on = (
+            bool(self.blocks)
+            and self.blocks[-1].kind == "table"
+            and len(rows[0]) == len(self.header)
+            and rows[0] != self.header
+        )
+        if goes_on:  # over a page break, without its header
+            lines = [row_line(self.header, row) for row in rows]
+        else:
+            lines = row_lines(rows)
+            self.header = rows[0] if is_header(rows[0]) else ()
+        if lines:
+            self.blocks.append(Block(kind="table", text="\n".join(lines)))
+
+    def _joined(self, texts: Sequence[str], keep_lines: bool = False) -> str:
+        """Lines as running text, words put together that were cut at the line's end."""
+        result = ""
+        for text in texts:
+            cut_word, rest = _ENDS_IN_HYPHEN.search(result), _STARTS_SMALL.match(text)
+            if result.endswith("\u00ad"):
+                result = result[:-1] + text
+            elif cut_word and rest and rest[0][0].islower():
+                whole = f"{cut_word[1]}-{rest[0]}".casefold()
+                result = (result if whole in self.hyphenated else result[:-1]) + text
+            else:
+                result = f"{result}\n{text}" if result else text
+        joined = _BETWEEN_CJK.sub("", readable(result))
+        if keep_lines:  # lines of a list stay; only the last one was open
+            head, _, tail = joined.rpartition("\n")
+            return f"{head} {tail}" if head else tail
+        return " ".join(joined.split())
+
+
+def _lines(page: Page) -> Iterator[Line]:
+    return (item for item in page.items if isinstance(item, Line))
+
+
+def _levels(lines: Sequence[Line]) -> dict[float, int]:
+    """The level of each size of heading, the largest first."""
+    sizes = sorted({line.size for line in lines}, reverse=True)
+    return {size: min(number, 6) for number, size in enumerate(sizes, start=1)}
+
+
+def _repeat_key(line: Line) -> tuple[str, bool] | None:
+    """What makes two lines the same running head: the words without numbers, and which margin."""
+    if line.bottom > _MARGIN and line.top < 1 - _MARGIN:
+        return None
+    return (re.sub(r"\d+", "#", line.text), line.top > 0.5)
+
+
+def _repeated(pages: Sequence[Page]) -> set[tuple[str, bool] | None]:
+    """Running heads and feet: on at least three pages, and on half of those that have text."""
+    found = Counter(key for page in pages for key in {_repeat_key(line) for line in _lines(page)} if key)
+    with_text = sum(bool(page.items) for page in pages)
+    return {key for key, number in found.items() if number >= max(_REPEATED_FROM, with_text / 2)}
+
+
+def _page_numbers(page: Page) -> set[Line]:
+    """The topmost or lowest line, if it is a number near the edge."""
+    lines = list(_lines(page))
+    if len(lines) < 2:
+        return set()
+    edges = (min(lines, key=lambda line: line.top), max(lines, key=lambda line: line.bottom))
+    return {
+        line
+        for line in edges
+        if (line.bottom < _NUMBER_MARGIN or line.top > 1 - _NUMBER_MARGIN) and _PAGE_NUMBER.fullmatch(line.text)
+    }

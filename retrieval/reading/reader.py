@@ -1,0 +1,145 @@
+"""Files read in a process of their own, so that a hostile one can cost a minute but not the desk.
+
+The child has limits on time and on memory and is replaced when it breaks one. It is no sandbox: it may open what
+its user may open, which no loader does. Nothing but JSON comes back.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, get_args
+
+from retrieval.documents.document import Block, BlockKind, Document
+from retrieval.errors import UnreadableDocument
+from retrieval.text.printing import printable
+
+_ROOT = Path(__file__).resolve().parents[2]
+_COMMAND = (sys.executable, "-m", "retrieval.reading.process")
+_LONGEST_ANSWER = 256 * 2**20
+
+
+class Reader:
+    """Reads one file at a time, from any thread. Starts its child with the first file; `close()` ends it."""
+
+    def __init__(self, *, seconds: float = 60.0, memory: int = 2 * 2**30, command: Sequence[str] = _COMMAND) -> None:
+        """seconds: the limit for one file; memory: bytes of address space, for the child as a whole."""
+        self._seconds = seconds
+        self._command = [*command, f"--memory={memory}"]
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load(self, path: Path) -> Document:
+        """Read one file, as `loaders.load` does.
+
+        Raises UnreadableDocument, also for a file that takes too long, needs too much memory, or breaks the
+        reading process.
+        """
+        with self._lock:
+            if self._child is None:
+                self._child = _Child(self._command)
+            is_whole = False
+            try:
+                answer = self._child.ask({"path": os.path.abspath(path)}, self._seconds)
+                is_whole = True
+            except TimeoutError:
+                raise UnreadableDocument(path, f"took longer than {self._seconds:g} s to read") from None
+            finally:  # also after an interrupt: a late answer must not be taken for that of the next file
+                if not is_whole:
+                    self._end_child()
+            if answer is None:
+                self._end_child()
+        return _document(answer, path)
+
+    def close(self) -> None:
+        """End the child; a later `load` starts another."""
+        with self._lock:
+            self._end_child()
+
+    def _end_child(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+
+class _Child:
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=_ROOT,  # where `-m` finds this package
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        assert self._process.stdout is not None
+        threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
+
+    def ask(self, question: dict[str, str], seconds: float) -> bytes | None:
+        """The answer, None from a child that broke. Raises TimeoutError."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.flush()
+            return self._answers.get(timeout=seconds) or None
+        except queue.Empty:
+            raise TimeoutError from None
+        except OSError:
+            return None
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close() if pipe else None
+
+
+def _collect(source: IO[bytes], answers: "queue.SimpleQueue[bytes]") -> None:
+    """A thread, because only threads can wait for a pipe with a limit on every system. Ends with b""."""
+    line = b"start"
+    while line:
+        try:
+            line = source.readline(_LONGEST_ANSWER)
+        except (OSError, ValueError):  # closed by `end`
+            line = b""
+        answers.put(line if line.endswith(b"\n") else b"")
+
+
+def _document(answer: bytes | None, path: Path) -> Document:
+    """The child's answer, believed as little as the file was."""
+    try:
+        fields = json.loads(answer or b"null")
+        if "reason" in fields:
+            raise UnreadableDocument(path, printable(fields["reason"]))
+        return Document(
+            path=path,
+            title=str(fields["title"]),
+            blocks=tuple(_block(*block) for block in fields["blocks"]),
+            content_hash=str(fields["content_hash"]),
+            is_faq=bool(fields["is_faq"]),
+            remarks=tuple(str(remark) for remark in fields["remarks"]),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UnreadableDocument(path, "the reader stopped unexpectedly on it") from None
+
+
+def _block(kind: BlockKind, text: str, level: int) -> Block:
+    if kind not in get_args(BlockKind) or not isinstance(text, str) or not isinstance(level, int):
+        raise ValueError(kind)
+    return Block(kind=kind, text=text, level=level)

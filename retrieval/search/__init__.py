@@ -1,0 +1,1 @@
+"""Embeddings, vector index, keyword index, and the retriever that joins them."""

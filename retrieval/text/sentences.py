@@ -1,0 +1,192 @@
+"""Sentences of a text, for answers and quotations that keep to a document's own words.
+
+Rules for Western and for Chinese and Japanese punctuation, not a trained model: a list item or a table row is a
+sentence of its own, whether or not it ends like one. Statements are sentences, and more than one where one says too
+little alone; which ones lean on others is known for English.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from retrieval.text.terms import CHINESE_JAPANESE
+
+ABBREVIATED = "".join(
+    rf"(?<!\b{word}\.)"
+    for word in ("[A-Z]", "Mr", "Ms", "Mrs", "Dr", "St", "No", "vs", r"e\.g", r"i\.e", "incl", "excl")
+)
+COUNTING = "".join(
+    rf"(?<!\b{word}\.(?=\s\d))"
+    for word in (
+        *("max", "min", "ca", "approx"),
+        *("Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"),
+    )
+)
+"""Before a number no sentence ends with these; elsewhere one may."""
+BEFORE_DAY = r"(?<!\b[ap]\.m\.(?=\s(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)))"
+UPPER = "A-ZÀ-ÖØ-ÞΆ-ΏΑ-ΫЀ-Я"
+"""Latin, Greek and Cyrillic capitals."""
+ENDS = re.compile(
+    rf"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.)){ABBREVIATED}{COUNTING}{BEFORE_DAY}"
+    rf"[\"'”’)]*\s+(?=[\"'“‘(]?[0-9{UPPER}])"
+    r"|(?<=[。！？])[」』”]*"
+)
+CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
+"""A line that begins so goes on with the sentence of the line before."""
+MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
+STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")
+"""A list item or a table row."""
+ROW = re.compile(r"\w[^.!?;]*: [^;]*; \w[^.!?;]*: ")
+"""A table row of two columns or more, as the readers of documents write it."""
+WRAPPED = 55
+"""Characters from which on a line without an end was wrapped."""
+
+SHORT = 60
+"""Characters up to which a line without an end is taken for a heading."""
+ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
+ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")
+"""Questions, and lines that only lead to a list."""
+LETTER = re.compile(r"[^\W\d_]")
+LEANS = re.compile(
+    r"(?:It|They|This|That|These|Those|Then|Otherwise|Its|Their|Both|Instead|There|In that case|But|And|So|For example"
+    r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that)|If you [^,]*, (?:it|they))\b"
+)
+"""How a sentence begins that cannot be understood without the one before it."""
+POINTS_BACK = re.compile(
+    r"\b(?:after|as|at|before|by|during|for|from|in|of|on|to|until|with|within) (?:that|those) "
+    r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
+)
+"""What was named in the sentence before: "for that time"."""
+TOGETHER = 60
+"""Words up to which sentences are one statement; a Chinese or Japanese character counts as one."""
+COUNTED = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
+UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
+"""Characters of scripts without spaces between items, and with their own full stop."""
+PARTED = re.compile(r"[,;:.，；：、。]$")
+"""The end of an item that needs nothing to part it from the next."""
+DENIES = re.compile(
+    r"\b(?:never|not|no|nor|without|except|unless|avoid|cannot)\b|n't\b|[不没无未勿别禁]", re.IGNORECASE
+)
+"""A line before a list that turns round what its items say."""
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces."""
+    return [sentence for _, sentence in parted(text)]
+
+
+def parted(text: str) -> Iterator[tuple[str, str]]:
+    """Sentences, each with what parts it from the one before: a space, or line breaks and a list marker."""
+    gap = ""
+    for number, line in enumerate(joined_lines(text)):
+        marker = MARKER.match(line)
+        start = marker.end() if marker else 0
+        gap += "\n" * (number > 0) + line[:start]
+        for end in (*(end.end() for end in ENDS.finditer(line, start)), len(line)):
+            if sentence := line[start:end].strip():
+                yield gap or " ", sentence
+                gap = ""
+            start = end
+
+
+def statements(text: str) -> Iterator[str]:
+    """What a passage says that can be an answer: sentences, each with those that lean on it, list items and table rows,
+    and lists of what is no sentence together with what leads to them. No questions, no headings, nothing without a
+    word.
+    """
+    lead, listed = "", ""
+    for line in filter(None, joined_lines(text)):
+        marker = MARKER.match(line)
+        item = line[marker.end() :] if marker else ""
+        if item and lead and _needs(lead, listed, item):
+            if listed and _is_long(_with_item(listed, item)):
+                yield listed
+                listed = ""
+            listed = _with_item(listed or lead, item)
+            continue
+        if listed:
+            yield listed
+        said = sentences(line)
+        listed = ""
+        if line.endswith((":", "：")):
+            lead = said[-1]
+        elif not item:
+            lead = ""
+        is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
+        if (item or ROW.match(line)) and not _is_long(line) and not any(map(ASKS.search, said)):
+            if LETTER.search(line):
+                yield item or line
+        elif not is_heading:
+            yield from _statements_of(said)
+    if listed:
+        yield listed
+
+
+def as_said(statement: str) -> str:
+    """A statement as it is quoted: it ends like a sentence, also if it is a list item or a table row."""
+    if ENDED.search(statement):
+        return statement
+    open_end = statement.rstrip(",;:，；：、")
+    return open_end + ("。" if UNSPACED.search(open_end[-1:]) else ".")
+
+
+def _needs(lead: str, listed: str, item: str) -> bool:
+    """Whether a list item means something else, or nothing, without what leads to the list."""
+    if ASKS.search(item):
+        return False
+    is_fragment = CONTINUES.match(item) or not ENDED.search(item) or listed.endswith((",", ";", "，", "；", "、"))
+    return bool(is_fragment or DENIES.search(lead))
+
+
+def _with_item(listed: str, item: str) -> str:
+    is_unspaced = UNSPACED.match(item)
+    if PARTED.search(listed):
+        return listed + item if is_unspaced else f"{listed} {item}"
+    return listed + "、" + item if is_unspaced else f"{listed}, {item}"
+
+
+def _is_long(text: str) -> bool:
+    return len(COUNTED.findall(text)) > TOGETHER
+
+
+def _statements_of(said: Iterable[str]) -> Iterator[str]:
+    """Sentences of one line, each with those that lean on it."""
+    statement = ""
+    for sentence in said:
+        together = f"{statement} {sentence}"
+        leans = LEANS.match(sentence) or POINTS_BACK.search(sentence)
+        if statement and leans and not ASKS.search(sentence) and not _is_long(together):
+            statement = together
+            continue
+        if statement:
+            yield statement
+        statement = sentence if LETTER.search(sentence) and not ASKS.search(sentence) else ""
+    if statement:
+        yield statement
+
+
+def complete(text: str) -> tuple[list[tuple[str, str]], str]:
+    """The sentences of a growing text that have ended, `parted`, and what comes behind them."""
+    end = max((0, text.rfind("\n"), *(end.end() for end in ENDS.finditer(text))))
+    ended = text[:end].rstrip()
+    return list(parted(ended)), text[len(ended) :]
+
+
+def joined_lines(text: str) -> list[str]:
+    """Lines, those that only were wrapped joined to the line before."""
+    lines: list[str] = []
+    for line in (" ".join(line.split()) for line in text.splitlines()):
+        if lines and lines[-1] and line and goes_on(lines[-1], line):
+            lines[-1] += " " + line
+        else:
+            lines.append(line)
+    return lines
+
+
+def goes_on(line: str, following: str) -> bool:
+    """Whether a sentence runs over a line break."""
+    if CONTINUES.match(following):
+        return True
+    is_open = len(line) >= WRAPPED and line[-1] not in '.!?:;。！？"”'
+    return is_open and not STANDS_ALONE.match(line) and not STANDS_ALONE.match(following)
