@@ -31,7 +31,7 @@ class AnswerRow:
     """
 
     policy: str
-    wording: str
+    answer_mode: str
     answerable: int
     unanswerable: int
     facts_right: float
@@ -96,8 +96,8 @@ def summarise(service: Service, found: list[Asked]) -> AnswerRow:
     without = [one for one in found if one.question["article"] is None]
     prompts = sum(one.answer.usage.prompt_tokens for one in found)
     return AnswerRow(
-        policy=service.profile,
-        wording=service.wording,
+        policy=service.policy,
+        answer_mode=service.answer_mode,
         answerable=len(with_article),
         unanswerable=len(without),
         facts_right=share([one.facts_right for one in with_article]),

@@ -1,4 +1,4 @@
-"""`warmdesk calibrate`: the profiles against full attention, on the sample shop's questions and on one's own."""
+"""`warmdesk calibrate`: the policies against full attention, on the sample shop's questions and on one's own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import fields
 from pathlib import Path
 
 from app.desk.calibration import FILE, Calibration, Measured, decide, refusal_bias, setup_of, write_calibration
-from app.domain.policies import PROFILES
+from app.domain.policies import POLICIES
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
 from evals.quality import FULL, Report, rows_of
 from evals.quality_run import open_bench, run_missing
 
 SAMPLES = SHIPPED_DATA
-POLICIES = (FULL, *PROFILES)
+ARMS = (FULL, *POLICIES)
 
 
 def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
@@ -23,14 +23,14 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
         if own is not None:
             cases += reader.read(own, settings.passages, limit)
-        outcomes = run_missing(bench, cases, POLICIES, None, report)
-        profile, _ = decide(rows_of(POLICIES, cases, outcomes))
-        margins = [found[profile].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
+        outcomes = run_missing(bench, cases, ARMS, None, report)
+        policy, _ = decide(rows_of(ARMS, cases, outcomes))
+        margins = [found[policy].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
         bench.refusal_bias = refusal_bias([margin for margin in margins if margin is not None])
         if bench.refusal_bias:  # what the desk will say with it
-            outcomes = run_missing(bench, cases, POLICIES, None, report)
-        rows = rows_of(POLICIES, cases, outcomes)
-        profile, wording = decide(rows)
+            outcomes = run_missing(bench, cases, ARMS, None, report)
+        rows = rows_of(ARMS, cases, outcomes)
+        policy, answer_mode = decide(rows)
         names = [field.name for field in fields(Measured)]
         found = Calibration(
             setup=setup_of(settings),
@@ -38,8 +38,8 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
             measured=datetime.date.today().isoformat(),
             questions=len(cases),
             rows=tuple(Measured(**{name: row[name] for name in names}) for row in rows),
-            profile=profile,
-            wording=wording,
+            policy=policy,
+            answer_mode=answer_mode,
             refusal_bias=bench.refusal_bias,
             refusal_text=settings.refusal_text,
         )

@@ -54,7 +54,7 @@ class Turn:
     """
 
     modules: tuple[Tokens, ...]
-    leads: tuple[Tokens, ...]
+    left_contexts: tuple[Tokens, ...]
     question: Tokens
     answer: Tokens
 
@@ -62,13 +62,13 @@ class Turn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """answers: what would be right, none if no passage holds it; gold: the first of them. right: index of the passage
-    that holds it, None if that is not known. leads: for each passage, its neighbours, which it is read behind.
+    that holds it, None if that is not known. left_contexts: for each passage, its neighbours, which it is read behind.
     """
 
     id: str
     source: str
     modules: tuple[Tokens, ...]
-    leads: tuple[Tokens, ...]
+    left_contexts: tuple[Tokens, ...]
     right: int | None
     question: Tokens
     answers: tuple[str, ...]
@@ -186,7 +186,7 @@ class CaseReader:
                     earlier.append(
                         Turn(
                             modules=tuple(map(self.tokens, near)),
-                            leads=self._leads(near, pieces),
+                            left_contexts=self._left_contexts(near, pieces),
                             question=self._question(question),
                             answer=run_tokens(said, self._tokenizer),
                         )
@@ -214,7 +214,7 @@ class CaseReader:
             id=identity,
             source=source,
             modules=tuple(map(self.tokens, ordered)),
-            leads=self._leads(ordered, corpus),
+            left_contexts=self._left_contexts(ordered, corpus),
             right=None if right is None else ordered.index(texts[right]),
             question=self._question(question),
             answers=tuple(answers),
@@ -222,7 +222,7 @@ class CaseReader:
             earlier=earlier,
         )
 
-    def _leads(self, texts: Sequence[str], corpus: Sequence[str]) -> tuple[Tokens, ...]:
+    def _left_contexts(self, texts: Sequence[str], corpus: Sequence[str]) -> tuple[Tokens, ...]:
         """For each text those of the corpus nearest to it, the nearest last."""
         beside = (self._nearest(text, [other for other in corpus if other != text]) for text in texts)
         near = (others[max(0, len(others) - self._neighbours) :] for others in beside)

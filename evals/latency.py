@@ -30,7 +30,7 @@ from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.model.language_model import LanguageModel, ModelInfo, find_device, load_stock
 from cache.prompt.model_tokenizer import ModelTokenizer
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 from evals.machine import describe_machine
 
 SYSTEM_TOKENS = 40
@@ -55,15 +55,15 @@ class LatencyRow:
 class Documents:
     """A system text and modules behind it, as token ids."""
 
-    system: Unit
-    modules: tuple[Unit, ...]
+    system: Segment
+    modules: tuple[Segment, ...]
 
     @classmethod
     def make(cls, size: int, vocabulary: int, rng: random.Random) -> Documents:
         """About `size` tokens of documents in modules of at most MODULE_TOKENS."""
-        system = Unit(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
+        system = Segment(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
         modules = [
-            Unit(
+            Segment(
                 name=f"module-{at}",
                 tokens=tokens(min(MODULE_TOKENS, size - at), vocabulary, rng),
                 start=SYSTEM_TOKENS,
@@ -76,9 +76,9 @@ class Documents:
     def plan(self, question: tuple[int, ...], rng: random.Random) -> Plan:
         """A prompt with the modules in random order."""
         spans, at = [], 0
-        for unit in (self.system, *rng.sample(self.modules, len(self.modules))):
-            spans.append(Span(start=at, tokens=unit.tokens, unit=unit))
-            at += len(unit.tokens)
+        for segment in (self.system, *rng.sample(self.modules, len(self.modules))):
+            spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
+            at += len(segment.tokens)
         return Plan(spans=(*spans, Span(start=at, tokens=question)))
 
 

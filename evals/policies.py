@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.domain.policies import BALANCED_SHARE, LINKS
-from cache.engine.recomputation import Link
+from app.domain.policies import BALANCED_SHARE, RECOMPUTATIONS
+from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Reuse
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 from evals.cases import Case, Tokens
 
 SLOT = 256
@@ -19,7 +19,7 @@ FIRST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Arm:
     """behind: what a passage sees while it is encoded; "neighbours" as the desk encodes it, behind the system text and
     as many neighbours as it is set to. placement: "slotted" begins passages at multiples of `SLOT`, "unions" gives them
     slots that count whole, as unions of a schema do (text behind them begins behind the last slot). reads: which
@@ -28,51 +28,56 @@ class Policy:
     """
 
     says: str
-    behind: Literal["neighbours", "system", "stub", "nothing"] = "neighbours"
+    behind: Literal["neighbours", "system", "sink_prefix", "nothing"] = "neighbours"
     placement: Literal["contiguous", "slotted", "unions", "shared"] = "contiguous"
-    link: Link = field(default_factory=Link)
+    recomputation: SelectiveRecomputation = field(default_factory=SelectiveRecomputation)
     reuse: Reuse = "on"
     reads: Literal["all", "best", "gold", "none"] = "all"
 
 
-BY_QUESTION = LINKS["balanced"]
-POLICIES: dict[str, Policy] = {
-    "full": Policy(says="full attention, exact prefixes reused", reuse="prefix"),
-    "exact": Policy(says="profile exact", link=LINKS["exact"]),
-    "balanced": Policy(says="profile balanced: as fast, 15 % by question", link=BY_QUESTION),
-    "fast": Policy(says="profile fast: system text and neighbours before each passage, contiguous", link=LINKS["fast"]),
-    "random": Policy(says="as balanced, rows by chance (control)", link=replace(BY_QUESTION, by="random")),
-    "first": Policy(says=f"as fast, first {FIRST} tokens of each passage again", link=Link(first=FIRST)),
-    "alone": Policy(says="as fast, without neighbours", behind="system"),
-    "slotted": Policy(says=f"as fast, in slots of {SLOT}", placement="slotted"),
-    "shared": Policy(says="as fast, all passages at one start", placement="shared"),
-    "stub": Policy(says="short stub before each passage", behind="stub"),
-    "naive": Policy(says="nothing before a passage, contiguous", behind="nothing"),
-    "prompt_cache": Policy(
+BY_QUESTION = RECOMPUTATIONS["balanced"]
+ARMS: dict[str, Arm] = {
+    "full": Arm(says="full attention, exact prefixes reused", reuse="prefix"),
+    "exact": Arm(says="profile exact", recomputation=RECOMPUTATIONS["exact"]),
+    "balanced": Arm(says="profile balanced: as fast, 15 % by question", recomputation=BY_QUESTION),
+    "fast": Arm(
+        says="profile fast: system text and neighbours before each passage, contiguous",
+        recomputation=RECOMPUTATIONS["fast"],
+    ),
+    "random": Arm(says="as balanced, rows by chance (control)", recomputation=replace(BY_QUESTION, by="random")),
+    "first": Arm(
+        says=f"as fast, first {FIRST} tokens of each passage again", recomputation=SelectiveRecomputation(first=FIRST)
+    ),
+    "alone": Arm(says="as fast, without neighbours", behind="system"),
+    "slotted": Arm(says=f"as fast, in slots of {SLOT}", placement="slotted"),
+    "shared": Arm(says="as fast, all passages at one start", placement="shared"),
+    "sink_prefix": Arm(says="a short sink prefix before each passage", behind="sink_prefix"),
+    "naive": Arm(says="nothing before a passage, contiguous", behind="nothing"),
+    "prompt_cache": Arm(
         says=f"Prompt Cache's layout: nothing before, unions of {SLOT} ids", behind="nothing", placement="unions"
     ),
-    "fewer": Policy(says="full attention over fewer passages at the cost of balanced", reuse="prefix", reads="best"),
-    "gold": Policy(says="full attention over the one right passage", reuse="prefix", reads="gold"),
-    "none": Policy(says="no passages", reuse="prefix", reads="none"),
+    "fewer": Arm(says="full attention over fewer passages at the cost of balanced", reuse="prefix", reads="best"),
+    "gold": Arm(says="full attention over the one right passage", reuse="prefix", reads="gold"),
+    "none": Arm(says="no passages", reuse="prefix", reads="none"),
 }
 
 
-def plans(case: Case, policy: Policy, system: Tokens, stub: Tokens) -> Iterator[tuple[Plan, Tokens]]:
+def plans(case: Case, policy: Arm, system: Tokens, sink_prefix: Tokens) -> Iterator[tuple[Plan, Tokens]]:
     """Every turn of a case: what is asked, and the answer that was given, none for the last turn."""
-    spans = [Span(start=0, tokens=system, unit=Unit(name="system", tokens=system))]
+    spans = [Span(start=0, tokens=system, segment=Segment(name="system", tokens=system))]
     for turn in case.earlier:
-        passages = [] if policy.reads == "none" else list(zip(turn.modules, turn.leads, strict=True))
-        at = place(spans, passages, policy, system, stub)
+        passages = [] if policy.reads == "none" else list(zip(turn.modules, turn.left_contexts, strict=True))
+        at = place(spans, passages, policy, system, sink_prefix)
         spans.append(Span(start=at, tokens=turn.question))
         yield Plan(spans=tuple(spans)), turn.answer
         spans[-1] = Span(start=spans[-1].start, tokens=turn.question + turn.answer)
-    at = place(spans, read(case, policy), policy, system, stub)
+    at = place(spans, read(case, policy), policy, system, sink_prefix)
     yield Plan(spans=(*spans, Span(start=at, tokens=case.question))), ()
 
 
-def read(case: Case, policy: Policy) -> list[tuple[Tokens, Tokens]]:
-    """Passages that a policy reads, each with its lead."""
-    pairs = list(zip(case.modules, case.leads, strict=True))
+def read(case: Case, policy: Arm) -> list[tuple[Tokens, Tokens]]:
+    """Passages that a policy reads, each with its left context."""
+    pairs = list(zip(case.modules, case.left_contexts, strict=True))
     if policy.reads == "none":
         return []
     if policy.reads == "gold":
@@ -87,27 +92,35 @@ def read(case: Case, policy: Policy) -> list[tuple[Tokens, Tokens]]:
 
 
 def place(
-    spans: list[Span], modules: Sequence[tuple[Tokens, Tokens]], policy: Policy, system: Tokens, stub: Tokens
+    spans: list[Span], modules: Sequence[tuple[Tokens, Tokens]], policy: Arm, system: Tokens, sink_prefix: Tokens
 ) -> int:
     """Append modules behind what stands there; gives the position id at which text goes on."""
     base = at = end(spans)
-    for tokens, lead in modules:
+    for tokens, left_context in modules:
         if policy.placement in ("slotted", "unions"):
             at += -(at - base) % SLOT
         elif policy.placement == "shared":
             at = base
-        spans.append(Span(start=at, tokens=tokens, unit=unit_of(tokens, lead, policy, system, stub)))
+        spans.append(
+            Span(start=at, tokens=tokens, segment=segment_of(tokens, left_context, policy, system, sink_prefix))
+        )
         at = spans[-1].end
     return at + -(at - base) % SLOT if policy.placement == "unions" else end(spans)
 
 
-def unit_of(tokens: Tokens, lead: Tokens, policy: Policy, system: Tokens, stub: Tokens) -> Unit:
+def segment_of(tokens: Tokens, left_context: Tokens, policy: Arm, system: Tokens, sink_prefix: Tokens) -> Segment:
     """A passage as it is encoded."""
     if policy.behind == "nothing":
-        return Unit(name="passage", tokens=tokens)
-    prefix = Unit(name="stub", tokens=stub) if policy.behind == "stub" else Unit(name="system", tokens=system)
-    lead = lead if policy.behind == "neighbours" else ()
-    return Unit(name="passage", tokens=tokens, start=prefix.end + len(lead), prefix=prefix, lead=lead)
+        return Segment(name="passage", tokens=tokens)
+    prefix = (
+        Segment(name="sink prefix", tokens=sink_prefix)
+        if policy.behind == "sink_prefix"
+        else Segment(name="system", tokens=system)
+    )
+    left_context = left_context if policy.behind == "neighbours" else ()
+    return Segment(
+        name="passage", tokens=tokens, start=prefix.end + len(left_context), prefix=prefix, left_context=left_context
+    )
 
 
 def end(spans: Sequence[Span]) -> int:

@@ -30,7 +30,7 @@ from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
 from evals.cases import Case, Tokens, holds, normal
-from evals.policies import POLICIES, Policy, plans, read
+from evals.policies import ARMS, Arm, plans, read
 
 FULL = "full"
 NOISE = "noise"
@@ -85,19 +85,19 @@ class QualityRow:
 
 
 class Bench:
-    """One engine, asked every case under every policy. system, stub: tokens that stand before passages. refusal_bias:
-    what a calibration adds to the refusal, None without one; set before a run.
+    """One engine, asked every case under every policy. system, sink_prefix: tokens that stand before passages.
+    refusal_bias: what a calibration adds to the refusal, None without one; set before a run.
     """
 
     def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
         self.settings, self.engine, self.system = settings, engine, system
-        self.stub = engine.model.tokenizer.stub
+        self.sink_prefix = engine.model.tokenizer.sink_prefix
         self.refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
         self.refusal_bias: float | None = None
 
     def run(self, case: Case, names: Sequence[str]) -> dict[str, Outcome]:
         """A case under full attention and the policies named, and the noise of full attention."""
-        asked = {name: self.ready(case, POLICIES[name], name) for name in dict.fromkeys([FULL, *names])}
+        asked = {name: self.ready(case, ARMS[name], name) for name in dict.fromkeys([FULL, *names])}
         ttft = {name: self.timed(request) for name, request in asked.items()}
         greedy = self.engine.submit(self.answering(asked[FULL], penalty=1.0))
         spoken = {name: self.engine.submit(self.answering(request)) for name, request in asked.items()}
@@ -112,15 +112,17 @@ class Bench:
         outcomes[NOISE] = self.outcome(case, said[FULL], ttft[FULL], along[FULL], again, None)
         return outcomes
 
-    def ready(self, case: Case, policy: Policy, name: str) -> Request:
+    def ready(self, case: Case, policy: Arm, name: str) -> Request:
         """The request of a case's last turn; the turns before it have been read by then, and its modules encoded."""
         session = f"{name}/{case.id}"
-        *earlier, (last, _) = plans(case, policy, self.system, self.stub)
+        *earlier, (last, _) = plans(case, policy, self.system, self.sink_prefix)
         for plan, answer in earlier:
-            self.along(Request(plan=plan, reuse=policy.reuse, link=policy.link, session=session), answer)
+            self.along(
+                Request(plan=plan, reuse=policy.reuse, recomputation=policy.recomputation, session=session), answer
+            )
         if policy.reuse == "on":
-            self.engine.encode(last.units()).result()
-        return Request(plan=last, reuse=policy.reuse, link=policy.link, session=session)
+            self.engine.encode(last.segments()).result()
+        return Request(plan=last, reuse=policy.reuse, recomputation=policy.recomputation, session=session)
 
     def timed(self, request: Request) -> Completion:
         """Alone on the engine, up to the first token."""
@@ -138,7 +140,11 @@ class Bench:
         if not answer:
             return None
         followed = Request(
-            plan=request.plan, reuse=request.reuse, link=request.link, session=request.session, follow=answer
+            plan=request.plan,
+            reuse=request.reuse,
+            recomputation=request.recomputation,
+            session=request.session,
+            teacher_forced=answer,
         )
         logits = self.engine.submit(followed).completion.logits
         assert logits is not None
@@ -181,7 +187,11 @@ class Bench:
 def with_sampling(request: Request, sampling: Sampling) -> Request:
     """The request, decoded so."""
     return Request(
-        plan=request.plan, reuse=request.reuse, link=request.link, session=request.session, sampling=sampling
+        plan=request.plan,
+        reuse=request.reuse,
+        recomputation=request.recomputation,
+        session=request.session,
+        sampling=sampling,
     )
 
 
@@ -198,7 +208,7 @@ def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, O
     ]
     held = [(is_right(case, one.text), is_right(case, base.text)) for case, one, base in pairs if case.answers]
     documents = [sum(map(len, case.modules)) for case in cases]
-    arm = POLICIES[FULL if policy == NOISE else policy]
+    arm = ARMS[FULL if policy == NOISE else policy]
     recomputed = [
         one.recomputed_tokens if arm.reuse == "on" else sum(len(module) for module, _ in read(case, arm))
         for case, one, _ in pairs

@@ -9,7 +9,7 @@ from typing import Any
 from app.domain.errors import DeskError
 from evals.evidence import table
 from evals.machine import describe_machine
-from evals.policies import POLICIES
+from evals.policies import ARMS
 from evals.quality import NOISE
 
 COLUMNS = {
@@ -38,7 +38,7 @@ def markdown(result: dict[str, Any], command: str, plot: str | None) -> str:
     )
     picture = f"\n![Distance to full attention and time to the first token]({plot})\n" if plot else ""
     says = "\n".join(
-        f"- `{row['policy']}`: {POLICIES[row['policy']].says}" for row in result["rows"] if row["policy"] != NOISE
+        f"- `{row['policy']}`: {ARMS[row['policy']].says}" for row in result["rows"] if row["policy"] != NOISE
     )
     return f"{head}\n{table(rows, COLUMNS)}\n{picture}\n{says}\n- `{NOISE}`: full attention in passes of another shape"
 

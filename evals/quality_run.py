@@ -28,7 +28,7 @@ from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
 from evals.cases import Case, CaseReader
 from evals.machine import describe_machine
-from evals.policies import POLICIES
+from evals.policies import ARMS
 from evals.quality import FULL, NOISE, Bench, Outcome, Report, rows_of
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
@@ -47,9 +47,9 @@ def measure_quality(
     report: Report,
 ) -> dict[str, Any]:
     """Run what is missing and summarise. Raises DeskError, CacheError."""
-    unknown = sorted(set(policies) - POLICIES.keys())
+    unknown = sorted(set(policies) - ARMS.keys())
     if unknown:
-        raise DeskError(f"unknown policies {', '.join(unknown)}: choose from {', '.join(POLICIES)}", code="usage")
+        raise DeskError(f"unknown policies {', '.join(unknown)}: choose from {', '.join(ARMS)}", code="usage")
     if not file.is_file():
         raise DeskError(f"{file}: no such file", code="no-such-file")
     with open_bench(settings) as (bench, reader):
@@ -60,7 +60,7 @@ def measure_quality(
             raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
         info = bench.engine.model.info
         decoding = f"{settings.repetition_penalty} {bench.refusal_bias} {settings.refusal_text}"
-        arms = f"{settings.neighbours} {settings.embedder} {POLICIES!r} {[one.name for one in fields(Outcome)]}"
+        arms = f"{settings.neighbours} {settings.embedder} {ARMS!r} {[one.name for one in fields(Outcome)]}"
         machine = f"{find_device(settings.device)} {describe_machine()}"
         setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), arms, machine)
         kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"

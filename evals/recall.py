@@ -1,10 +1,9 @@
 """Does search find the right document? Hits and mean reciprocal rank for every source and retriever, with latency.
 
 Retrievers: dense (embeddings alone), keyword (BM25 alone), rrf (their ranks fused, as a baseline), fused (the desk's
-own, which also decides whether to refuse), and the same when half of the passages are encoded already, which are
-preferred among close ones; with the setting `reranker`, reranked. Documents are ranked by their best passage. Hits are
-of questions that their document answers; refusals are judged over all questions of a source that has some without an
-answer. Milliseconds are of the search; embedding the question is counted apart.
+own, which also decides whether to refuse); with the setting `reranker`, reranked. Documents are ranked by their best
+passage. Hits are of questions that their document answers; refusals are judged over all questions of a source that has
+some without an answer. Milliseconds are of the search; embedding the question is counted apart.
 """
 
 from __future__ import annotations
@@ -19,17 +18,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from app.desk.calibration import find_judgement
+from app.desk.calibration import find_classifier
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from evals.evidence import table
 from evals.machine import describe_machine
 from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
 from evals.search_calibration import read_found
-from retrieval.answerability.features import signs_of
+from retrieval.answerability.features import passage_features
 from retrieval.documents.document import with_headings
 from retrieval.search.embedding import Embedder
-from retrieval.search.ordering import prefer_cheap
 from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
 from retrieval.search.retriever import CANDIDATES, Found, Query, Retriever
 from retrieval.search.units import passage_of
@@ -95,9 +93,8 @@ def measure_recall(
     else:
         corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
     retriever = corpus.retriever(remembering)
-    judgement = find_judgement(settings, embedder.name)
-    warm = partial(warm_first, count=settings.passages, margin=settings.order_margin)
-    arms: dict[str, Arm] = {**ARMS, "fused, half warm": warm}
+    classifier = find_classifier(settings, embedder.name)
+    arms: dict[str, Arm] = dict(ARMS)
     if settings.reranker is not None:
         arms["reranked"] = partial(reranked, CrossEncoderReranker(settings.reranker), corpus)
     found: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
@@ -116,8 +113,8 @@ def measure_recall(
                 passages = read_found(corpus, retriever, hits[: settings.passages], remembering.embed_sentences)
                 refused = not passages
                 if passages:
-                    signs = signs_of(retriever, queries[-1], queries[0], passages)
-                    refused = judgement.is_answered(signs) < judgement.threshold
+                    features = passage_features(retriever, queries[-1], queries[0], passages)
+                    refused = classifier.is_answered(features) < classifier.threshold
             outcome = Outcome(
                 question=question,
                 rank=names.index(question.right) if question.right in names else None,
@@ -164,11 +161,6 @@ def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
 def fused(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
     """As the desk searches."""
     return retriever.search(queries, RANKED)
-
-
-def warm_first(retriever: Retriever, queries: Sequence[Query], count: int, margin: float) -> list[Found]:
-    """As the desk chooses passages when every other one is encoded already (every other number, spread by a hash)."""
-    return prefer_cheap(fused(retriever, queries), count, margin, lambda found: (found.id * 2654435761 >> 16) & 1)
 
 
 def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]) -> list[Found]:

@@ -2,7 +2,7 @@
 sentence does.
 
 From questions whose answer is a sentence of the documents, and questions that have none: logistic regression over the
-signs, on the same passages that the desk would find. The threshold refuses FALSE_REFUSALS of the answered questions,
+features, on the same passages that the desk would find. The threshold refuses FALSE_REFUSALS of the answered questions,
 each judged by a model that was fitted without it (cross-validation).
 """
 
@@ -26,8 +26,15 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from evals.recall_questions import Corpus, RememberingEmbedder, corpus_of_folder
-from retrieval.answerability.classifier import Judgement
-from retrieval.answerability.features import Read, SentenceSigns, Signs, read, sentence_signs, signs_of
+from retrieval.answerability.classifier import AnswerabilityClassifier
+from retrieval.answerability.features import (
+    PassageFeatures,
+    Read,
+    StatementFeatures,
+    passage_features,
+    read,
+    statement_features,
+)
 from retrieval.answerability.logistic import Logistic
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.retriever import Retriever
@@ -38,8 +45,8 @@ FALSE_REFUSALS = 0.05
 make it a coarse choice: the F1 of refusals is .81 at .04, .87 at .05, .80 at .06."""
 SAME_STATEMENT = 0.45
 """Share of the answer's words that a statement must have to be the answer."""
-WRITTEN_SIGNS = ("covered",)
-"""Signs that need no embedder."""
+WRITTEN_FEATURES = ("covered",)
+"""Features that need no embedder."""
 FOLDS = 10
 STRENGTH = 0.3
 """Inverse regularisation of the relevance model; ten times as much or as little changes nothing."""
@@ -57,11 +64,11 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """judgement, and how well it tells answered questions from others: area under the curve by cross-validation, and
+    """classifier, and how well it tells answered questions from others: area under the curve by cross-validation, and
     the share of unanswered questions below the threshold.
     """
 
-    judgement: Judgement
+    classifier: AnswerabilityClassifier
     answered: int
     unanswered: int
     auc: float
@@ -87,8 +94,8 @@ def calibrate_search(
     remembering = RememberingEmbedder(embedder)
     corpus = corpus_of_folder(documents, settings, remembering, report)
     retriever = corpus.retriever(remembering)
-    of_questions: list[Signs] = []
-    of_sentences: list[tuple[list[SentenceSigns], int]] = []
+    of_questions: list[PassageFeatures] = []
+    of_sentences: list[tuple[list[StatementFeatures], int]] = []
     for number, question in enumerate(questions, start=1):
         query = retriever.query(wordings(question.question, None)[0])
         if not question.question.strip():
@@ -96,13 +103,13 @@ def calibrate_search(
         passages = read_found(
             corpus, retriever, retriever.search([query], settings.passages), remembering.embed_sentences
         )
-        of_questions.append(signs_of(retriever, query, query, passages))
+        of_questions.append(passage_features(retriever, query, query, passages))
         if question.answer is not None:
             texts = [text for passage in passages for text in passage.statements]
-            signs = [one for ones in sentence_signs(retriever, query, query, passages) for one in ones]
+            features = [one for ones in statement_features(retriever, query, query, passages) for one in ones]
             right = closest(question.answer, texts)
             if right is not None:
-                of_sentences.append((signs, right))
+                of_sentences.append((features, right))
         if number % 100 == 0 or number == len(questions):
             report(f"{number}/{len(questions)} questions")
     labels = np.array([question.answer is not None for question in questions])
@@ -111,34 +118,36 @@ def calibrate_search(
 
 def fit(
     embedder: str,
-    of_questions: Sequence[Signs],
+    of_questions: Sequence[PassageFeatures],
     labels: npt.NDArray[np.bool_],
-    of_sentences: Sequence[tuple[list[SentenceSigns], int]],
+    of_sentences: Sequence[tuple[list[StatementFeatures], int]],
     fitted_on: str,
 ) -> Fitted:
-    """Both models from the signs. labels: whether each question is answered. of_sentences: the signs of all sentences
-    that were found for a question, and which of them answers it.
+    """Both models from the features. labels: whether each question is answered. of_sentences: the features of all
+    sentences that were found for a question, and which of them answers it.
     """
     if not of_sentences:
         raise DeskError("no answer is a sentence of the documents: are these the right ones?", code="no-answers")
     names = [name for name in asdict(of_questions[0]) if name != "trust"]
-    rows = np.array([[asdict(signs)[name] for name in names] for signs in of_questions])
+    rows = np.array([[asdict(features)[name] for name in names] for features in of_questions])
     judged = cross_val_predict(_model(), rows, labels, cv=FOLDS, method="predict_proba")[:, 1]
     threshold = float(np.quantile(judged[labels], FALSE_REFUSALS))
-    columns = [names.index(name) for name in WRITTEN_SIGNS]
+    columns = [names.index(name) for name in WRITTEN_FEATURES]
     sentence_names = list(asdict(of_sentences[0][0][0]))
-    sentence_rows = np.array([[asdict(one)[n] for n in sentence_names] for signs, _ in of_sentences for one in signs])
-    is_right = np.array([number == right for signs, right in of_sentences for number in range(len(signs))])
-    judgement = Judgement(
+    sentence_rows = np.array(
+        [[asdict(one)[n] for n in sentence_names] for features, _ in of_sentences for one in features]
+    )
+    is_right = np.array([number == right for features, right in of_sentences for number in range(len(features))])
+    classifier = AnswerabilityClassifier(
         embedder=embedder,
         fitted_on=f"{len(labels):,} questions of {fitted_on}",
         threshold=round(threshold, 4),
         relevance=_fitted(names, rows, labels, balanced=True),
-        written=_fitted(list(WRITTEN_SIGNS), rows[:, columns], labels, balanced=True),
+        written=_fitted(list(WRITTEN_FEATURES), rows[:, columns], labels, balanced=True),
         sentence=_fitted(sentence_names, sentence_rows, is_right, balanced=False),
     )
     return Fitted(
-        judgement=judgement,
+        classifier=classifier,
         answered=int(labels.sum()),
         unanswered=int((~labels).sum()),
         auc=round(float(roc_auc_score(labels, judged)), 4),

@@ -105,7 +105,7 @@ def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, thre
     layout = schemas.add(read_schema(schema))
     plan = schemas.bind(read_prompt(prompt)).plan
     started = time.perf_counter()
-    engine.encode(schemas.units_of(layout)).result()
+    engine.encode(schemas.segments_of(layout)).result()
     encode_ms = (time.perf_counter() - started) * 1e3
 
     def first_token(reuse: Reuse) -> Completion:

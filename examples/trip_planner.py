@@ -36,7 +36,7 @@ def main(max_tokens: int = 60) -> None:
     with running_engine() as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
         layout = schemas.add(parse_schema((SCHEMAS / "trip.pml").read_bytes()))
-        encoded = engine.encode(schemas.units_of(layout)).result()
+        encoded = engine.encode(schemas.segments_of(layout)).result()
         print(f"{encoded} modules encoded; the schema has {layout.length} position ids")
         lisbon, vienna = (schemas.bind(parse_prompt(prompt)).plan for prompt in (LISBON, VIENNA))
         ask(engine, "Lisbon, with a child", lisbon, max_tokens=max_tokens)

@@ -25,7 +25,7 @@ def small_settings(folder: Path, **changes: object) -> Settings:
         "answer_tokens": 8,
         "refuse_below": -1.0,
         "system_text": "Answer from the pages.",
-        "wording": "free",
+        "answer_mode": "free",
     }
     return Settings(**{**values, **changes})  # type: ignore[arg-type]
 

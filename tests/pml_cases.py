@@ -66,12 +66,12 @@ def prompt_facts(registry: Registry, text: str, *, baseline: bool) -> Facts:
     """What a prompt takes from the cache and what it computes. Raises PMLError."""
     prompt = parse_prompt(text)
     bound = bind(prompt, registry.of(prompt))
-    plan = bound.plan.without_units() if baseline else bound.plan
+    plan = bound.plan.without_segments() if baseline else bound.plan
     return {
-        "cached": [at for span in plan.spans if span.unit is not None for at in range(span.start, span.end)],
+        "cached": [at for span in plan.spans if span.segment is not None for at in range(span.start, span.end)],
         "arguments": [list(ids) for ids in bound.arguments],
         "text": list(bound.text),
-        "fed": [at for span in plan.spans if span.unit is None for at in range(span.start, span.end)],
+        "fed": [at for span in plan.spans if span.segment is None for at in range(span.start, span.end)],
         "first_generated": plan.next_position,
         "rendered": bound.rendered,
     }

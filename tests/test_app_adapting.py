@@ -49,7 +49,7 @@ def test_a_desk_teaches_from_its_own_passages(tmp_path: Path, taught: list[Lesso
     texts = [b" ".join(map(bytes, lesson.modules)) for lesson in taught]
     said = [(bytes(b.answer[:-1]), text) for lesson, text in zip(taught, texts, strict=True) for b in lesson.branches]
     assert all(answer in text for answer, text in said), "beginnings of sentences"
-    assert any(lead for lesson in taught for lead in lesson.leads)
+    assert any(left_context for lesson in taught for left_context in lesson.left_contexts)
     assert all(len(lesson.modules) > 1 for lesson in taught), "one alone is read as with full attention"
     merge_adapter(stock(), tmp_path / "adapter")
 

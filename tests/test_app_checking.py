@@ -11,7 +11,7 @@ from desks import small_desk, write_pages
 from app.answering.answering import QUOTED
 from app.answering.checking import Checked
 from app.domain.errors import DeskError
-from app.domain.policies import Wording
+from app.domain.policies import AnswerMode
 
 PASSAGES = [
     "Gift cards\nGift cards cannot be returned. They last 5 years.",
@@ -25,8 +25,8 @@ def pieces(text: str, size: int = 5) -> Iterator[str]:
     return (text[i : i + size] for i in range(0, len(text), size))
 
 
-def checked(text: str, wording: Wording = "checked", question: str = "Can I return a gift card?") -> Checked:
-    return Checked(pieces(text), question=question, passages=PASSAGES, refusal=REFUSAL, wording=wording)
+def checked(text: str, answer_mode: AnswerMode = "checked", question: str = "Can I return a gift card?") -> Checked:
+    return Checked(pieces(text), question=question, passages=PASSAGES, refusal=REFUSAL, answer_mode=answer_mode)
 
 
 def test_what_the_passages_support_passes_unchanged() -> None:
@@ -46,7 +46,7 @@ def test_a_sentence_is_held_back_until_it_is_complete() -> None:
             yield piece
             given.append(piece)
 
-    answer = Checked(slowly(), question="?", passages=PASSAGES, refusal=REFUSAL, wording="checked")
+    answer = Checked(slowly(), question="?", passages=PASSAGES, refusal=REFUSAL, answer_mode="checked")
     shown = iter(answer)
     assert next(shown) == "You can return an item within 30 days of delivery."
     assert len(given) == 2, "shown as soon as the next sentence begins"
@@ -59,7 +59,7 @@ STEPS = "To send it:\n\n1. Open the app\n2. Choose the item. Check it.\n3. Print
 def test_a_list_keeps_its_lines() -> None:
     passage = "Send it\nTo send it:\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
     for size in (1, 5, 100):
-        answer = Checked(pieces(STEPS, size), question="?", passages=[passage], refusal=REFUSAL, wording="checked")
+        answer = Checked(pieces(STEPS, size), question="?", passages=[passage], refusal=REFUSAL, answer_mode="checked")
         assert "".join(answer) == answer.text == STEPS
         assert not answer.is_changed
         assert answer.score == 1.0
@@ -133,18 +133,18 @@ def test_what_is_recorded_of_an_unchecked_refusal_is_what_was_shown() -> None:
     assert not answer.is_changed
 
 
-@pytest.mark.parametrize("wording", ["free", "quote"])
-def test_other_wordings_pass_as_they_come(wording: Wording) -> None:
-    answer = checked("Yes, gift cards can be returned.\n- A line", wording)
+@pytest.mark.parametrize("answer_mode", ["free", "quote"])
+def test_other_wordings_pass_as_they_come(answer_mode: AnswerMode) -> None:
+    answer = checked("Yes, gift cards can be returned.\n- A line", answer_mode)
     assert list(answer) == list(pieces("Yes, gift cards can be returned.\n- A line"))
     assert answer.text == "Yes, gift cards can be returned.\n- A line"
-    assert answer.is_quotation == (wording == "quote")
-    assert answer.score == (1.0 if wording == "quote" else None)
+    assert answer.is_quotation == (answer_mode == "quote")
+    assert answer.score == (1.0 if answer_mode == "quote" else None)
 
 
 def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> None:
     """The tiny model knows nothing; what it may choose from are whole sentences, or the refusal."""
-    with small_desk(tmp_path / "data", wording="quote", answer_tokens=200) as desk:
+    with small_desk(tmp_path / "data", answer_mode="quote", answer_tokens=200) as desk:
         desk.ingest([write_pages(tmp_path)])
         stream = desk.ask("Can gift cards be returned?")
         said = "".join(stream)
@@ -161,7 +161,7 @@ def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> 
 
 def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
     """The tiny model's noise is supported by nothing: the reader sees the pages' words or the refusal."""
-    with small_desk(tmp_path / "data", wording="checked") as desk:
+    with small_desk(tmp_path / "data", answer_mode="checked") as desk:
         desk.ingest([write_pages(tmp_path)])
         stream = desk.ask("Can gift cards be returned?")
         said = "".join(stream)
@@ -175,7 +175,7 @@ def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
 
 
 def test_forgetting_a_document_takes_it_out_of_quotations(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "data", wording="quote", answer_tokens=200) as desk:
+    with small_desk(tmp_path / "data", answer_mode="quote", answer_tokens=200) as desk:
         desk.ingest([write_pages(tmp_path)])
         stream = desk.ask("Can gift cards be returned?")
         assert "Gift cards" in "".join(stream)

@@ -9,7 +9,7 @@ import pytest
 from meanings import MeaningEmbedder, retriever_of
 
 from app.domain.documents import StoredPassage
-from app.knowledge.finder import NOTHING, Finder, Findings, wordings
+from app.knowledge.finder import NOTHING, Finder, SearchResults, wordings
 from app.knowledge.search import Search
 from app.storage.library import Library
 from retrieval.answerability.classifier import rule_of_thumb
@@ -75,13 +75,13 @@ class Desk:
 
     def find(
         self, question: str, *, earlier: str | None = None, count: int = 2, within: Sequence[str] = ()
-    ) -> Findings:
+    ) -> SearchResults:
         finder = Finder(cast(Library, self), cast(Search, self), rule_of_thumb(self.embedder.name))
         return finder.find(question, earlier=earlier, count=count, collections=within)
 
 
-def ids(findings: Findings) -> list[int]:
-    return [found.passage.id for found in findings.passages]
+def ids(results: SearchResults) -> list[int]:
+    return [found.passage.id for found in results.passages]
 
 
 # --- wordings -------------------------------------------------------------------------------------------
@@ -131,17 +131,17 @@ def test_a_first_question_is_searched_alone() -> None:
 
 def test_passages_and_their_sentences_best_first() -> None:
     desk = Desk()
-    findings = desk.find("Can gift cards be returned?")
-    assert ids(findings)[0] == 2
-    assert len(ids(findings)) == 2
-    assert [found.score for found in findings.passages] == sorted((f.score for f in findings.passages), reverse=True)
-    assert findings.passages[0].passage == stored(2, *PAGES[2])
-    assert 0 < findings.passages[0].cosine <= 1
-    assert findings.statements[0].text == "Gift cards cannot be returned."
-    logits = [sentence.logit for sentence in findings.statements]
+    results = desk.find("Can gift cards be returned?")
+    assert ids(results)[0] == 2
+    assert len(ids(results)) == 2
+    assert [found.score for found in results.passages] == sorted((f.score for f in results.passages), reverse=True)
+    assert results.passages[0].passage == stored(2, *PAGES[2])
+    assert 0 < results.passages[0].cosine <= 1
+    assert results.statements[0].text == "Gift cards cannot be returned."
+    logits = [sentence.logit for sentence in results.statements]
     assert logits == sorted(logits, reverse=True)
-    assert {sentence.text for sentence in findings.statements} >= {"A card lasts five years."}
-    assert not any(sentence.text.endswith("?") for sentence in findings.statements)
+    assert {sentence.text for sentence in results.statements} >= {"A card lasts five years."}
+    assert not any(sentence.text.endswith("?") for sentence in results.statements)
 
 
 def test_a_statement_counts_more_if_it_has_what_the_question_asks_for() -> None:
@@ -181,8 +181,8 @@ def test_a_follow_up_finds_what_the_earlier_question_is_about() -> None:
 
 
 def test_passages_without_statements_are_found_too() -> None:
-    findings = Desk({1: ("Returns", "Returns?")}).find("Returns?")
-    assert (ids(findings), findings.statements) == ([1], ())
+    results = Desk({1: ("Returns", "Returns?")}).find("Returns?")
+    assert (ids(results), results.statements) == ([1], ())
 
 
 def test_a_sentence_of_two_passages_counts_as_the_better_one() -> None:
@@ -219,20 +219,20 @@ def test_a_change_under_way_is_waited_for() -> None:
 
 
 def check_that_the_newer_is_found(desk: Desk) -> None:
-    findings = desk.find("Can gift cards be returned?")
+    results = desk.find("Can gift cards be returned?")
     assert [2 in reading for reading in desk.readings] == [True, False]
-    assert ids(findings)[0] == 4
-    assert len(ids(findings)) == 2
-    assert findings.statements[0].text == "Gift cards can be returned now."
+    assert ids(results)[0] == 4
+    assert len(ids(results)) == 2
+    assert results.statements[0].text == "Gift cards can be returned now."
 
 
 def test_a_passage_that_is_gone_and_stays_so_is_left_out_whole() -> None:
     desk = Desk()
     desk.pages = NEWER
-    findings = desk.find("Can gift cards be returned?", count=3)
+    results = desk.find("Can gift cards be returned?", count=3)
     assert len(desk.readings) == 1
-    assert sorted(ids(findings)) == [1, 3]
-    assert not any("Gift" in sentence.text for sentence in findings.statements)
+    assert sorted(ids(results)) == [1, 3]
+    assert not any("Gift" in sentence.text for sentence in results.statements)
     desk.pages = {}
     assert desk.find("Can gift cards be returned?") == NOTHING
 
@@ -246,7 +246,7 @@ def test_a_change_that_keeps_what_was_found_needs_no_second_search() -> None:
 
 def test_an_embedder_that_knows_nothing_leaves_words_to_decide() -> None:
     desk = Desk(embedder=MeaningEmbedder(knowledge=0.0))
-    findings = desk.find("gift cards returned")
-    assert ids(findings)[0] == 2
-    assert findings.statements[0].text == "Gift cards cannot be returned."
-    assert findings.relevance > 0.5 > desk.find("zebra").relevance
+    results = desk.find("gift cards returned")
+    assert ids(results)[0] == 2
+    assert results.statements[0].text == "Gift cards cannot be returned."
+    assert results.relevance > 0.5 > desk.find("zebra").relevance

@@ -52,7 +52,7 @@ def modules(desk: Service) -> frozenset[str]:
 
 def kept(desk: Service) -> frozenset[str]:
     """The modules there may be: of passages as they are, and of the system text."""
-    return desk.library.module_keys() | {desk.engine.store.key(desk.engine.unit(desk.prompts.system))}
+    return desk.library.module_keys() | {desk.engine.store.key(desk.engine.segment(desk.prompts.system))}
 
 
 # --- what goes ---------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_long_document_is_counted_whole(tmp_path: Path) -> None:
         ids, _ = desk.library.vectors(desk.search.embedder.dimension)
         forgotten = desk.forget("long.md")
         assert len(desk.search.retriever.index) == 0
-        assert len(desk.search.retriever.keywords.units) == 0
+        assert len(desk.search.retriever.keywords.segments) == 0
     assert (forgotten.removed.passages, forgotten.removed.modules) == (5, 5)
     assert forgotten.removed.vectors == 5
     assert forgotten.removed.keywords == len(ids)
@@ -96,11 +96,11 @@ def test_a_document_that_was_never_asked_about_nor_encoded(tmp_path: Path, pages
 
 
 @pytest.mark.parametrize("neighbours", [0, 2])
-@pytest.mark.parametrize("wording", ["free", "quote"])
-def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbours: int, wording: str) -> None:
+@pytest.mark.parametrize("answer_mode", ["free", "quote"])
+def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbours: int, answer_mode: str) -> None:
     """While the desk runs, and after it was closed. The question was the customer's own."""
     folder = tmp_path / "desk"
-    with small_desk(folder, neighbours=neighbours, wording=wording, answer_tokens=90) as desk:
+    with small_desk(folder, neighbours=neighbours, answer_mode=answer_mode, answer_tokens=90) as desk:
         desk.ingest([pages])
         upload = desk.keep_upload("upload.md", f"# More\n\nAlso {SECRET} forever.\n".encode())
         desk.ingest([upload])
@@ -132,7 +132,7 @@ def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -
         before = modules(desk)
         desk.forget("secret.md")
         check(desk)
-        names = desk.engine.call(lambda store: [r.header.name for r in store.residents.values()])
+        names = desk.engine.call(lambda store: [r.header.name for r in store.entries.values()])
         assert not any("secret.md" in name for name in names)
         assert not any("secret.md" in header.name for header in desk.engine.store.disk.headers())  # type: ignore[union-attr]
         gone = before - modules(desk)
@@ -367,8 +367,8 @@ def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: 
         desk.ingest([pages])
         for _ in desk.ask("What is the word of the day?", policy="balanced"):
             pass
-        assert desk.engine._linker._chosen
+        assert desk.engine._row_selector._chosen
         assert any(SECRET in text for text in desk.search._sentences)
         desk.forget("secret.md")
-        assert not desk.engine._linker._chosen
+        assert not desk.engine._row_selector._chosen
         assert not any(SECRET in text for text in desk.search._sentences)

@@ -352,7 +352,7 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
         report = desk.ingest([pages])
         assert 0 < report.waiting < 40
         assert report.encoded + report.waiting == report.passages == 40
-        resident = desk.engine.call(lambda store: [r.header.num_tokens for r in store.residents.values()])
+        resident = desk.engine.call(lambda store: [r.header.num_tokens for r in store.entries.values()])
         assert sum(resident) <= desk.engine.store.allocator.capacity
         for number in (0, 39):
             answer = finish(desk, f"What is subject{number}?")

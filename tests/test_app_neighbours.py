@@ -24,7 +24,7 @@ from app.knowledge.warming import passage_of
 from app.storage.database import open_database
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
-from cache.prompt.plan import Unit
+from cache.prompt.plan import Segment
 from retrieval.search.embedding import HashEmbedder
 
 PAGES = {
@@ -63,11 +63,11 @@ def dependants(desk: Service, name: str) -> set[str]:
     return {page for page, near in neighbours(desk).items() if name in near}
 
 
-def units(desk: Service) -> dict[str, Unit]:
-    return {name: desk.engine.unit(desk.prompts.module(passage_of(p))) for name, p in stored(desk).items()}
+def segments(desk: Service) -> dict[str, Segment]:
+    return {name: desk.engine.segment(desk.prompts.module(passage_of(p))) for name, p in stored(desk).items()}
 
 
-def naive_lead(desk: Service, name: str) -> bytes:
+def naive_left_context(desk: Service, name: str) -> bytes:
     """What stands between system text and passage: the neighbours' texts, the closest last."""
     near = stored(desk)[name].neighbours
     return "".join(passage_text(passage_of(n)) for n in near[::-1]).encode()
@@ -79,11 +79,11 @@ def keys(desk: Service) -> dict[str, str]:
 
 def check(desk: Service) -> None:
     """In every tier: the system text, each passage behind the neighbours recorded for it, and nothing else."""
-    expected = units(desk)
-    for name, unit in expected.items():
-        assert bytes(unit.lead) == naive_lead(desk, name)
-    assert keys(desk) == {name: desk.engine.store.key(unit) for name, unit in expected.items()}
-    system = desk.engine.store.key(desk.engine.unit(desk.prompts.system))
+    expected = segments(desk)
+    for name, segment in expected.items():
+        assert bytes(segment.left_context) == naive_left_context(desk, name)
+    assert keys(desk) == {name: desk.engine.store.key(segment) for name, segment in expected.items()}
+    system = desk.engine.store.key(desk.engine.segment(desk.prompts.system))
     assert desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) == {*keys(desk).values(), system}
 
 
@@ -110,7 +110,7 @@ def test_a_desk_may_do_without(tmp_path: Path, pages: Path) -> None:
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         assert set(map(tuple, neighbours(desk).values())) == {()}
-        assert all(not unit.lead for unit in units(desk).values())
+        assert all(not segment.left_context for segment in segments(desk).values())
         check(desk)
 
 
@@ -150,7 +150,11 @@ def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path:
     with small_desk(tmp_path / "desk", neighbours=3) as desk:
         desk.ingest([pages])
         answer = finish(desk, "How long do returns take?")
-        tokens = {desk.engine.store.key(unit): len(unit.tokens) for unit in units(desk).values() if unit.lead}
+        tokens = {
+            desk.engine.store.key(segment): len(segment.tokens)
+            for segment in segments(desk).values()
+            if segment.left_context
+        }
     assert {module.source for module in answer.modules} == {"device"}
     used = [module for module in answer.modules if module.document]
     assert len(used) == 2
@@ -209,14 +213,16 @@ def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(
         finish(desk, "Can gift cards be refunded?")
         old, touched = keys(desk), dependants(desk, "gift-cards")
         assert touched
-        carried = {name for name, unit in units(desk).items() if secret in bytes(unit.lead + unit.tokens)}
+        carried = {
+            name for name, segment in segments(desk).items() if secret in bytes(segment.left_context + segment.tokens)
+        }
         assert carried == touched | {"gift-cards"}
         desk.forget("gift-cards.md")
         new = keys(desk)
         assert {name for name in new if new[name] != old[name]} == touched
-        assert not any(secret in bytes(unit.lead + unit.tokens) for unit in units(desk).values())
+        assert not any(secret in bytes(segment.left_context + segment.tokens) for segment in segments(desk).values())
         gone = {old[name] for name in carried}
-        headers = [resident.header for resident in desk.engine.store.residents.values()]
+        headers = [entry.header for entry in desk.engine.store.entries.values()]
         assert desk.engine.store.disk is not None
         headers += desk.engine.store.disk.headers()
         assert not gone & {header.key for header in headers}

@@ -155,17 +155,17 @@ def test_passages_are_read_behind_others_of_the_lesson_or_its_topic(school: Scho
     school = School(school._prompts, school._tokenizer, REFUSAL, neighbours=count, seed=0)
     material = [made for number in range(12) if (made := school.material(row(number))) is not None]
     topics = {one.module: one.topic for one in material}
-    leads = set()
+    left_contexts = set()
     for step in range(20):
         lesson = school.lessons(material).lesson_at(step)
         topic = [one.module for one in material if one.topic == topics[lesson.modules[-1]]]
-        for module, lead in zip(lesson.modules, lesson.leads, strict=True):
-            beside = [one.module for one in material if bytes(one.module) in bytes(lead)]
-            assert len(beside) == count == bytes(lead).count(b"Help page")
+        for module, left_context in zip(lesson.modules, lesson.left_contexts, strict=True):
+            beside = [one.module for one in material if bytes(one.module) in bytes(left_context)]
+            assert len(beside) == count == bytes(left_context).count(b"Help page")
             assert set(beside) <= {*topic, *lesson.modules} - {module}
-            leads.add(lead)
-        assert len(set(lesson.leads)) <= count + 1, "those that are shared are read once"
-    assert len(leads) > count * 6, "not the same ones every time"
+            left_contexts.add(left_context)
+        assert len(set(lesson.left_contexts)) <= count + 1, "those that are shared are read once"
+    assert len(left_contexts) > count * 6, "not the same ones every time"
 
 
 def test_the_longest_words_of_a_sentence_ask_for_it() -> None:

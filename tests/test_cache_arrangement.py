@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiny import ByteTokenizer
 
 from cache.errors import PromptError
-from cache.prompt.arrangement import Placement, arrange, module_unit
+from cache.prompt.arrangement import Placement, arrange, module_segment
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Span
 from cache.prompt.tokenizer import run_tokens
@@ -30,7 +30,7 @@ MODULES = {module.name: module for module in (SYSTEM, RETURNS, DETAIL, EMPTY, LE
 
 def plan_of(
     *parts: TextModule | Text,
-    relocatable: bool = True,
+    position_independent: bool = True,
     max_positions: int = 4096,
     placement: Placement = "contiguous",
     slot: int = 20,
@@ -38,7 +38,7 @@ def plan_of(
     return arrange(
         parts,
         ByteTokenizer(),
-        relocatable=relocatable,
+        position_independent=position_independent,
         max_positions=max_positions,
         placement=placement,
         slot=slot,
@@ -47,19 +47,19 @@ def plan_of(
 
 def places(plan: Plan) -> list[tuple[int, int, str | None]]:
     """Begin, end and name of every span."""
-    return [(span.start, span.end, span.unit and span.unit.name) for span in plan.spans]
+    return [(span.start, span.end, span.segment and span.segment.name) for span in plan.spans]
 
 
 def test_parts_stand_one_after_another() -> None:
     plan = plan_of(SYSTEM, RETURNS, text("Why?"))
-    assert [(span.start, span.end, span.unit and span.unit.name) for span in plan.spans] == [
+    assert [(span.start, span.end, span.segment and span.segment.name) for span in plan.spans] == [
         (0, 8, "system"),
         (8, 16, "returns"),
         (16, 20, None),
     ]
     assert plan.spans[0].tokens == (256, *b"Answer.")
     assert plan.num_tokens == plan.next_position == 20
-    assert [unit.name for unit in plan.units()] == ["system", "returns"]
+    assert [segment.name for segment in plan.segments()] == ["system", "returns"]
 
 
 @given(st.lists(st.sampled_from([*MODULES]) | st.text(max_size=5), min_size=1, max_size=8))
@@ -73,27 +73,27 @@ def test_any_prompt_is_contiguous_complete_and_ends_computed(parts: list[str]) -
     plan = plan_of(*nodes)
     assert [t for span in plan.spans for t in span.tokens] == whole
     assert plan.spans[0].start == 0
-    assert plan.spans[-1].unit is None
+    assert plan.spans[-1].segment is None
     assert plan.num_tokens == plan.next_position == len(whole)
     assert all(span.tokens for span in plan.spans)
     for before, after in pairwise(plan.spans):
         assert before.end == after.start
-        assert before.unit is not None or after.unit is not None, "computed neighbours were not joined"
+        assert before.segment is not None or after.segment is not None, "computed neighbours were not joined"
     for span in plan.spans:
-        assert span.unit is None or span.unit.tokens[: len(span.tokens)] == span.tokens
-    assert plan.without_units().spans == (Span(start=0, tokens=tuple(whole)),)
+        assert span.segment is None or span.segment.tokens[: len(span.tokens)] == span.tokens
+    assert plan.without_segments().spans == (Span(start=0, tokens=tuple(whole)),)
 
 
 def expected_tokens(node: TextModule | Text) -> tuple[int, ...]:
     """Tokens of a part by themselves."""
     if isinstance(node, Text):
         return tuple(node.text.encode())
-    return module_unit(node, ByteTokenizer()).tokens
+    return module_segment(node, ByteTokenizer()).tokens
 
 
 def test_a_module_is_encoded_behind_its_conditioning_prefixes() -> None:
-    unit = module_unit(DETAIL, ByteTokenizer())
-    assert [(u.name, u.start, len(u.tokens)) for u in unit.with_ancestors()] == [
+    segment = module_segment(DETAIL, ByteTokenizer())
+    assert [(u.name, u.start, len(u.tokens)) for u in segment.with_ancestors()] == [
         ("system", 0, 8),
         ("returns", 8, 8),
         ("detail", 16, 7),
@@ -101,21 +101,21 @@ def test_a_module_is_encoded_behind_its_conditioning_prefixes() -> None:
 
 
 def test_without_relocation_a_module_is_encoded_where_it_stands() -> None:
-    plan = plan_of(text("Hello. "), RETURNS, text("?"), relocatable=False)
-    assert plan.spans[1].unit is not None
-    assert plan.spans[1].unit.start == plan.spans[1].start == 7
+    plan = plan_of(text("Hello. "), RETURNS, text("?"), position_independent=False)
+    assert plan.spans[1].segment is not None
+    assert plan.spans[1].segment.start == plan.spans[1].start == 7
     moved = plan_of(text("Hello. "), RETURNS, text("?"))
-    assert moved.spans[1].unit is not None
-    assert moved.spans[1].unit.start == 8
+    assert moved.spans[1].segment is not None
+    assert moved.spans[1].segment.start == 8
 
 
 def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
     plan = plan_of(SYSTEM, RETURNS)
     last, tail = plan.spans[-2:]
     assert (last.start, last.tokens, tail.start, tail.tokens) == (8, tuple(b"30 days"), 15, tuple(b"."))
-    assert last.unit is not None
-    assert last.unit.tokens == tuple(b"30 days.")
-    assert tail.unit is None
+    assert last.segment is not None
+    assert last.segment.tokens == tuple(b"30 days.")
+    assert tail.segment is None
 
 
 def test_a_last_module_of_one_token_is_simply_computed() -> None:
@@ -143,11 +143,11 @@ def test_special_tokens_only_in_structural_text_and_known_tokens_as_they_are() -
 
 
 def test_an_empty_conditioning_prefix_is_no_prefix() -> None:
-    """Was wrong once: a unit behind an empty module keeps it as a prefix, and encoding a unit without tokens
+    """Was wrong once: a segment behind an empty module keeps it as a prefix, and encoding a segment without tokens
     stops the engine (see `test_cache_engine_faults`). An empty system text is enough for that.
     """
     module = TextModule(name="a", pieces=(text("a"),), after=TextModule(name="system"))
-    assert module_unit(module, ByteTokenizer()).prefix is None
+    assert module_segment(module, ByteTokenizer()).prefix is None
 
 
 def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first() -> None:
@@ -199,10 +199,10 @@ def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:
 
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_without_relocation_units_are_encoded_where_the_placement_puts_them(placement: Placement) -> None:
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), relocatable=False, placement=placement)
+def test_without_relocation_segments_are_encoded_where_the_placement_puts_them(placement: Placement) -> None:
+    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), position_independent=False, placement=placement)
     starts = {"slotted": [0, 8, 28], "shared": [0, 8, 8]}[placement]
-    assert [unit.start for unit in plan.units()] == starts
+    assert [segment.start for segment in plan.segments()] == starts
     assert all(span.offset == 0 for span in plan.spans)
 
 
@@ -225,14 +225,14 @@ def test_placements_change_where_and_nothing_else(parts: list[str], placement: P
     plan, contiguous = plan_of(*nodes, placement=placement, slot=slot), plan_of(*nodes)
     tokens = [token for span in plan.spans for token in span.tokens]
     assert tokens == [token for span in contiguous.spans for token in span.tokens]
-    supplied = [(span.unit, span.tokens) for span in plan.spans if span.unit is not None]
-    assert supplied == [(span.unit, span.tokens) for span in contiguous.spans if span.unit is not None]
+    supplied = [(span.segment, span.tokens) for span in plan.spans if span.segment is not None]
+    assert supplied == [(span.segment, span.tokens) for span in contiguous.spans if span.segment is not None]
     assert plan.next_position == max(span.end for span in plan.spans)
-    modules = [span for span in plan.spans if span.unit is not None]
+    modules = [span for span in plan.spans if span.segment is not None]
     for before, after in pairwise(plan.spans):
-        if after.unit is None or before.unit is None:
+        if after.segment is None or before.segment is None:
             assert after.start >= before.end
-            assert after.unit is not None or after.start == max(s.end for s in plan.spans[: plan.spans.index(after)])
+            assert after.segment is not None or after.start == max(s.end for s in plan.spans[: plan.spans.index(after)])
         elif placement == "shared":
             assert after.start == (before.end if before is modules[0] else before.start)
         else:
@@ -247,24 +247,24 @@ BESIDE = TextModule(name="beside", pieces=(text("30 days."),), after=SYSTEM, lef
 
 
 def test_what_is_read_beside_a_module_stands_between_its_prefix_and_itself() -> None:
-    unit = module_unit(BESIDE, ByteTokenizer())
-    assert bytes(unit.lead) == b"Far away. Nearby. "
-    assert unit.prefix == module_unit(SYSTEM, ByteTokenizer())
-    assert (unit.start, unit.tokens) == (8 + 18, tuple(b"30 days."))
-    assert list(unit.lead_positions) == list(range(8, 26))
+    segment = module_segment(BESIDE, ByteTokenizer())
+    assert bytes(segment.left_context) == b"Far away. Nearby. "
+    assert segment.prefix == module_segment(SYSTEM, ByteTokenizer())
+    assert (segment.start, segment.tokens) == (8 + 18, tuple(b"30 days."))
+    assert list(segment.left_context_positions) == list(range(8, 26))
     plan = plan_of(SYSTEM, BESIDE, text("?"))
     assert places(plan)[1] == (8, 16, "beside")
     assert plan.num_tokens == 17, "a lead is no part of the prompt"
 
 
 @pytest.mark.parametrize(("room", "lead"), [(34, "Far away. Nearby. "), (33, "Nearby. "), (24, "Nearby. "), (23, "")])
-def test_of_what_is_read_beside_the_last_stay_that_fit(room: int, lead: str) -> None:
-    unit = module_unit(BESIDE, ByteTokenizer(), room=room)
-    assert bytes(unit.lead).decode() == lead
-    assert unit.start == 8 + len(lead)
-    assert plan_of(SYSTEM, BESIDE, text("?"), max_positions=room).units()[1] == unit
+def test_of_what_is_read_beside_the_last_stay_that_fit(room: int, left_context: str) -> None:
+    segment = module_segment(BESIDE, ByteTokenizer(), room=room)
+    assert bytes(segment.left_context).decode() == left_context
+    assert segment.start == 8 + len(left_context)
+    assert plan_of(SYSTEM, BESIDE, text("?"), max_positions=room).segments()[1] == segment
 
 
 def test_without_relocation_nothing_is_read_beside() -> None:
-    plan = plan_of(SYSTEM, BESIDE, text("?"), relocatable=False)
-    assert [(unit.start, unit.lead) for unit in plan.units()] == [(0, ()), (8, ())]
+    plan = plan_of(SYSTEM, BESIDE, text("?"), position_independent=False)
+    assert [(segment.start, segment.left_context) for segment in plan.segments()] == [(0, ()), (8, ())]

@@ -19,7 +19,7 @@ from cache.engine.engine import Engine
 from cache.engine.request import Completion, FinishReason, Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.memory.disk import DiskTier
-from cache.pml.binding import module_units
+from cache.pml.binding import module_segments
 from cache.pml.parser import parse_prompt, parse_schema
 from cache.pml.registry import Registry
 
@@ -165,8 +165,8 @@ def test_neighbours_change_no_answer(tmp_path: Path, expected: dict[Ask, Answer]
         layout = schemas.add(parse_schema(schema()))
         with ThreadPoolExecutor(THREADS) as pool:
             answers = [pool.submit(ask, engine, schemas, one) for one in asks()]
-            encoded = engine.encode(module_units(layout))
+            encoded = engine.encode(module_segments(layout))
             schemas.replace(parse_schema(schema()))
             completions = [answer.result() for answer in answers]
-        assert encoded.result() <= len(module_units(layout))
+        assert encoded.result() <= len(module_segments(layout))
         check(engine, completions, expected)

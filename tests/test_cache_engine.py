@@ -7,45 +7,45 @@ from pathlib import Path
 import pytest
 import torch
 from recording import Recorder, answer, running
-from tiny import CONFIGS, LEARNED_POSITIONS, build, make_unit, oracle_logits, stock
+from tiny import CONFIGS, LEARNED_POSITIONS, build, make_segment, oracle_logits, stock
 
 from cache.engine.request import Request
 from cache.engine.sampling import Sampling
 from cache.memory.disk import DiskTier
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 
 TOLERANCE = 1e-4
 
 
-def plan_of(*parts: Unit | str) -> Plan:
-    """Units and texts placed one after another."""
+def plan_of(*parts: Segment | str) -> Plan:
+    """Segments and texts placed one after another."""
     spans, at = [], 0
     for part in parts:
         tokens = tuple(part.encode()) if isinstance(part, str) else part.tokens
-        spans.append(Span(start=at, tokens=tokens, unit=None if isinstance(part, str) else part))
+        spans.append(Span(start=at, tokens=tokens, segment=None if isinstance(part, str) else part))
         at += len(tokens)
     return Plan(spans=tuple(spans))
 
 
-SYSTEM = make_unit("system", "You answer from the documents. ")
-A = make_unit("a", "Returns take 30 days from delivery.", SYSTEM)
-B = make_unit("b", "Gift cards cannot be returned at all, sorry.", SYSTEM)
-C = make_unit("c", "Shipping costs 4.95.", SYSTEM)
+SYSTEM = make_segment("system", "You answer from the documents. ")
+A = make_segment("a", "Returns take 30 days from delivery.", SYSTEM)
+B = make_segment("b", "Gift cards cannot be returned at all, sorry.", SYSTEM)
+C = make_segment("c", "Shipping costs 4.95.", SYSTEM)
 QUESTION = "Can I return a gift card?"
 
 
-def placed(family: str, *parts: Unit | str) -> Plan:
-    """As plan_of; models with learned positions encode every unit where it stands."""
+def placed(family: str, *parts: Segment | str) -> Plan:
+    """As plan_of; models with learned positions encode every segment where it stands."""
     plan = plan_of(*parts)
     if family not in LEARNED_POSITIONS:
         return plan
     spans = [
         span
-        if span.unit is None
+        if span.segment is None
         else Span(
             start=span.start,
             tokens=span.tokens,
-            unit=make_unit(span.unit.name, bytes(span.tokens).decode(), span.unit.prefix, span.start),
+            segment=make_segment(span.segment.name, bytes(span.tokens).decode(), span.segment.prefix, span.start),
         )
         for span in plan.spans
     ]
@@ -67,7 +67,7 @@ def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kerne
     for logits in (recorder.logits[0], recorder.logits[-1]):
         assert (logits - expected).abs().max() < TOLERANCE
     assert first.usage.computed == plan.num_tokens
-    assert second.usage.module == sum(len(unit.tokens) for unit in (SYSTEM, A, B, C))
+    assert second.usage.module == sum(len(segment.tokens) for segment in (SYSTEM, A, B, C))
 
 
 def test_order_of_import_and_history_change_nothing() -> None:
@@ -90,14 +90,14 @@ def test_a_module_moved_by_1000_equals_one_encoded_there() -> None:
     model = build()
     recorder = Recorder(model)
     moved = A
-    there = make_unit("there", bytes(A.tokens).decode(), None, start=1000 + A.start)
-    here = make_unit("here", bytes(A.tokens).decode(), None, start=A.start)
+    there = make_segment("there", bytes(A.tokens).decode(), None, start=1000 + A.start)
+    here = make_segment("here", bytes(A.tokens).decode(), None, start=A.start)
     question = tuple(QUESTION.encode())
     with running(model) as engine:
-        for unit in (there, here):
+        for segment in (there, here):
             spans = (
-                Span(start=1000 + moved.start, tokens=unit.tokens, unit=unit),
-                Span(start=1000 + moved.start + len(unit.tokens), tokens=question),
+                Span(start=1000 + moved.start, tokens=segment.tokens, segment=segment),
+                Span(start=1000 + moved.start + len(segment.tokens), tokens=question),
             )
             answer(engine, Plan(spans=spans))
     assert (recorder.logits[0] - recorder.logits[1]).abs().max() < TOLERANCE
@@ -114,7 +114,7 @@ def test_a_restart_from_disk_is_bit_equal(tmp_path: Path) -> None:
             rows.append((completion, recorder.logits[-1]))
     assert {use.source for use in rows[0][0].modules} == {"computed"}
     assert {use.source for use in rows[1][0].modules} == {"disk"}
-    assert rows[1][0].usage.module == sum(len(unit.tokens) for unit in (SYSTEM, A, B))
+    assert rows[1][0].usage.module == sum(len(segment.tokens) for segment in (SYSTEM, A, B))
     assert torch.equal(rows[0][1], rows[1][1])
 
 
@@ -174,7 +174,7 @@ def test_a_second_turn_computes_only_what_is_new() -> None:
             Span(start=first_plan.spans[-1].start, tokens=(*QUESTION.encode(), *first.tokens)),
         )
         at = spans[-1].end
-        spans = (*spans, Span(start=at, tokens=B.tokens, unit=B))
+        spans = (*spans, Span(start=at, tokens=B.tokens, segment=B))
         spans = (*spans, Span(start=spans[-1].end, tokens=tuple(b"And gift cards?")))
         plan = Plan(spans=spans)
         second = answer(engine, plan, session="s")
@@ -235,8 +235,8 @@ def test_memory_too_small_for_everything_evicts_and_stays_right() -> None:
     model = build()
     recorder = Recorder(model)
     bytes_per_token = model.info.kv.bytes_per_token
-    units = [make_unit(f"m{i}", f"Document number {i} says {i * i}.", SYSTEM) for i in range(12)]
-    plans = [placed("llama", SYSTEM, units[i], units[(5 * i + 3) % 12], f"What does {i} say?") for i in range(12)]
+    segments = [make_segment(f"m{i}", f"Document number {i} says {i * i}.", SYSTEM) for i in range(12)]
+    plans = [placed("llama", SYSTEM, segments[i], segments[(5 * i + 3) % 12], f"What does {i} say?") for i in range(12)]
     hf = stock()
     with running(model, memory=160 * bytes_per_token) as engine:
         for plan in plans + plans[::-1]:

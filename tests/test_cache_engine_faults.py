@@ -12,7 +12,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from tiny import build, make_unit
+from tiny import build, make_segment
 from torch import Tensor
 
 from cache.engine.engine import MAX_RUNNING, Engine
@@ -20,20 +20,20 @@ from cache.engine.request import Completion, Generation, Request
 from cache.engine.sampling import Sampling
 from cache.errors import CacheError, CapacityError, EngineStopped
 from cache.memory.store import Store
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 
-SYSTEM = make_unit("system", "You answer from the documents. ")
-A = make_unit("a", "Returns take 30 days from delivery.", SYSTEM)
-B = make_unit("b", "Gift cards cannot be returned.", SYSTEM)
-LONG = make_unit("long", "word " * 600)
+SYSTEM = make_segment("system", "You answer from the documents. ")
+A = make_segment("a", "Returns take 30 days from delivery.", SYSTEM)
+B = make_segment("b", "Gift cards cannot be returned.", SYSTEM)
+LONG = make_segment("long", "word " * 600)
 """Several passes long."""
 
 
-def plan_of(*parts: Unit | str) -> Plan:
+def plan_of(*parts: Segment | str) -> Plan:
     spans, at = [], 0
     for part in parts:
         tokens = tuple(part.encode()) if isinstance(part, str) else part.tokens
-        spans.append(Span(start=at, tokens=tokens, unit=None if isinstance(part, str) else part))
+        spans.append(Span(start=at, tokens=tokens, segment=None if isinstance(part, str) else part))
         at += len(tokens)
     return Plan(spans=tuple(spans))
 
@@ -45,7 +45,7 @@ def engine() -> Iterator[Engine]:
     engine.close()
 
 
-def ask(engine: Engine, *parts: Unit | str, session: str | None = None) -> Completion:
+def ask(engine: Engine, *parts: Segment | str, session: str | None = None) -> Completion:
     return engine.submit(Request(plan=plan_of(*parts), sampling=Sampling(max_tokens=2), session=session)).completion
 
 
@@ -56,7 +56,7 @@ def still_serves(engine: Engine) -> None:
 
 
 def test_an_invalid_tenant_ends_only_its_own_request(engine: Engine) -> None:
-    """Was wrong once: `unit_key`'s ValueError is raised on the engine's thread and stops it for everybody."""
+    """Was wrong once: `segment_key`'s ValueError is raised on the engine's thread and stops it for everybody."""
     with pytest.raises((CacheError, ValueError)):
         _ = engine.submit(Request(plan=plan_of(A, "?"), tenant="not a tenant")).completion
     still_serves(engine)
@@ -70,18 +70,18 @@ def test_an_invalid_tenant_ends_only_its_own_encode_job(engine: Engine) -> None:
 
 
 def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
-    """Was wrong once: `arrange` makes such a unit from an empty system text; reserving 0 slots asserts and the
+    """Was wrong once: `arrange` makes such a segment from an empty system text; reserving 0 slots asserts and the
     engine stops.
     """
     with pytest.raises(ValueError, match="no tokens"):
-        Unit(name="a", tokens=A.tokens, prefix=Unit(name="system", tokens=()))
+        Segment(name="a", tokens=A.tokens, prefix=Segment(name="system", tokens=()))
     still_serves(engine)
 
 
 def test_an_empty_module_can_be_encoded_ahead(engine: Engine) -> None:
     """Was wrong once: likewise for a module without text, as an empty passage or scaffold would be."""
     with contextlib.suppress(CacheError, ValueError):
-        engine.encode([Unit(name="empty", tokens=())]).result(timeout=20)
+        engine.encode([Segment(name="empty", tokens=())]).result(timeout=20)
     still_serves(engine)
 
 
@@ -112,7 +112,7 @@ def test_a_seed_beyond_64_bits_ends_only_its_own_request(engine: Engine) -> None
 def test_forgetting_a_document_used_twice_in_one_prompt(engine: Engine) -> None:
     """Was wrong once: the engine stops with "slots lost" after the double free of `PrefixTree.forget`."""
     ask(engine, SYSTEM, A, B, "May I return a gift card?")
-    keys = engine.call(lambda store: {store.key(unit, "public") for unit in (A, B)})
+    keys = engine.call(lambda store: {store.key(segment, "public") for segment in (A, B)})
     assert engine.call(lambda store: store.forget(keys)) == 2
     still_serves(engine)
 
@@ -135,7 +135,7 @@ def test_a_conversation_outlives_modules_nobody_asked_for() -> None:
     """
     model = build()
     engine = Engine(model, memory=400 * model.info.kv.bytes_per_token).start()
-    unused = [make_unit(f"m{i}", f"Document {i} that nobody ever asks for") for i in range(20)]
+    unused = [make_segment(f"m{i}", f"Document {i} that nobody ever asks for") for i in range(20)]
     engine.encode(unused).result(timeout=60)
     for i in range(2):
         for name in ("ann", "bob"):

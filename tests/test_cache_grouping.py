@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from recording import answer, running
-from tiny import build, make_unit
+from tiny import build, make_segment
 
 from cache.analysis.dry_run import count_tokens
 from cache.analysis.grouping import group
 from cache.engine.request import Request
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 
-SYSTEM = make_unit("system", "Answer. ")
-DOCUMENTS = [make_unit(f"d{i}", f"Document {i} says quite a lot of things. ", SYSTEM) for i in range(6)]
+SYSTEM = make_segment("system", "Answer. ")
+DOCUMENTS = [make_segment(f"d{i}", f"Document {i} says quite a lot of things. ", SYSTEM) for i in range(6)]
 
 
-def plan_of(question: str, *units: Unit) -> Plan:
+def plan_of(question: str, *segments: Segment) -> Plan:
     spans, at = [], 0
-    for unit in (SYSTEM, *units):
-        spans.append(Span(start=at, tokens=unit.tokens, unit=unit))
-        at += len(unit.tokens)
+    for segment in (SYSTEM, *segments):
+        spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
+        at += len(segment.tokens)
     return Plan(spans=(*spans, Span(start=at, tokens=tuple(question.encode()))))
 
 
@@ -60,6 +60,6 @@ def test_grouping_saves_tokens_where_memory_is_short() -> None:
     memory = 110 * model.info.kv.bytes_per_token
     ungrouped = sum(usage.computed for usage in count_tokens(requests, model, memory))
     grouped = sum(usage.computed for usage in count_tokens([requests[i] for i in order], model, memory))
-    once = len(SYSTEM.tokens) + sum(len(unit.tokens) for unit in DOCUMENTS)
+    once = len(SYSTEM.tokens) + sum(len(segment.tokens) for segment in DOCUMENTS)
     assert grouped < ungrouped
     assert grouped >= once

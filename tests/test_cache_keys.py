@@ -8,15 +8,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cache.memory.keys import digest, token_bytes, unit_key
-from cache.prompt.plan import Unit
+from cache.memory.keys import digest, segment_key, token_bytes
+from cache.prompt.plan import Segment
 
-SYSTEM = Unit(name="system", tokens=(1, 2, 3))
-UNIT = Unit(name="a", tokens=(4, 5), start=3, prefix=SYSTEM)
+SYSTEM = Segment(name="system", tokens=(1, 2, 3))
+SEGMENT = Segment(name="a", tokens=(4, 5), start=3, prefix=SYSTEM)
 
 
-def key(unit: Unit = UNIT, fingerprint: str = "model", tenant: str = "public") -> str:
-    return unit_key(unit, fingerprint=fingerprint, tenant=tenant)
+def key(segment: Segment = SEGMENT, fingerprint: str = "model", tenant: str = "public") -> str:
+    return segment_key(segment, fingerprint=fingerprint, tenant=tenant)
 
 
 def test_everything_that_matters_changes_the_key() -> None:
@@ -24,21 +24,21 @@ def test_everything_that_matters_changes_the_key() -> None:
         key(),
         key(fingerprint="model2"),
         key(tenant="other"),
-        key(replace(UNIT, tokens=(4, 6))),
-        key(replace(UNIT, tokens=(4,))),
-        key(replace(UNIT, tokens=(5, 4))),
-        key(replace(UNIT, start=4)),
-        key(replace(UNIT, prefix=None)),
-        key(replace(UNIT, prefix=replace(SYSTEM, tokens=(1, 2)))),
-        key(replace(UNIT, prefix=replace(SYSTEM, start=1))),
-        key(replace(UNIT, prefix=replace(SYSTEM, prefix=SYSTEM))),
+        key(replace(SEGMENT, tokens=(4, 6))),
+        key(replace(SEGMENT, tokens=(4,))),
+        key(replace(SEGMENT, tokens=(5, 4))),
+        key(replace(SEGMENT, start=4)),
+        key(replace(SEGMENT, prefix=None)),
+        key(replace(SEGMENT, prefix=replace(SYSTEM, tokens=(1, 2)))),
+        key(replace(SEGMENT, prefix=replace(SYSTEM, start=1))),
+        key(replace(SEGMENT, prefix=replace(SYSTEM, prefix=SYSTEM))),
     ]
     assert len(set(keys)) == len(keys)
 
 
 def test_names_do_not_change_the_key() -> None:
-    assert key(replace(UNIT, name="renamed")) == key()
-    assert key(replace(UNIT, prefix=replace(SYSTEM, name="renamed"))) == key()
+    assert key(replace(SEGMENT, name="renamed")) == key()
+    assert key(replace(SEGMENT, prefix=replace(SYSTEM, name="renamed"))) == key()
 
 
 def test_keys_are_stable_and_tagged() -> None:
@@ -73,8 +73,8 @@ def test_keys_are_equal_only_for_equal_content(
     one: tuple[int, ...], two: tuple[int, ...], start: int, other: int, tenant: str, stranger: str
 ) -> None:
     assume((one, start, tenant) != (two, other, stranger))
-    first = key(Unit(name="a", tokens=one, start=start), tenant=tenant)
-    assert first != key(Unit(name="a", tokens=two, start=other), tenant=stranger)
+    first = key(Segment(name="a", tokens=one, start=start), tenant=tenant)
+    assert first != key(Segment(name="a", tokens=two, start=other), tenant=stranger)
 
 
 @given(tokens)

@@ -17,7 +17,7 @@ from tiny import oracle_logits, stock
 
 from cache.errors import ModelError
 from cache.model.adapters import adapter_fingerprint, keep_base, merge_adapter
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 from cache.training.examples import Branch, Lesson, pack
 from cache.training.trainer import AdapterTraining, Progress, Schedule, divergence
 
@@ -28,7 +28,7 @@ BRANCHES = (
     Branch(question=tuple(b"And cards, may they be returned?"), answer=tuple(b"No"), refused=True),
 )
 LEADS = (tuple(b"Cards stay."), (), tuple(b"Returns take time, they do."))
-LESSON = Lesson(prefix=PREFIX, modules=MODULES, leads=LEADS, gaps=(0, 7, 0), branches=BRANCHES)
+LESSON = Lesson(prefix=PREFIX, modules=MODULES, left_contexts=LEADS, gaps=(0, 7, 0), branches=BRANCHES)
 SCHEDULE = Schedule(steps=6, warmup=2, evaluate_every=3, learning_rate=5e-3)
 
 
@@ -42,16 +42,18 @@ def training(
 
 
 @pytest.mark.parametrize("leads", [LEADS, (LEADS[0], (), LEADS[0])])
-def test_a_branch_sees_what_a_request_sees(leads: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
+def test_a_branch_sees_what_a_request_sees(left_contexts: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
     """Each branch's last row equals the block-mask oracle of the same request."""
-    system = Unit(name="s", tokens=PREFIX)
-    logits = training(tmp_path)._reader.logits(replace(LESSON, leads=leads), modular=True)
+    system = Segment(name="s", tokens=PREFIX)
+    logits = training(tmp_path)._reader.logits(replace(LESSON, left_contexts=left_contexts), modular=True)
     row = -1
     for branch in BRANCHES:
-        spans, at = [Span(start=0, tokens=PREFIX, unit=system)], len(PREFIX)
-        for module, lead, gap in zip(MODULES, leads, LESSON.gaps, strict=True):
-            unit = Unit(name="m", tokens=module, start=len(PREFIX) + len(lead), prefix=system, lead=lead)
-            spans.append(Span(start=at + gap, tokens=module, unit=unit))
+        spans, at = [Span(start=0, tokens=PREFIX, segment=system)], len(PREFIX)
+        for module, left_context, gap in zip(MODULES, left_contexts, LESSON.gaps, strict=True):
+            segment = Segment(
+                name="m", tokens=module, start=len(PREFIX) + len(left_context), prefix=system, left_context=left_context
+            )
+            spans.append(Span(start=at + gap, tokens=module, segment=segment))
             at = spans[-1].end
         spans.append(Span(start=at, tokens=(*branch.question, *branch.answer[:-1])))
         row += len(branch.answer)
@@ -77,7 +79,10 @@ def test_rows_are_those_before_the_answers_tokens() -> None:
 
 
 def test_a_lead_that_passages_share_is_read_once() -> None:
-    shared, apart = (replace(LESSON, leads=leads) for leads in ((LEADS[0],) * 3, (LEADS[0], LEADS[0][1:], LEADS[2])))
+    shared, apart = (
+        replace(LESSON, left_contexts=left_contexts)
+        for left_contexts in ((LEADS[0],) * 3, (LEADS[0], LEADS[0][1:], LEADS[2]))
+    )
     without = pack(LESSON, modular=False).tokens.shape[1]
     assert pack(shared, modular=True).tokens.shape[1] == without + len(LEADS[0])
     assert pack(apart, modular=True).tokens.shape[1] == without + 2 * len(LEADS[0]) - 1 + len(LEADS[2])

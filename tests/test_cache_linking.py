@@ -10,7 +10,7 @@ from recording import Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
 
-from cache.engine.recomputation import EXACT, Link, Linker, newest, with_computed
+from cache.engine.recomputation import EXACT, RowSelector, SelectiveRecomputation, newest, with_recomputed
 from cache.engine.request import Request
 from cache.engine.sampling import Sampling
 from cache.prompt.plan import Plan, Span
@@ -25,20 +25,26 @@ def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> No
     plan = placed(family, SYSTEM, B, C, A, QUESTION)
     rng = random.Random(family)
     some = {i: rng.sample(range(len(plan.spans[i].tokens)), 7) for i in (2, 3)}
-    linked = with_computed(plan, some)
+    recomputed_plan = with_recomputed(plan, some)
     with running(model) as engine:
-        for one in (linked, plan, linked):
+        for one in (recomputed_plan, plan, recomputed_plan):
             answer(engine, one)
     hf = stock(family)
-    for logits, one in zip(recorder.logits, (linked, plan, linked), strict=True):
+    for logits, one in zip(recorder.logits, (recomputed_plan, plan, recomputed_plan), strict=True):
         assert (logits - oracle_logits(hf, one)).abs().max() < TOLERANCE
     assert (recorder.logits[0] - recorder.logits[1]).abs().max() > 10 * TOLERANCE
 
 
 @pytest.mark.parametrize(
-    "link", [Link(first=5), Link(share=0.3), Link(share=0.3, by="random"), Link(first=2, share=0.2)]
+    "link",
+    [
+        SelectiveRecomputation(first=5),
+        SelectiveRecomputation(share=0.3),
+        SelectiveRecomputation(share=0.3, by="random"),
+        SelectiveRecomputation(first=2, share=0.2),
+    ],
 )
-def test_every_policy_equals_its_own_plan(link: Link) -> None:
+def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation) -> None:
     """Whatever rows a policy picks, the answer is the oracle's for these rows; it says how many and that it is not
     exact.
     """
@@ -48,14 +54,16 @@ def test_every_policy_equals_its_own_plan(link: Link) -> None:
     with running(model) as engine:
         plan = placed("llama", SYSTEM, A, B, C, QUESTION)
         answer(engine, plan)
-        linker = engine._linker
-        original = linker.link
-        linker.link = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
-        completion = engine.submit(Request(plan=plan, link=link, sampling=Sampling(max_tokens=1))).completion
+        row_selector = engine._row_selector
+        original = row_selector.recomputation
+        row_selector.recomputation = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
+        completion = engine.submit(
+            Request(plan=plan, recomputation=recomputation, sampling=Sampling(max_tokens=1))
+        ).completion
     assert (recorder.logits[-1] - oracle_logits(stock(), plans[0])).abs().max() < TOLERANCE
-    documents = sum(len(unit.tokens) for unit in (A, B, C))
-    expected = 2 * link.first + round(link.share * documents)
-    assert expected - 2 * link.first <= completion.usage.recomputed <= expected
+    documents = sum(len(segment.tokens) for segment in (A, B, C))
+    expected = 2 * recomputation.first + round(recomputation.share * documents)
+    assert expected - 2 * recomputation.first <= completion.usage.recomputed <= expected
     assert not completion.exact
 
 
@@ -65,13 +73,13 @@ def test_everything_computed_again_is_full_attention(family: str) -> None:
     recorder = Recorder(model)
     plan = placed(family, SYSTEM, A, B, QUESTION)
     with running(model) as engine:
-        exact = engine.submit(Request(plan=plan, link=EXACT, sampling=Sampling(max_tokens=1))).completion
-        resident = {r.header.name for r in engine.store.residents.values()}
+        exact = engine.submit(Request(plan=plan, recomputation=EXACT, sampling=Sampling(max_tokens=1))).completion
+        entry = {r.header.name for r in engine.store.entries.values()}
         full = engine.submit(Request(plan=plan, reuse="off", sampling=Sampling(max_tokens=1))).completion
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
     assert exact.exact
     assert full.exact
-    assert resident == {"system", "a"}, "what will be computed anyway is not encoded first"
+    assert entry == {"system", "a"}, "what will be computed anyway is not encoded first"
     assert exact.usage.recomputed == len(B.tokens)
 
 
@@ -82,15 +90,24 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     seen: dict[int, torch.Tensor] = {}
     with running(model) as engine:
         answer(engine, plan)
-        linker = engine._linker
-        original = linker._choose
+        row_selector = engine._row_selector
+        original = row_selector._choose
 
-        def choose(plan: Plan, rows: object, fresh: list[int], budget: int, link: Link, look) -> object:  # type: ignore[no-untyped-def]
-            seen.update(zip(fresh, look(plan, fresh), strict=True))
-            return original(plan, rows, fresh, budget, link, look)  # type: ignore[arg-type]
+        def choose(
+            plan: Plan,
+            rows: object,
+            fresh: list[int],
+            budget: int,
+            recomputation: SelectiveRecomputation,
+            score_attention,
+        ) -> object:  # type: ignore[no-untyped-def]
+            seen.update(zip(fresh, score_attention(plan, fresh), strict=True))
+            return original(plan, rows, fresh, budget, recomputation, score_attention)  # type: ignore[arg-type]
 
-        linker._choose = choose  # type: ignore[method-assign, assignment]
-        completion = engine.submit(Request(plan=plan, link=Link(share=0.2), sampling=Sampling(max_tokens=1))).completion
+        row_selector._choose = choose  # type: ignore[method-assign, assignment]
+        completion = engine.submit(
+            Request(plan=plan, recomputation=SelectiveRecomputation(share=0.2), sampling=Sampling(max_tokens=1))
+        ).completion
     assert completion.usage.recomputed > 0
     rows = oracle_rows(plan)
     hf = stock(family)
@@ -105,10 +122,10 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     length = len(QUESTION.encode())
     weights = out.attentions[1][0].mean(0)[-length:]  # of three layers, only the second is watched
     at = 0
-    for unit in plan.units():
-        first = at + sum(len(part.tokens) for part in list(unit.with_ancestors())[:-1])
-        at = first + len(unit.tokens)
-        index = next(i for i, span in enumerate(plan.spans) if span.unit == unit)
+    for segment in plan.segments():
+        first = at + sum(len(part.tokens) for part in list(segment.with_ancestors())[:-1])
+        at = first + len(segment.tokens)
+        index = next(i for i, span in enumerate(plan.spans) if span.segment == segment)
         if index in seen:
             assert torch.allclose(seen[index], weights[:, first:at].norm(dim=0), atol=1e-4)
     assert set(seen) == {2, 3}
@@ -120,17 +137,24 @@ def test_the_next_turn_finds_the_rows_of_this_one() -> None:
     model = build()
     with running(model) as engine:
         engine.encode([C]).result()
-        request = Request(plan=first, link=Link(share=0.3), session="s", sampling=Sampling(max_tokens=4))
+        request = Request(
+            plan=first, recomputation=SelectiveRecomputation(share=0.3), session="s", sampling=Sampling(max_tokens=4)
+        )
         said = engine.submit(request).completion
         assert said.tokens
         past = (*QUESTION.encode(), *said.tokens)
         at = first.spans[-1].start
-        new = Span(start=at + len(past), tokens=C.tokens, unit=C)
+        new = Span(start=at + len(past), tokens=C.tokens, segment=C)
         asked = Span(start=new.end, tokens=tuple(b"And the price?"))
         spans = (*first.spans[:-1], Span(start=at, tokens=past), new, asked)
         for session, is_same in (("s", True), (None, False)):
             turn = engine.submit(
-                Request(plan=Plan(spans=spans), link=Link(share=0.3), session=session, sampling=Sampling(max_tokens=1))
+                Request(
+                    plan=Plan(spans=spans),
+                    recomputation=SelectiveRecomputation(share=0.3),
+                    session=session,
+                    sampling=Sampling(max_tokens=1),
+                )
             ).completion
             fresh = len(asked.tokens) + round(0.3 * len(C.tokens)) + 1  # the last token of an answer has no row yet
             assert (turn.usage.computed <= fresh) == is_same
@@ -145,13 +169,20 @@ def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before() -> None:
     """Was wrong once: rows of earlier modules were chosen anew, and nothing of the conversation was found."""
     first = placed("llama", SYSTEM, A, B, QUESTION)
     with running(build()) as engine:
-        request = Request(plan=first, link=Link(share=0.3), session="s", sampling=Sampling(max_tokens=4))
+        request = Request(
+            plan=first, recomputation=SelectiveRecomputation(share=0.3), session="s", sampling=Sampling(max_tokens=4)
+        )
         said = engine.submit(request).completion
         assert said.tokens
         at, asked = first.spans[-1].start, tuple(b"And what of gift cards, are they like that?")
         spans = (*first.spans[:-1], Span(start=at, tokens=(*QUESTION.encode(), *said.tokens, *asked)))
         turn = engine.submit(
-            Request(plan=Plan(spans=spans), link=Link(share=0.3), session="s", sampling=Sampling(max_tokens=1))
+            Request(
+                plan=Plan(spans=spans),
+                recomputation=SelectiveRecomputation(share=0.3),
+                session="s",
+                sampling=Sampling(max_tokens=1),
+            )
         ).completion
     assert turn.usage.computed <= len(asked) + 1  # the last token of an answer has no row yet
     assert turn.usage.recomputed == said.usage.recomputed
@@ -161,7 +192,7 @@ def test_modules_that_the_policy_computes_as_a_whole_are_bypassed() -> None:
     with running(build()) as engine:
         plan = placed("llama", SYSTEM, A, B, QUESTION)
         answer(engine, plan)
-        completion = engine.submit(Request(plan=plan, link=EXACT, sampling=Sampling(max_tokens=1))).completion
+        completion = engine.submit(Request(plan=plan, recomputation=EXACT, sampling=Sampling(max_tokens=1))).completion
     reasons = {use.name: use.miss_reason for use in completion.modules}
     assert reasons == {"system": None, "a": None, "b": "bypassed"}
 
@@ -179,35 +210,35 @@ def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
     def nobody(plan: Plan, indices: object) -> list[torch.Tensor]:
         raise AssertionError("chance needs no look")
 
-    link = Link(share=0.25, by="random")
-    one, other = (Linker().link(plan, link, None, nobody) for _ in range(2))
+    recomputation = SelectiveRecomputation(share=0.25, by="random")
+    one, other = (RowSelector().select(plan, recomputation, None, nobody) for _ in range(2))
     assert one == other
-    supplied = sum(len(span.tokens) for span in one.spans if span.unit is not None)
-    documents = sum(len(unit.tokens) for unit in (A, B, C))
+    supplied = sum(len(span.tokens) for span in one.spans if span.segment is not None)
+    documents = sum(len(segment.tokens) for segment in (A, B, C))
     assert plan.num_tokens - supplied - len(plan.spans[-1].tokens) == round(0.25 * documents)
 
 
 @pytest.mark.parametrize("given", [{"first": -1}, {"share": 1.5}, {"share": -0.1}])
 def test_links_out_of_range_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="is"):
-        Link(**given)  # type: ignore[arg-type]
+        SelectiveRecomputation(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reuse", ["on", "off"])
 def test_an_answer_that_is_given_is_read_with_its_logits(reuse: str) -> None:
     plan = plan_of(SYSTEM, A, QUESTION)
-    follow = tuple(b"Yes, within 30 days.")
+    teacher_forced = tuple(b"Yes, within 30 days.")
     model = build()
     with running(model) as engine:
-        request = Request(plan=plan, follow=follow, reuse=reuse)  # type: ignore[arg-type]
+        request = Request(plan=plan, teacher_forced=teacher_forced, reuse=reuse)  # type: ignore[arg-type]
         completion = engine.submit(request).completion
         again = engine.submit(request).completion
     tokens = [token for span in plan.spans for token in span.tokens]
     with torch.no_grad():
-        logits = stock()(input_ids=torch.tensor([[*tokens, *follow[:-1]]])).logits[0, len(tokens) - 1 :]
+        logits = stock()(input_ids=torch.tensor([[*tokens, *teacher_forced[:-1]]])).logits[0, len(tokens) - 1 :]
     for one in (completion, again):
         assert one.logits is not None
         assert (one.logits - logits).abs().max() < TOLERANCE
-        assert one.finish_reason == "read"
+        assert one.finish_reason == "scored"
         assert one.text == ""
         assert one.usage.prompt_tokens == plan.num_tokens

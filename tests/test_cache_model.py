@@ -16,7 +16,7 @@ from tiny import (
     WINDOW,
     ByteTokenizer,
     build,
-    make_unit,
+    make_segment,
     oracle_logits,
     stock,
 )
@@ -39,7 +39,7 @@ from cache.memory.disk import DiskTier
 from cache.model.families import find_placement, usable_positions
 from cache.model.language_model import LanguageModel
 from cache.prompt.parts import Text
-from cache.prompt.plan import Plan, Span, Unit
+from cache.prompt.plan import Plan, Segment, Span
 
 TOLERANCE = 1e-4
 ALIBI = ["bloom", "mpt"]
@@ -111,14 +111,14 @@ def test_models_without_placement_are_exact_beyond_their_window(family: str, mon
 
 @pytest.mark.parametrize("family", UNPLACEABLE)
 def test_modules_of_models_without_placement_are_computed_with_the_prompt(family: str, tmp_path: Path) -> None:
-    system = make_unit("system", "You answer from the documents, briefly. ")
-    document = make_unit("document", "Returns take 30 days from delivery.", system)
+    system = make_segment("system", "You answer from the documents, briefly. ")
+    document = make_segment("document", "Returns take 30 days from delivery.", system)
     at = len(system.tokens)
     question = Span(start=at + len(document.tokens), tokens=tuple(b"How long do returns take?"))
     plan = Plan(
         spans=(
-            Span(start=0, tokens=system.tokens, unit=system),
-            Span(start=at, tokens=document.tokens, unit=document),
+            Span(start=0, tokens=system.tokens, segment=system),
+            Span(start=at, tokens=document.tokens, segment=document),
             question,
         )
     )
@@ -129,7 +129,7 @@ def test_modules_of_models_without_placement_are_computed_with_the_prompt(family
         assert engine.call(lambda store: store.allocator.free_slots == store.allocator.capacity)
         first, second = answer(engine, plan), answer(engine, plan)
         bypassed = answer(engine, plan, reuse="prefix")
-        assert not engine.call(lambda store: store.residents)
+        assert not engine.call(lambda store: store.entries)
     assert not list(tmp_path.iterdir())
     assert [(use.name, use.source, use.miss_reason) for use in first.modules] == [
         ("system", "computed", "placement"),
@@ -139,7 +139,7 @@ def test_modules_of_models_without_placement_are_computed_with_the_prompt(family
     assert first.exact
     assert first.usage.computed == plan.num_tokens
     assert (second.usage.prefix, second.usage.computed) == (plan.num_tokens - 1, 1)
-    expected = full_forward(stock(family), plan.without_units().spans[0].tokens)[-1]
+    expected = full_forward(stock(family), plan.without_segments().spans[0].tokens)[-1]
     for logits in recorder.logits:
         assert (logits - expected).abs().max() < TOLERANCE
 
@@ -158,7 +158,7 @@ def test_the_reason_why_modules_cannot_be_placed_is_one_sentence(family: str, re
     info = build(family).info
     assert (info.placement, info.placement_reason, info.max_positions) == ("none", reason, positions)
     assert not info.places_modules
-    assert not info.is_relocatable
+    assert not info.is_position_independent
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -166,7 +166,7 @@ def test_the_other_families_place_modules(family: str) -> None:
     info = build(family).info
     assert info.places_modules
     assert info.placement_reason == ""
-    assert info.is_relocatable == (family not in LEARNED_POSITIONS)
+    assert info.is_position_independent == (family not in LEARNED_POSITIONS)
     assert info.max_positions == (2048 if family == "bloom" else 4096)
 
 
@@ -227,7 +227,7 @@ def test_a_prompt_beyond_learned_positions_is_refused_and_the_last_one_works(con
         with pytest.raises(PromptError, match="the prompt needs 65 positions, the model has 64"):
             answer(engine, computed(b"x" * 65))
         with pytest.raises(PromptError, match="ends beyond the model's 64 positions"):
-            engine.encode([make_unit("m", "x" * 65)])
+            engine.encode([make_segment("m", "x" * 65)])
         assert answer(engine, computed(b"x" * 64), 9).usage.completion_tokens == 1
         assert answer(engine, computed(b"x" * 60), 9).usage.completion_tokens <= 5
 
@@ -235,10 +235,10 @@ def test_a_prompt_beyond_learned_positions_is_refused_and_the_last_one_works(con
 # --- ALiBi ---------------------------------------------------------------------------------------------------------
 
 
-def with_gap(name: str, text: str, start: int, prefix: Unit | None = None) -> Unit:
-    """A unit of a text's bytes that leaves out 40 ids in its middle."""
+def with_gap(name: str, text: str, start: int, prefix: Segment | None = None) -> Segment:
+    """A segment of a text's bytes that leaves out 40 ids in its middle."""
     tokens = tuple(text.encode())
-    return Unit(name=name, tokens=tokens, start=start, gaps=((len(tokens) // 2, 40),), prefix=prefix)
+    return Segment(name=name, tokens=tokens, start=start, gaps=((len(tokens) // 2, 40),), prefix=prefix)
 
 
 def placed_with_gaps(offset: int) -> Plan:
@@ -248,12 +248,14 @@ def placed_with_gaps(offset: int) -> Plan:
     first = with_gap("first", "Returns take 30 days.", 3)
     second = with_gap("second", "Gift cards are not returned.", first.end, first)
     spans = []
-    for unit, shift in ((first, 0), (second, offset)):
-        half = len(unit.tokens) // 2
-        spans.append(Span(start=unit.start + shift, tokens=unit.tokens[:half], unit=unit))
-        if unit is second:
+    for segment, shift in ((first, 0), (second, offset)):
+        half = len(segment.tokens) // 2
+        spans.append(Span(start=segment.start + shift, tokens=segment.tokens[:half], segment=segment))
+        if segment is second:
             spans.append(Span(start=spans[-1].end + 7, tokens=tuple(b"(in the gap)")))
-        spans.append(Span(start=unit.position(half) + shift, tokens=unit.tokens[half:], unit=unit, row=half))
+        spans.append(
+            Span(start=segment.position(half) + shift, tokens=segment.tokens[half:], segment=segment, row=half)
+        )
     return Plan(spans=(*spans, Span(start=spans[-1].end + 11, tokens=tuple(b"Which cards?"))))
 
 
@@ -279,20 +281,20 @@ def test_modules_with_gaps_at_any_offset_and_from_disk(family: str, offset: int,
 @pytest.mark.parametrize("family", ALIBI)
 def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str) -> None:
     model = build(family)
-    unit = make_unit("unit", "Returns take 30 days from delivery.")
+    segment = make_segment("unit", "Returns take 30 days from delivery.")
     plans = [
         Plan(
             spans=(
                 Span(start=0, tokens=tuple(b"." * before)),
-                Span(start=before, tokens=unit.tokens, unit=unit),
-                Span(start=before + len(unit.tokens), tokens=tuple(b"How long?")),
+                Span(start=before, tokens=segment.tokens, segment=segment),
+                Span(start=before + len(segment.tokens), tokens=tuple(b"How long?")),
             )
         )
         for before in (3, 50, 200)
     ]
     hf = stock(family)
     with running(model) as engine:
-        engine.encode([unit]).result(timeout=60)
+        engine.encode([segment]).result(timeout=60)
         recorder = Recorder(model)
         chunks: list[int] = []
         forward = model.forward
@@ -304,7 +306,7 @@ def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str)
         model.forward = counting  # type: ignore[method-assign]
         requests = [engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1))) for plan in plans]
         for request in requests:
-            assert request.completion.usage.module == len(unit.tokens)
+            assert request.completion.usage.module == len(segment.tokens)
     assert max(chunks) > 1
     for plan in plans:
         expected = oracle_logits(hf, plan)

@@ -1,4 +1,6 @@
-"""Units with a lead, and the three placements, against the oracle: one full forward pass with the same block mask."""
+"""Segments with a left context, and the three placements, against the oracle: one full forward pass with the same block
+mask.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,18 @@ import pytest
 import torch
 from recording import MEMORY, Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
-from tiny import CONFIGS, LEARNED_POSITIONS, ByteTokenizer, build, make_unit, oracle_logits, oracle_rows, stock
+from tiny import CONFIGS, LEARNED_POSITIONS, ByteTokenizer, build, make_segment, oracle_logits, oracle_rows, stock
 
 from cache.engine.engine import Engine
-from cache.engine.recomputation import with_computed
+from cache.engine.recomputation import with_recomputed
 from cache.errors import PromptError
 from cache.memory.disk import DiskTier
-from cache.memory.keys import unit_key
+from cache.memory.keys import segment_key
 from cache.memory.store import Store
 from cache.prompt.arrangement import Placement
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Span, Unit
-from cache.prompt.tokenizer import RememberingTokenizer
+from cache.prompt.plan import Plan, Segment, Span
+from cache.prompt.tokenizer import CachingTokenizer
 
 TOLERANCE = 1e-4
 PRESENT_KEY = "b2:59f0c1981b67ca658d9d408f120a187f9385e9dc1eb87374d56dae3ccc3df52e"
@@ -28,29 +30,30 @@ FAR = 10 * TOLERANCE
 NEAR_TEXT = "Gift vouchers are another matter. "
 
 
-def with_lead(unit: Unit, lead: str = NEAR_TEXT) -> Unit:
-    """The unit behind its prefix and a lead."""
-    tokens = tuple(lead.encode())
-    return replace(unit, start=unit.start + len(tokens), lead=tokens)
+def with_left_context(segment: Segment, left_context: str = NEAR_TEXT) -> Segment:
+    """The segment behind its prefix and a left context."""
+    tokens = tuple(left_context.encode())
+    return replace(segment, start=segment.start + len(tokens), left_context=tokens)
 
 
-LED = with_lead(A)
-ALONE = with_lead(make_unit("alone", "Returns take 30 days from delivery."))
-BEHIND_LED = Unit(name="behind", tokens=tuple(b"See above."), start=LED.end, prefix=LED)
+LED = with_left_context(A)
+ALONE = with_left_context(make_segment("alone", "Returns take 30 days from delivery."))
+BEHIND_LED = Segment(name="behind", tokens=tuple(b"See above."), start=LED.end, prefix=LED)
 
 
 def where_it_stands(family: str, plan: Plan) -> Plan:
-    """Models with learned positions encode a unit where it stands."""
+    """Models with learned positions encode a segment where it stands."""
     if family not in LEARNED_POSITIONS:
         return plan
     spans = [
-        span if span.unit is None else replace(span, unit=replace(span.unit, start=span.start)) for span in plan.spans
+        span if span.segment is None else replace(span, segment=replace(span.segment, start=span.start))
+        for span in plan.spans
     ]
     return Plan(spans=tuple(spans))
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))
-def test_a_unit_with_a_lead_equals_one_forward_with_the_block_mask(family: str) -> None:
+def test_a_segment_with_a_lead_equals_one_forward_with_the_block_mask(family: str) -> None:
     """With a prefix and without one, computed, then placed out of the arena."""
     model = build(family)
     recorder = Recorder(model)
@@ -62,7 +65,7 @@ def test_a_unit_with_a_lead_equals_one_forward_with_the_block_mask(family: str) 
     for logits in (recorder.logits[0], recorder.logits[-1]):
         assert (logits - expected).abs().max() < TOLERANCE
     assert first.usage.prompt_tokens == first.usage.computed == plan.num_tokens
-    assert second.usage.module == sum(len(unit.tokens) for unit in (SYSTEM, LED, B, ALONE))
+    assert second.usage.module == sum(len(segment.tokens) for segment in (SYSTEM, LED, B, ALONE))
     assert not second.exact
 
 
@@ -70,10 +73,10 @@ def test_a_lead_changes_what_is_computed_and_is_not_kept() -> None:
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
-        for unit in (A, LED):
-            answer(engine, plan_of(SYSTEM, unit, QUESTION), reuse="on")
-        kept = {r.header.name: (r.extent.length, r.header.start) for r in engine.store.residents.values()}
-        assert engine.call(lambda store: len(store.residents)) == 3
+        for segment in (A, LED):
+            answer(engine, plan_of(SYSTEM, segment, QUESTION), reuse="on")
+        kept = {r.header.name: (r.extent.length, r.header.start) for r in engine.store.entries.values()}
+        assert engine.call(lambda store: len(store.entries)) == 3
         used = engine.call(lambda store: store.allocator.capacity - store.allocator.free_slots)
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() > FAR
     assert kept["a"] == (len(A.tokens), LED.start)
@@ -82,18 +85,18 @@ def test_a_lead_changes_what_is_computed_and_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1000])
-def test_a_unit_with_a_lead_may_stand_anywhere(shift: int) -> None:
+def test_a_segment_with_a_lead_may_stand_anywhere(shift: int) -> None:
     model = build()
     recorder = Recorder(model)
-    spans = [Span(start=shift, tokens=LED.tokens, unit=LED), Span(start=shift + len(LED.tokens), tokens=(1, 2, 3))]
+    spans = [Span(start=shift, tokens=LED.tokens, segment=LED), Span(start=shift + len(LED.tokens), tokens=(1, 2, 3))]
     plan = Plan(spans=tuple(spans))
     with running(model) as engine:
         answer(engine, plan)
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_behind_a_unit_with_a_lead_only_its_own_rows_are_seen() -> None:
-    """A prefix's lead was read by the prefix, not by what stands behind it."""
+def test_behind_a_segment_with_a_lead_only_its_own_rows_are_seen() -> None:
+    """A prefix's left context was read by the prefix, not by what stands behind it."""
     model = build()
     recorder = Recorder(model)
     plan = plan_of(SYSTEM, LED, BEHIND_LED, QUESTION)
@@ -104,7 +107,7 @@ def test_behind_a_unit_with_a_lead_only_its_own_rows_are_seen() -> None:
         assert (logits - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_a_unit_with_a_lead_comes_back_from_disk_bit_equal(tmp_path: Path) -> None:
+def test_a_segment_with_a_lead_comes_back_from_disk_bit_equal(tmp_path: Path) -> None:
     plan = plan_of(SYSTEM, LED, B, QUESTION)
     logits = []
     for source in ("computed", "disk"):
@@ -118,11 +121,14 @@ def test_a_unit_with_a_lead_comes_back_from_disk_bit_equal(tmp_path: Path) -> No
     assert (logits[0] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_memory_for_few_units_evicts_those_with_leads_too_and_stays_right() -> None:
+def test_memory_for_few_segments_evicts_those_with_leads_too_and_stays_right() -> None:
     model = build()
     recorder = Recorder(model)
-    units = [with_lead(make_unit(f"m{i}", f"Document {i} says {i * i}.", SYSTEM), f"Near {i}, {i}. ") for i in range(9)]
-    plans = [plan_of(SYSTEM, units[i], units[(i + 4) % 9], f"What of {i}?") for i in range(9)]
+    segments = [
+        with_left_context(make_segment(f"m{i}", f"Document {i} says {i * i}.", SYSTEM), f"Near {i}, {i}. ")
+        for i in range(9)
+    ]
+    plans = [plan_of(SYSTEM, segments[i], segments[(i + 4) % 9], f"What of {i}?") for i in range(9)]
     hf = stock()
     with running(model, memory=150 * model.info.kv.bytes_per_token) as engine:
         for plan in plans + plans[::-1]:
@@ -139,31 +145,31 @@ def test_encoding_ahead_of_use_reads_leads_and_says_when_they_are_too_long() -> 
         assert engine.encode([SYSTEM, LED, A]).result(timeout=60) == 3
         completion = answer(engine, plan_of(SYSTEM, LED, QUESTION))
         assert {use.source for use in completion.modules} == {"device"}
-        long = with_lead(A, "x" * model.info.max_positions)
+        long = with_left_context(A, "x" * model.info.max_positions)
         with pytest.raises(PromptError, match="ends beyond the model's"):
             engine.encode([long])
 
 
-def test_a_lead_needs_ids_before_the_unit() -> None:
-    with pytest.raises(ValueError, match="2 position ids before it, 3 in its lead"):
-        Unit(name="u", tokens=(1,), start=2, lead=(7, 8, 9))
-    assert list(Unit(name="u", tokens=(1,), start=5, lead=(7, 8, 9)).lead_positions) == [2, 3, 4]
+def test_a_lead_needs_ids_before_the_segment() -> None:
+    with pytest.raises(ValueError, match="2 position ids before it, 3 in its left context"):
+        Segment(name="u", tokens=(1,), start=2, left_context=(7, 8, 9))
+    assert list(Segment(name="u", tokens=(1,), start=5, left_context=(7, 8, 9)).left_context_positions) == [2, 3, 4]
 
 
-def exact(*parts: Unit | str) -> bool:
+def exact(*parts: Segment | str) -> bool:
     return plan_of(*parts).is_exact
 
 
 def test_exact_only_where_prefix_and_lead_stand_before_it() -> None:
     assert exact(SYSTEM, NEAR_TEXT, LED, QUESTION), "the lead's own tokens are in the prompt"
-    assert exact(SYSTEM, make_unit("near", NEAR_TEXT, SYSTEM), LED, QUESTION), "as a module"
+    assert exact(SYSTEM, make_segment("near", NEAR_TEXT, SYSTEM), LED, QUESTION), "as a module"
     assert not exact(SYSTEM, LED, QUESTION), "the lead is missing"
     assert not exact(SYSTEM, NEAR_TEXT.upper(), LED, QUESTION)
     assert not exact(SYSTEM, NEAR_TEXT, A, QUESTION), "encoded without what stands there"
     assert not exact(NEAR_TEXT, LED, QUESTION), "the prefix is missing"
     assert exact(NEAR_TEXT, ALONE, QUESTION)
     assert not exact(SYSTEM, NEAR_TEXT, LED, BEHIND_LED, QUESTION), "it has not seen its prefix's lead"
-    behind_alone = Unit(name="behind", tokens=tuple(b"See above."), start=ALONE.end, prefix=ALONE)
+    behind_alone = Segment(name="behind", tokens=tuple(b"See above."), start=ALONE.end, prefix=ALONE)
     assert not exact(bytes(ALONE.tokens).decode(), behind_alone, QUESTION), "its prefix has seen more"
     gap = plan_of(SYSTEM, NEAR_TEXT, LED, QUESTION).spans
     moved = (*gap[:2], *(replace(span, start=span.start + 1) for span in gap[2:]))
@@ -181,23 +187,23 @@ def test_what_counts_as_exact_equals_full_attention() -> None:
 
 
 def test_keys_cover_the_lead_and_are_as_before_without_one() -> None:
-    def key(unit: Unit) -> str:
-        return unit_key(unit, fingerprint="model")
+    def key(segment: Segment) -> str:
+        return segment_key(segment, fingerprint="model")
 
-    other = with_lead(A, NEAR_TEXT.upper())
+    other = with_left_context(A, NEAR_TEXT.upper())
     same_start = replace(A, start=LED.start)
     behind = [replace(BEHIND_LED, prefix=prefix) for prefix in (LED, other)]
-    assert len({key(unit) for unit in (A, LED, other, same_start, *behind)}) == 6
+    assert len({key(segment) for segment in (A, LED, other, same_start, *behind)}) == 6
     tokens = (*NEAR_TEXT.encode(), *A.tokens)
     assert key(LED) != key(replace(A, tokens=tokens)), "a lead is not the unit's own"
-    # written down before units had leads: what is on disk stays valid
-    assert key(Unit(name="a", tokens=(4, 5), start=3, prefix=Unit(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
+    # written down before segments had left contexts: what is on disk stays valid
+    assert key(Segment(name="a", tokens=(4, 5), start=3, prefix=Segment(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
 
 
 def test_a_miss_because_of_another_lead_is_told_as_a_changed_document(tmp_path: Path) -> None:
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         answer(engine, plan_of(SYSTEM, LED, QUESTION))
-        (use,) = answer(engine, plan_of(SYSTEM, with_lead(A, NEAR_TEXT.upper()), QUESTION)).modules[1:]
+        (use,) = answer(engine, plan_of(SYSTEM, with_left_context(A, NEAR_TEXT.upper()), QUESTION)).modules[1:]
     assert (use.source, use.miss_reason) == ("computed", "document changed")
 
 
@@ -231,7 +237,7 @@ def test_every_placement_equals_one_forward_with_the_block_mask(family: str, pla
     expected = oracle_logits(hf, plan)
     assert (recorder.logits[0] - expected).abs().max() < TOLERANCE
     assert (recorder.logits[1] - expected).abs().max() < TOLERANCE
-    assert (recorder.logits[-1] - oracle_logits(stock(family), plan.without_units())).abs().max() < TOLERANCE
+    assert (recorder.logits[-1] - oracle_logits(stock(family), plan.without_segments())).abs().max() < TOLERANCE
     assert {use.source for use in second.modules} == {"device"}
     assert off.exact
 
@@ -241,7 +247,7 @@ def test_rows_computed_again_are_right_in_every_placement(placement: Placement) 
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
-        plan = with_computed(engine.arrange(TURNS[:4], placement, 64), {1: {0, 3}, 2: {1, 2, 20}})
+        plan = with_recomputed(engine.arrange(TURNS[:4], placement, 64), {1: {0, 3}, 2: {1, 2, 20}})
         answer(engine, plan)
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
@@ -253,7 +259,7 @@ def test_a_second_turn_goes_on_from_the_first_in_every_placement(placement: Plac
     with running(model) as engine:
         answer(engine, engine.arrange(TURNS[:4], placement, 64), session="s")
         plan = engine.arrange([part for i, part in enumerate(TURNS) if i != 5], placement, 64)
-        engine.encode(plan.units()).result(timeout=60)
+        engine.encode(plan.segments()).result(timeout=60)
         second = answer(engine, plan, session="s")
     assert second.usage.session == len("Can I return it?")
     assert second.usage.computed == len("And then?")
@@ -273,13 +279,13 @@ def test_an_engine_arranges_as_it_was_told() -> None:
 
 def test_models_that_encode_a_module_where_it_stands_read_nothing_beside_it() -> None:
     opt = Engine(build("opt"), memory=MEMORY)
-    assert opt.unit(FIRST).lead == ()
-    assert all(not unit.lead for unit in opt.arrange(TURNS[:4]).units())
+    assert opt.segment(FIRST).left_context == ()
+    assert all(not segment.left_context for segment in opt.arrange(TURNS[:4]).segments())
     llama = Engine(build(), memory=MEMORY)
-    unit = llama.unit(FIRST)
-    assert bytes(unit.lead).decode() == NEAR_TEXT
-    assert llama.arrange(TURNS[:4]).units()[1] == unit
-    assert unit.start == len("You answer from the documents. ") + len(NEAR_TEXT)
+    segment = llama.segment(FIRST)
+    assert bytes(segment.left_context).decode() == NEAR_TEXT
+    assert llama.arrange(TURNS[:4]).segments()[1] == segment
+    assert segment.start == len("You answer from the documents. ") + len(NEAR_TEXT)
 
 
 def test_tokens_are_remembered_until_something_is_forgotten() -> None:
@@ -302,7 +308,7 @@ def test_tokens_are_remembered_until_something_is_forgotten() -> None:
 
 
 def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
-    tokenizer = RememberingTokenizer(ByteTokenizer(), runs=2)
+    tokenizer = CachingTokenizer(ByteTokenizer(), runs=2)
     for value in ("a", "b", "c", "a", "a"):
         given = tokenizer.encode([text(value)])
         assert given == list(value.encode())
@@ -312,13 +318,13 @@ def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
 
 
 def test_the_oracle_hides_a_lead_from_everybody_else() -> None:
-    """The oracle itself, by hand: who sees the rows of a lead."""
+    """The oracle itself, by hand: who sees the rows of a left context."""
     plan = plan_of(SYSTEM, LED, BEHIND_LED, "?")
     rows = oracle_rows(plan)
-    lead = [
-        i for i in range(len(rows.tokens)) if tuple(rows.tokens[i : i + 5]) == LED.lead[:5]
+    left_context = [
+        i for i in range(len(rows.tokens)) if tuple(rows.tokens[i : i + 5]) == LED.left_context[:5]
     ]  # of LED itself, and of its copy before BEHIND_LED
-    assert len(lead) == 2
-    for start in lead:
+    assert len(left_context) == 2
+    for start in left_context:
         seen_by = rows.allowed[:, start].nonzero().flatten().tolist()
-        assert seen_by == list(range(start, start + len(LED.lead) + len(LED.tokens)))
+        assert seen_by == list(range(start, start + len(LED.left_context) + len(LED.tokens)))

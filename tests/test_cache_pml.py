@@ -60,7 +60,7 @@ class Runs:
     """A tokenizer that keeps the runs it was asked about: one id per character."""
 
     filler = 0
-    stub: tuple[int, ...] = ()
+    sink_prefix: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.seen: list[list[tuple[str, bool]]] = []

@@ -56,7 +56,7 @@ def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
     for logits in (recorder.logits[0], recorder.logits[-1]):
         assert (logits - expected).abs().max() < TOLERANCE
     assert first.usage.computed == plan.num_tokens
-    supplied = sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+    supplied = sum(len(span.tokens) for span in plan.spans if span.segment is not None)
     assert second.usage.module == supplied
 
 
@@ -69,7 +69,7 @@ def test_the_baseline_computes_everything_at_the_same_ids() -> None:
         plan = bound(schemas, PROMPTS["arguments"])
         completion = answer(engine, plan, reuse="off")
     assert completion.usage.computed == plan.num_tokens
-    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_units())).abs().max() < TOLERANCE
+    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_segments())).abs().max() < TOLERANCE
 
 
 def test_one_module_at_the_start_is_exact() -> None:
@@ -82,7 +82,7 @@ def test_one_module_at_the_start_is_exact() -> None:
         plan = bound(schemas, '<prompt schema="s"><doc/>Why is that?</prompt>')
         completion = answer(engine, plan)
     assert completion.exact
-    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_units())).abs().max() < TOLERANCE
+    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_segments())).abs().max() < TOLERANCE
 
 
 def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
@@ -92,14 +92,14 @@ def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
         schemas.add(parse_schema(SCHEMA))
         both = bound(schemas, '<prompt schema="trip"><city/><food/>?</prompt>')
         one = bound(schemas, '<prompt schema="trip"><food/>?</prompt>')
-    assert [unit.name for unit in both.units()] == ["trip", "trip/city + trip/food"]
-    assert [unit.name for unit in one.units()] == ["trip", "trip/food"]
+    assert [segment.name for segment in both.segments()] == ["trip", "trip/city + trip/food"]
+    assert [segment.name for segment in one.segments()] == ["trip", "trip/food"]
 
 
 def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
     def encoded_anew(engine: Engine, schemas: Registry, text: str) -> int:
         layout = schemas.replace(parse_schema(text))
-        return engine.encode(schemas.units_of(layout)).result(timeout=60)
+        return engine.encode(schemas.segments_of(layout)).result(timeout=60)
 
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
@@ -124,13 +124,13 @@ def test_the_stub_stands_before_what_does_not_begin_the_schema() -> None:
     from cache.pml.layout import lay_out
 
     tokenizer = ByteTokenizer()
-    tokenizer.stub = (257, 258, 259)
+    tokenizer.sink_prefix = (257, 258, 259)
     layout = lay_out(parse_schema(SCHEMA), tokenizer)
     plan = bind(parse_prompt(PROMPTS["arguments"]), layout).plan
-    root, city, *_ = plan.units()
+    root, city, *_ = plan.segments()
     assert (root.start, root.prefix) == (0, None)
     assert city.prefix is not None
-    assert (city.start, city.prefix.tokens) == (3, tokenizer.stub)
+    assert (city.start, city.prefix.tokens) == (3, tokenizer.sink_prefix)
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -185,9 +185,9 @@ def test_text_whose_distance_changed_was_built_for_another_place() -> None:
 
 def test_what_fits_the_model_can_be_encoded_ahead_behind_a_stub() -> None:
     model = build()
-    model.tokenizer.stub = (257, 258, 259)
+    model.tokenizer.sink_prefix = (257, 258, 259)
     text = "b" * (model.info.max_positions - 2)
     with running(model, memory=32 << 20) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
         layout = schemas.add(parse_schema(f'<schema name="s">a<module name="m">{text}</module></schema>'))
-        assert engine.encode(schemas.units_of(layout)).result(timeout=120) == 2
+        assert engine.encode(schemas.segments_of(layout)).result(timeout=120) == 2

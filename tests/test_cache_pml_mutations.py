@@ -17,7 +17,7 @@ import pytest
 from pml_cases import cases
 
 from cache.errors import PMLError
-from cache.pml.binding import bind, module_units
+from cache.pml.binding import bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Prompt, Schema
 from cache.pml.parser import parse_prompt, parse_schema
@@ -123,7 +123,7 @@ def check(schema: str | bytes, prompt: str | bytes, folder: Path | None) -> None
     parsed = parse_schema(schema, folder=folder)
     check_written(parsed, folder)
     layout = lay_out(parsed, WordTokenizer(), roles=NAMED["chatml"], max_positions=POSITIONS)
-    module_units(layout)
+    module_segments(layout)
     question = parse_prompt(prompt)
     written = write_prompt(question)
     if written.count("<") < COMPARABLE:

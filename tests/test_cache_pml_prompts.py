@@ -1,4 +1,4 @@
-"""Prompts for a schema: what is refused, which ids everything gets, which units supply it.
+"""Prompts for a schema: what is refused, which ids everything gets, which segments supply it.
 
 Section 4, and what 2.6 says about prompts, beyond the cases of `pml_cases.json`.
 """
@@ -12,13 +12,13 @@ import pytest
 from pml_cases import Facts, case_of, facts_of
 
 from cache.errors import PMLError
-from cache.pml.binding import Bound, bind, module_units
+from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Import, Prompt, Role
 from cache.pml.parser import parse_prompt, parse_schema
 from cache.pml.writer import write_prompt
 from cache.prompt.parts import Text
-from cache.prompt.plan import Plan, Unit
+from cache.prompt.plan import Plan, Segment
 from cache.prompt.roles import NAMED
 from cache.prompt.tokenizer import WordTokenizer
 
@@ -59,10 +59,10 @@ class Letters:
     """A tokenizer with one id per character that keeps the runs it was asked about."""
 
     filler = 0
-    stub: tuple[int, ...] = ()
+    sink_prefix: tuple[int, ...] = ()
 
-    def __init__(self, stub: tuple[int, ...] = ()) -> None:
-        self.stub = stub
+    def __init__(self, sink_prefix: tuple[int, ...] = ()) -> None:
+        self.sink_prefix = sink_prefix
         self.seen: list[list[tuple[str, bool]]] = []
 
     def encode(self, run: Sequence[Text]) -> list[int]:
@@ -71,9 +71,9 @@ class Letters:
         return [ord(character) for piece in run for character in piece.text]
 
 
-def letters(schema: str, stub: tuple[int, ...] = ()) -> Layout:
+def letters(schema: str, sink_prefix: tuple[int, ...] = ()) -> Layout:
     """A schema laid out by letters."""
-    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Letters(stub), roles=NAMED["chatml"])
+    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Letters(sink_prefix), roles=NAMED["chatml"])
 
 
 def bound(layout: Layout, body: str, **options: Any) -> Bound:
@@ -269,7 +269,7 @@ def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> 
     assert [(span.start, said(span.tokens)) for span in plan.spans] == [(0, "a"), (1, " a \t"), (7, "b"), (8, "q")]
     plan = bound(layout, "<m/>q").plan
     assert [(span.start, said(span.tokens)) for span in plan.spans] == [(0, "a"), (7, "b"), (8, "q")]
-    assert [said(unit.tokens) for unit in plan.units()] == ["axyz...b"]
+    assert [said(segment.tokens) for segment in plan.segments()] == ["axyz...b"]
 
 
 @pytest.mark.parametrize(
@@ -411,12 +411,13 @@ def test_the_baseline_computes_the_same_ids(body: str) -> None:
         assert baseline[same] == cached[same]
 
 
-# --- which units supply it -------------------------------------------------------------------------------------------
+# --- which segments supply it
+# -------------------------------------------------------------------------------------------
 
 
 def shape(plan: Plan) -> list[tuple[int, str, str | None, int]]:
-    """Spans of a plan: id, text, name of the unit, row in it."""
-    return [(s.start, said(s.tokens), s.unit.name if s.unit else None, s.row) for s in plan.spans]
+    """Spans of a plan: id, text, name of the segment, row in it."""
+    return [(s.start, said(s.tokens), s.segment.name if s.segment else None, s.row) for s in plan.spans]
 
 
 def test_a_module_is_encoded_with_its_slots_and_without_its_modules() -> None:
@@ -428,25 +429,31 @@ def test_a_module_is_encoded_with_its_slots_and_without_its_modules() -> None:
         *((0, "r", "s", 0), (1, "ab", "s/m", 0), (3, "NNN", "s/m/n", 0)),
         *((9, "c", "s/m", 5), (10, "s", "s", 1), (11, "q", None, 0)),
     ]
-    units = {unit.name: unit for unit in plan.units()}
-    assert said(units["s/m"].tokens) == "abx..c"
-    assert units["s/m"].gaps == ((2, 3),)
-    assert said(units["s"].tokens) == "rs"
-    assert units["s"].gaps == ((1, 9),)
+    segments = {segment.name: segment for segment in plan.segments()}
+    assert said(segments["s/m"].tokens) == "abx..c"
+    assert segments["s/m"].gaps == ((2, 3),)
+    assert said(segments["s"].tokens) == "rs"
+    assert segments["s"].gaps == ((1, 9),)
     assert [span.offset for span in plan.spans] == [0, 1, 3, 1, 0, 0]
 
 
 def test_a_slot_behind_the_last_text_is_not_encoded() -> None:
     layout = letters("<module name='m'>ab<param name='p' len='3' scaffold='x'/></module>")
-    assert [said(unit.tokens) for unit in module_units(layout)] == ["ab"]
+    assert [said(segment.tokens) for segment in module_segments(layout)] == ["ab"]
 
 
 def test_the_stub_stands_before_all_that_does_not_begin_the_schema() -> None:
-    layout = letters("<module name='m'><param name='p' len='2'/>b</module><module name='n'>c</module>", stub=(7, 8))
-    by_name = {unit.name: unit for unit in bound(layout, "<n/><m/>q").plan.units()}
-    assert by_name["s/m"] == Unit(name="s/m", tokens=(0, 0, ord("b")), start=0)
-    assert by_name["s/n"] == Unit(name="s/n", tokens=(ord("c"),), start=2, prefix=Unit(name="stub", tokens=(7, 8)))
-    fixed = {unit.name: unit for unit in bound(layout, "<n/><m/>q", relocatable=False).plan.units()}
+    layout = letters(
+        "<module name='m'><param name='p' len='2'/>b</module><module name='n'>c</module>", sink_prefix=(7, 8)
+    )
+    by_name = {segment.name: segment for segment in bound(layout, "<n/><m/>q").plan.segments()}
+    assert by_name["s/m"] == Segment(name="s/m", tokens=(0, 0, ord("b")), start=0)
+    assert by_name["s/n"] == Segment(
+        name="s/n", tokens=(ord("c"),), start=2, prefix=Segment(name="stub", tokens=(7, 8))
+    )
+    fixed = {
+        segment.name: segment for segment in bound(layout, "<n/><m/>q", position_independent=False).plan.segments()
+    }
     assert (fixed["s/n"].start, fixed["s/n"].prefix) == (3, by_name["s/n"].prefix)
 
 
@@ -476,23 +483,23 @@ SETS = (
         ("a e", "<a/><e/>", ["s", "s/a + s/e"]),  # an empty module adds nothing but a name
     ],
 )
-def test_a_complete_set_replaces_what_it_holds(scaffolds: str, body: str, units: list[str]) -> None:
+def test_a_complete_set_replaces_what_it_holds(scaffolds: str, body: str, segments: list[str]) -> None:
     sets = "".join(f"<scaffold modules='{modules}'/>" for modules in scaffolds.split("|") if modules)
     layout = letters(SETS.format(sets))
     plan = bound(layout, body + "q").plan
-    assert [unit.name for unit in plan.units()] == units
+    assert [segment.name for segment in plan.segments()] == segments
     alone = bound(letters(SETS.format("").replace(" scaffold='g'", "")), body + "q").plan
-    assert plan.without_units() == alone.without_units(), "sets move nothing"
-    assert set(plan.units()) <= set(module_units(layout)), "all of it can be encoded ahead of use"
+    assert plan.without_segments() == alone.without_segments(), "sets move nothing"
+    assert set(plan.segments()) <= set(module_segments(layout)), "all of it can be encoded ahead of use"
 
 
 def test_a_set_is_encoded_in_id_order_with_its_slots() -> None:
     layout = letters(SETS.format("<scaffold modules='c b'/>"))
     plan = bound(layout, "<c/><b p='1'/><a/>q").plan
-    (unit,) = (unit for unit in plan.units() if "+" in unit.name)
-    assert (said(unit.tokens), unit.gaps) == ("b..Bc", ())
-    assert [s for s in shape(plan) if s[2] == unit.name] == [
-        *((3, "b", unit.name, 0), (6, "B", unit.name, 3), (7, "c", unit.name, 4)),
+    (segment,) = (segment for segment in plan.segments() if "+" in segment.name)
+    assert (said(segment.tokens), segment.gaps) == ("b..Bc", ())
+    assert [s for s in shape(plan) if s[2] == segment.name] == [
+        *((3, "b", segment.name, 0), (6, "B", segment.name, 3), (7, "c", segment.name, 4)),
     ]
 
 
@@ -501,15 +508,15 @@ def test_a_unions_scaffold_in_a_module_is_a_set_with_its_text() -> None:
         "r<module name='m'>m<union scaffold='x'><module name='x'>xx</module><module name='y'/></union>n</module>"
     )
     plan = bound(layout, "<m><x/></m>q").plan
-    unit = plan.units()[1]
-    assert (unit.name, said(unit.tokens), unit.gaps) == ("s/m + s/m/x", "mxxn", ())
-    assert shape(plan)[1:4] == [(1, "m", unit.name, 0), (2, "xx", unit.name, 1), (4, "n", unit.name, 3)]
-    assert [unit.name for unit in bound(layout, "<m><y/></m>q").plan.units()] == ["s", "s/m"]
+    segment = plan.segments()[1]
+    assert (segment.name, said(segment.tokens), segment.gaps) == ("s/m + s/m/x", "mxxn", ())
+    assert shape(plan)[1:4] == [(1, "m", segment.name, 0), (2, "xx", segment.name, 1), (4, "n", segment.name, 3)]
+    assert [segment.name for segment in bound(layout, "<m><y/></m>q").plan.segments()] == ["s", "s/m"]
 
 
-def test_what_is_not_cached_is_in_no_unit() -> None:
+def test_what_is_not_cached_is_in_no_segment() -> None:
     layout = letters("r<module name='m' cache='false'>mm<module name='n'>n</module></module><module name='e'/>")
-    assert [unit.name for unit in module_units(layout)] == ["s", "s/m/n"]
+    assert [segment.name for segment in module_segments(layout)] == ["s", "s/m/n"]
     plan = bound(layout, "<m><n/></m><e/>q").plan
     assert shape(plan) == [(0, "r", "s", 0), (1, "mm", None, 0), (3, "n", "s/m/n", 0), (4, "q", None, 0)]
 

@@ -17,7 +17,7 @@ from tiny import ByteTokenizer, build, oracle_logits, stock
 
 from cache.engine.engine import Engine
 from cache.errors import PMLError
-from cache.pml.binding import Bound, bind, module_units
+from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import lay_out
 from cache.pml.nodes import Import, Prompt, Schema
 from cache.pml.parser import parse_prompt, parse_schema
@@ -33,14 +33,14 @@ often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthC
 
 
 def tokenizers() -> st.SearchStrategy[Tokenizer]:
-    """By bytes or by words (where blank text has no tokens), with and without a stub."""
+    """By bytes or by words (where blank text has no tokens), with and without a sink prefix."""
     return st.builds(WordTokenizer) | st.builds(ByteTokenizer) | st.just(stubbed())
 
 
 def stubbed() -> ByteTokenizer:
-    """The byte tokenizer with a conditioning stub."""
+    """The byte tokenizer with a conditioning sink prefix."""
     tokenizer = ByteTokenizer()
-    tokenizer.stub = (257, 258, 259)
+    tokenizer.sink_prefix = (257, 258, 259)
     return tokenizer
 
 
@@ -116,7 +116,7 @@ def bound_or_refused(schema: Schema, prompt: Prompt, tokenizer: Tokenizer) -> Bo
     assert [list(ids) for ids in bound.arguments] == expected.arguments
     assert list(bound.text) == expected.text
     last = max(expected.tokens)
-    supplied = {at for s in bound.plan.spans if s.unit is not None for at in range(s.start, s.end)}
+    supplied = {at for s in bound.plan.spans if s.segment is not None for at in range(s.start, s.end)}
     assert supplied == expected.supplied - {last}, "all that is cached, but for the token that is computed anyway"
     return bound
 
@@ -132,28 +132,28 @@ def test_a_plan_holds_what_it_should_where_it_should(question: tuple[Schema, Pro
     ids = [at for span in plan.spans for at in range(span.start, span.end)]
     assert ids == sorted(set(ids)), "ascending and disjoint"
     assert all(span.tokens for span in plan.spans)
-    assert plan.spans[-1].unit is None
+    assert plan.spans[-1].segment is None
     assert (plan.num_tokens, plan.next_position) == (len(ids), ids[-1] + 1)
-    baseline = plan.without_units()
+    baseline = plan.without_segments()
     assert [at for span in baseline.spans for at in range(span.start, span.end)] == ids
     assert [token for span in baseline.spans for token in span.tokens] == [t for s in plan.spans for t in s.tokens]
-    check_units(plan, lay_out(schema, tokenizer, roles=ROLES).length)
+    check_segments(plan, lay_out(schema, tokenizer, roles=ROLES).length)
 
 
-def check_units(plan: Plan, length: int) -> None:
-    """Every supplied span holds the rows of its unit that it claims, all of a unit moved by one distance."""
+def check_segments(plan: Plan, length: int) -> None:
+    """Every supplied span holds the rows of its segment that it claims, all of a segment moved by one distance."""
     offsets: dict[Any, set[int]] = {}
     rows: set[tuple[Any, int]] = set()
     for span in plan.spans:
-        if span.unit is None:
+        if span.segment is None:
             continue
         end = span.row + len(span.tokens)
-        assert span.unit.tokens[span.row : end] == span.tokens
-        places = span.unit.positions
-        assert len(places) == len(span.unit.tokens)
+        assert span.segment.tokens[span.row : end] == span.tokens
+        places = span.segment.positions
+        assert len(places) == len(span.segment.tokens)
         assert [place + span.offset for place in places[span.row : end]] == list(range(span.start, span.end))
-        offsets.setdefault(span.unit, set()).add(span.offset)
-        claimed = {(span.unit, row) for row in range(span.row, end)}
+        offsets.setdefault(span.segment, set()).add(span.offset)
+        claimed = {(span.segment, row) for row in range(span.row, end)}
         assert not claimed & rows
         rows |= claimed
         assert all(0 <= place + span.offset < length for place in places)
@@ -183,17 +183,17 @@ def test_order_of_import_changes_nothing(data: st.DataObject, question: tuple[Sc
 @often
 @given(questions(), tokenizers(), st.booleans())
 def test_all_that_a_prompt_uses_can_be_encoded_ahead(
-    question: tuple[Schema, Prompt], tokenizer: Tokenizer, relocatable: bool
+    question: tuple[Schema, Prompt], tokenizer: Tokenizer, position_independent: bool
 ) -> None:
     schema, prompt = question
     layout = lay_out(schema, tokenizer, roles=ROLES)
     try:
-        plan = bind(prompt, layout, relocatable=relocatable).plan
+        plan = bind(prompt, layout, position_independent=position_independent).plan
     except PMLError:
         return
-    assert set(plan.units()) <= set(module_units(layout, relocatable=relocatable))
+    assert set(plan.segments()) <= set(module_segments(layout, position_independent=position_independent))
     for span in plan.spans:
-        assert relocatable or span.offset == 0, "encoded where it stands"
+        assert position_independent or span.offset == 0, "encoded where it stands"
 
 
 class Desk:
@@ -204,7 +204,7 @@ class Desk:
 
     def check(self, plan: Plan) -> None:
         """Encoded now, then reused: the same logits as one forward pass with the block mask."""
-        expected, plain = oracle_logits(self.hf, plan), oracle_logits(self.hf, plan.without_units())
+        expected, plain = oracle_logits(self.hf, plan), oracle_logits(self.hf, plan.without_segments())
         first, second = answer(self.engine, plan), answer(self.engine, plan)
         baseline = answer(self.engine, plan, reuse="off")
         for logits, wanted in zip(self.recorder.logits, (expected, expected, plain), strict=True):
@@ -213,7 +213,7 @@ class Desk:
         if first.exact:
             assert (expected - plain).abs().max() < TOLERANCE
         assert (first.exact, baseline.exact, baseline.usage.computed) == (second.exact, True, plan.num_tokens)
-        assert second.usage.module == sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+        assert second.usage.module == sum(len(span.tokens) for span in plan.spans if span.segment is not None)
 
 
 @pytest.fixture(scope="module")
@@ -227,10 +227,10 @@ def desk() -> Iterator[Desk]:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(question=questions(depth=2), stub=st.booleans())
-def test_cached_logits_equal_the_block_mask(desk: Desk, question: tuple[Schema, Prompt], stub: bool) -> None:
+@given(question=questions(depth=2), sink_prefix=st.booleans())
+def test_cached_logits_equal_the_block_mask(desk: Desk, question: tuple[Schema, Prompt], sink_prefix: bool) -> None:
     schema, prompt = question
-    tokenizer = stubbed() if stub else ByteTokenizer()
+    tokenizer = stubbed() if sink_prefix else ByteTokenizer()
     bound = bound_or_refused(schema, prompt, tokenizer)
     if bound is None:  # a text had no room; there is one at the end
         references = tuple(part for part in prompt.parts if isinstance(part, Import))

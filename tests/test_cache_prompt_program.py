@@ -17,7 +17,7 @@ from recording import Recorder, answer, running
 from tiny import build, oracle_logits, stock
 
 from cache.errors import PMLError
-from cache.pml.binding import module_units
+from cache.pml.binding import module_segments
 from cache.pml.nodes import Import, Module, Parameter, Prompt, Schema, Union, walk
 from cache.pml.parser import parse_prompt, parse_schema
 from cache.pml.registry import Registry
@@ -889,7 +889,7 @@ def test_calls_share_every_module() -> None:
     with running(model) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
         layout = schemas.add(trip.schema)
-        engine.encode(module_units(layout)).result(timeout=60)
+        engine.encode(module_segments(layout)).result(timeout=60)
         prompts = [trip.ask("Where to?", "Oslo", True, "winter"), trip.ask("And?", "Bergen", True, "summer")]
         plans = [schemas.bind(prompt).plan for prompt in prompts]
         completions = [answer(engine, plan) for plan in plans]

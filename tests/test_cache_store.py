@@ -16,20 +16,20 @@ from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 from cache.memory.disk import DiskTier, Header
 from cache.memory.prefix_tree import Step
-from cache.memory.store import Found, Resident, Store
-from cache.prompt.plan import Unit
+from cache.memory.store import CacheEntry, Found, Store
+from cache.prompt.plan import Segment
 
 SHAPE = KVShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32)
 BIG = 1 << 30
 TENANT = "public"
 
 
-def unit_of(name: str, text: str | None = None, prefix: Unit | None = None, start: int = 0) -> Unit:
-    """A unit of the bytes of a text; ten of the name's if there is none."""
-    return Unit(name=name, tokens=tuple((text or name.ljust(10, "."))[:99].encode()), start=start, prefix=prefix)
+def segment_of(name: str, text: str | None = None, prefix: Segment | None = None, start: int = 0) -> Segment:
+    """A segment of the bytes of a text; ten of the name's if there is none."""
+    return Segment(name=name, tokens=tuple((text or name.ljust(10, "."))[:99].encode()), start=start, prefix=prefix)
 
 
-A, B, C, D = (unit_of(name) for name in "abcd")
+A, B, C, D = (segment_of(name) for name in "abcd")
 
 
 def store_of(slots: int = 100, folder: Path | None = None, fingerprint: str = "model", capacity: int = BIG) -> Store:
@@ -37,29 +37,29 @@ def store_of(slots: int = 100, folder: Path | None = None, fingerprint: str = "m
     return Store(Arena(SHAPE, slots, torch.device("cpu")), fingerprint, disk)
 
 
-def build(store: Store, unit: Unit, tenant: str = TENANT) -> Resident:
-    """Encode a unit, as the encoder does; rows depend on its tokens only. Returned pinned."""
-    extent = store.reserve(len(unit.tokens))
-    store.arena.write(extent, rows_of(unit))
-    return store.put(unit, tenant, extent)
+def build(store: Store, segment: Segment, tenant: str = TENANT) -> CacheEntry:
+    """Encode a segment, as the encoder does; rows depend on its tokens only. Returned pinned."""
+    extent = store.reserve(len(segment.tokens))
+    store.arena.write(extent, rows_of(segment))
+    return store.put(segment, tenant, extent)
 
 
-def rows_of(unit: Unit) -> torch.Tensor:
-    size = (2, SHAPE.layers, len(unit.tokens), SHAPE.kv_heads, SHAPE.head_dim)
-    return torch.randn(size, generator=torch.Generator().manual_seed(sum(unit.tokens)))
+def rows_of(segment: Segment) -> torch.Tensor:
+    size = (2, SHAPE.layers, len(segment.tokens), SHAPE.kv_heads, SHAPE.head_dim)
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(segment.tokens)))
 
 
-def add(store: Store, *units: Unit) -> None:
-    """Encode units and let them go."""
-    for unit in units:
-        store.release(build(store, unit))
+def add(store: Store, *segments: Segment) -> None:
+    """Encode segments and let them go."""
+    for segment in segments:
+        store.release(build(store, segment))
 
 
-def find(store: Store, unit: Unit, tenant: str = TENANT) -> Found:
-    """Look a unit up and let it go."""
-    found = store.find(unit, tenant)
-    if found.resident is not None:
-        store.release(found.resident)
+def find(store: Store, segment: Segment, tenant: str = TENANT) -> Found:
+    """Look a segment up and let it go."""
+    found = store.find(segment, tenant)
+    if found.entry is not None:
+        store.release(found.entry)
     return found
 
 
@@ -71,15 +71,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_what_was_put_is_found_in_the_arena(store: Store) -> None:
-    resident = build(store, A)
+    entry = build(store, A)
     found = store.find(A, TENANT)
-    assert (found.resident, found.source, found.reason) == (resident, "device", None)
-    assert resident.refs == 2
-    assert torch.equal(store.arena.read(resident.extent), rows_of(A))
+    assert (found.entry, found.source, found.reason) == (entry, "device", None)
+    assert entry.refs == 2
+    assert torch.equal(store.arena.read(entry.extent), rows_of(A))
     for _ in range(2):
-        store.release(resident)
+        store.release(entry)
     with pytest.raises(AssertionError):
-        store.release(resident)
+        store.release(entry)
     store.check_integrity()
 
 
@@ -91,10 +91,10 @@ def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path: Path) -> None:
     assert second.has(second.key(A, TENANT))
     found = second.find(A, TENANT)
     assert found.source == "disk"
-    assert found.resident is not None
-    assert torch.equal(second.arena.read(found.resident.extent), rows_of(A))
+    assert found.entry is not None
+    assert torch.equal(second.arena.read(found.entry.extent), rows_of(A))
     assert find(second, A).source == "device"
-    second.release(found.resident)
+    second.release(found.entry)
     second.check_integrity()
     second.close()
 
@@ -111,15 +111,16 @@ def test_an_evicted_module_comes_back_from_disk_or_is_evicted_for_good(tmp_path:
 
 
 def test_miss_reasons(store: Store) -> None:
-    prefix = unit_of("system")
-    add(store, prefix, unit_of("doc", "old text", prefix, 10))
-    assert find(store, unit_of("other")).reason == "never built"
-    assert find(store, unit_of("doc", "new text", prefix, 10)).reason == "document changed"
+    prefix = segment_of("system")
+    add(store, prefix, segment_of("doc", "old text", prefix, 10))
+    assert find(store, segment_of("other")).reason == "never built"
+    assert find(store, segment_of("doc", "new text", prefix, 10)).reason == "document changed"
     assert (
-        find(store, unit_of("doc", "old text", unit_of("system", "edited"), 10)).reason == "model or template changed"
+        find(store, segment_of("doc", "old text", segment_of("system", "edited"), 10)).reason
+        == "model or template changed"
     )
-    assert find(store, unit_of("doc", "old text", prefix, 11)).reason == "placement"
-    assert find(store, unit_of("renamed", "old text", prefix, 10)).source == "device"
+    assert find(store, segment_of("doc", "old text", prefix, 11)).reason == "placement"
+    assert find(store, segment_of("renamed", "old text", prefix, 10)).source == "device"
 
 
 def test_another_model_over_the_same_files_says_so(tmp_path: Path) -> None:
@@ -143,10 +144,10 @@ def test_another_tenants_document_explains_no_miss(store: Store) -> None:
     """Was wrong once: known names are kept without their tenant. A tenant's first use of a module reports "model
     or template changed" (or "document changed") because another tenant has a module of that name.
     """
-    prefix = unit_of("system")
-    add(store, prefix, unit_of("doc", "text", prefix, 10))
-    assert find(store, unit_of("doc", "text", prefix, 10), "other").reason == "never built"
-    assert find(store, unit_of("doc", "other text", prefix, 10), "other").reason == "never built"
+    prefix = segment_of("system")
+    add(store, prefix, segment_of("doc", "text", prefix, 10))
+    assert find(store, segment_of("doc", "text", prefix, 10), "other").reason == "never built"
+    assert find(store, segment_of("doc", "other text", prefix, 10), "other").reason == "never built"
 
 
 def test_a_damaged_file_is_load_failed_once_and_frees_what_it_reserved(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_pinned_modules_and_prefixes_are_never_evicted() -> None:
     assert store.evictions == {"module": 1}
     with pytest.raises(CapacityError):
         store.reserve(1)
-    assert find(store, A).resident is pinned
+    assert find(store, A).entry is pinned
     assert store.prefixes.match(TENANT, [Step(start=0, tokens=(1,) * 10)]) is prefix
     for extent in extents:
         store.allocator.free(extent)
@@ -204,14 +205,14 @@ def test_pinned_modules_and_prefixes_are_never_evicted() -> None:
 
 def test_a_capacity_error_says_how_much_and_what_to_do() -> None:
     store = store_of(slots=20)
-    resident = build(store, A)
+    entry = build(store, A)
     with pytest.raises(CapacityError) as caught:
         store.reserve(15)
     assert str(caught.value) == (
         "15 tokens of KV memory are needed in one piece, 10 can be had and the rest of 20 is in use: "
         "raise --memory or ask for less at once"
     )
-    store.release(resident)
+    store.release(entry)
 
 
 def test_what_can_never_fit_evicts_nothing() -> None:
@@ -222,7 +223,7 @@ def test_what_can_never_fit_evicts_nothing() -> None:
     add(store, A, B)
     with pytest.raises(CapacityError):
         store.reserve(41)
-    assert len(store.residents) == 2
+    assert len(store.entries) == 2
 
 
 def test_what_cannot_fit_beside_pinned_entries_evicts_nothing() -> None:
@@ -234,15 +235,15 @@ def test_what_cannot_fit_beside_pinned_entries_evicts_nothing() -> None:
     add(store, B, C)
     with pytest.raises(CapacityError):
         store.reserve(31)
-    assert len(store.residents) == 3
+    assert len(store.entries) == 3
     store.release(pinned)
 
 
 def test_the_least_valuable_module_is_evicted_first() -> None:
     store = store_of(slots=30)
     add(store, A, B, C)
-    for unit in (A, A, C):
-        find(store, unit)
+    for segment in (A, A, C):
+        find(store, segment)
     add(store, D)
     assert find(store, B).reason == "evicted"
     assert find(store, A).source == find(store, C).source == "device"
@@ -254,11 +255,11 @@ def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> No
     store.flush()
     assert store.disk is not None
     store.disk.remove(store.key(A, TENANT))
-    for unit in (A, B, B):
-        find(store, unit)
+    for segment in (A, B, B):
+        find(store, segment)
     add(store, C)
-    assert store.key(A, TENANT) in store.residents
-    assert store.key(B, TENANT) not in store.residents
+    assert store.key(A, TENANT) in store.entries
+    assert store.key(B, TENANT) not in store.entries
     store.close()
 
 
@@ -268,7 +269,7 @@ def test_old_glory_fades() -> None:
     for _ in range(5):
         find(store, A)
     for i in range(20):
-        add(store, unit_of(str(i)))
+        add(store, segment_of(str(i)))
     assert find(store, A).reason == "evicted"
 
 
@@ -282,12 +283,12 @@ def test_forget_removes_a_module_from_every_tier(tmp_path: Path, in_arena: bool,
     assert store.disk is not None
     if not on_disk:
         store.disk.remove(key)
-    assert (key in store.residents) == in_arena
+    assert (key in store.entries) == in_arena
     assert store.forget({key}) == (1 if in_arena or on_disk else 0)
     assert not store.has(key)
     assert len(list(tmp_path.iterdir())) == 1
     assert find(store, A).source == "computed"
-    assert find(store, B).resident is not None
+    assert find(store, B).entry is not None
     assert store.forget({key}) == 0
     store.check_integrity()
     store.close()
@@ -309,8 +310,8 @@ def test_forget_waits_for_a_module_that_is_being_written(store: Store, monkeypat
     assert list(store.disk.folder.iterdir()) == []
 
 
-def placed(unit: Unit, store: Store, start: int = 0) -> Step:
-    return Step(start=start, tokens=unit.tokens, key=store.key(unit, TENANT))
+def placed(segment: Segment, store: Store, start: int = 0) -> Step:
+    return Step(start=start, tokens=segment.tokens, key=store.key(segment, TENANT))
 
 
 def test_forget_takes_all_prefixes() -> None:
@@ -318,8 +319,8 @@ def test_forget_takes_all_prefixes() -> None:
     add(store, A, B)
     root = store.prefixes.root(TENANT)
     question = Step(start=10, tokens=(1, 2, 3))
-    for unit in (A, B):
-        steps = [(placed(unit, store), Extent(0, 0)), (question, store.reserve(3))]
+    for segment in (A, B):
+        steps = [(placed(segment, store), Extent(0, 0)), (question, store.reserve(3))]
         assert store.prefixes.insert(root, steps, None)[1] == []
     assert store.forget({store.key(A, TENANT)}) == 1
     assert store.prefixes.match(TENANT, [placed(A, store), question]) is root
@@ -378,8 +379,8 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
     disk = FinishesWhileAsked(tmp_path, BIG)
     disk.finish, disk.finished = threading.Event(), threading.Event()
     store = Store(Arena(SHAPE, 10, torch.device("cpu")), "model", disk)
-    resident = build(store, A)
-    store.release(resident)
+    entry = build(store, A)
+    store.release(entry)
     extent = store.reserve(10)  # evicts A while its write is pending
 
     def wait() -> None:
@@ -438,43 +439,43 @@ actions = st.lists(
 def test_any_history_keeps_the_books(history: list[tuple[str, str]]) -> None:
     """Slots tile the arena, contents belong to their keys, and what is pinned stays."""
     store = store_of(slots=37)
-    pinned: dict[str, Resident] = {}
+    pinned: dict[str, CacheEntry] = {}
     for action, name in history:
-        unit = unit_of(name, name * (4 + ord(name) % 5))
+        segment = segment_of(name, name * (4 + ord(name) % 5))
         try:
             if action == "get" and name not in pinned:
-                found = store.find(unit, TENANT)
-                pinned[name] = build(store, unit) if found.resident is None else found.resident
+                found = store.find(segment, TENANT)
+                pinned[name] = build(store, segment) if found.entry is None else found.entry
             elif action == "drop" and name in pinned:
                 store.release(pinned.pop(name))
             elif action == "prefix":
-                step = Step(start=0, tokens=unit.tokens)
-                root, own = store.prefixes.root(TENANT), store.reserve(len(unit.tokens))
+                step = Step(start=0, tokens=segment.tokens)
+                root, own = store.prefixes.root(TENANT), store.reserve(len(segment.tokens))
                 for surplus in store.prefixes.insert(root, [(step, own)], None)[1]:
                     store.allocator.free(surplus)
                 store.touch(store.prefixes.match(TENANT, [step]))
             elif action == "forget" and name not in pinned:
-                store.forget({store.key(unit, TENANT)})
+                store.forget({store.key(segment, TENANT)})
         except CapacityError:
             assert pinned
-        for held, resident in pinned.items():
-            expected = unit_of(held, held * (4 + ord(held) % 5))
-            assert store.residents[resident.header.key] is resident
-            assert torch.equal(store.arena.read(resident.extent), rows_of(expected))
-        used = [r.extent for r in store.residents.values()] + [n.extent for n in store.prefixes.nodes()]
+        for held, entry in pinned.items():
+            expected = segment_of(held, held * (4 + ord(held) % 5))
+            assert store.entries[entry.header.key] is entry
+            assert torch.equal(store.arena.read(entry.extent), rows_of(expected))
+        used = [r.extent for r in store.entries.values()] + [n.extent for n in store.prefixes.nodes()]
         store.allocator.check_integrity(used)
-    for resident in pinned.values():
-        store.release(resident)
+    for entry in pinned.values():
+        store.release(entry)
     store.check_integrity()
     assert store.reserve(37) == Extent(0, 37)
 
 
 def test_integrity_finds_pins_and_lost_slots() -> None:
     store = store_of()
-    resident = build(store, A)
+    entry = build(store, A)
     with pytest.raises(AssertionError, match="pinned while idle"):
         store.check_integrity()
-    store.release(resident)
+    store.release(entry)
     store.check_integrity()
     store.reserve(1)
     with pytest.raises(AssertionError):

@@ -28,7 +28,7 @@ def test_every_answer_is_judged_and_no_conversation_is_left(tmp_path: Path) -> N
         {"question": "Who is the king of Norway?", "article": None},
     )
     said: list[str] = []
-    with small_desk(tmp_path / "desk", wording="quote", passages=1, answer_tokens=200) as desk:
+    with small_desk(tmp_path / "desk", answer_mode="quote", passages=1, answer_tokens=200) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         result: Any = measure_answers(desk, file, limit=None, report=said.append)
         assert measure_answers(desk, file, limit=1, report=said.append)["rows"][0]["answerable"] == 1  # type: ignore[index]

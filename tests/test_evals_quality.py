@@ -28,12 +28,12 @@ from app.domain.settings import Settings
 from app.knowledge.prompting import PromptBuilder
 from cache.engine.engine import Engine
 from evals.cases import Case, CaseReader, Turn, cut, holds, read_list
-from evals.policies import POLICIES, SLOT, plans
+from evals.policies import ARMS, SLOT, plans
 from evals.quality import FULL, NOISE, Bench, alike, f1, interval, is_right, summarise
 from evals.quality_run import read_outcomes, run_missing
 from retrieval.search.embedding import HashEmbedder
 
-ARMS = [name for name in POLICIES if name != FULL]
+ARMS = [name for name in ARMS if name != FULL]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     settings = Settings(data_dir=tmp_path, repetition_penalty=1.0)
     engine = Engine(build(), memory=8 << 20).start()
     made = Bench(settings, engine, tuple(b"Answer. "))
-    made.stub = tuple(b"<")  # the byte tokenizer has none
+    made.sink_prefix = tuple(b"<")  # the byte tokenizer has none
     yield made
     engine.close()
 
@@ -114,9 +114,9 @@ def test_passages_are_read_behind_those_nearest_to_them(bench: Bench, data: Path
     tokenizer = bench.engine.model.tokenizer
     prompts = PromptBuilder(tokenizer.template, "Answer.")
     for case in CaseReader(prompts, tokenizer, HashEmbedder(), neighbours=count).read(data, 3, 4):
-        for module, lead in zip(case.modules, case.leads, strict=True):
-            assert text_of(lead).count("Help page") == min(count, 5), "of the whole topic, not only those shown"
-            assert text_of(module) not in text_of(lead)
+        for module, left_context in zip(case.modules, case.left_contexts, strict=True):
+            assert text_of(left_context).count("Help page") == min(count, 5), "of the whole topic, not only those shown"
+            assert text_of(module) not in text_of(left_context)
 
 
 def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_conversations_bring_their_earlier_turns(reader: CaseReader, tmp_path: P
     assert "What is 3?" in text_of(turn.question)
     assert len(turn.modules) == 2
     assert not set(turn.modules) & set(case.modules), "a passage is brought in once"
-    assert all(len(lead) > 100 for lead in (*turn.leads, *case.leads))
+    assert all(len(left_context) > 100 for left_context in (*turn.left_contexts, *case.left_contexts))
     row["qas"].insert(1, row["qas"][0] | {"history": [["user", "What is 3?"], ["agent", "y"]]})  # type: ignore[attr-defined, index]
     file.write_text(json.dumps(row))
     first, second = reader.conversations(file, 3, 10)
@@ -192,7 +192,7 @@ def a_case(**more: object) -> Case:
         "id": "x",
         "source": "s",
         "modules": modules,
-        "leads": (modules[1], modules[2], modules[0]),
+        "left_contexts": (modules[1], modules[2], modules[0]),
         "right": 2,
         "question": tuple(b"What do chairs cost?"),
         "answers": ("99",),
@@ -205,7 +205,7 @@ def test_placements_of_the_arms() -> None:
     case = a_case()
     starts = {}
     for name in ("fast", "slotted", "prompt_cache", "shared"):
-        ((plan, _),) = plans(case, POLICIES[name], tuple(b"Answer. "), (1,))
+        ((plan, _),) = plans(case, ARMS[name], tuple(b"Answer. "), (1,))
         starts[name] = [span.start for span in plan.spans]
         behind = max(span.end for span in plan.spans[:-1])
         assert plan.spans[-1].start == (8 + 3 * SLOT if name == "prompt_cache" else behind)
@@ -217,7 +217,7 @@ def test_placements_of_the_arms() -> None:
 
 def test_what_the_arms_read() -> None:
     def names(policy: str) -> list[str]:
-        ((plan, _),) = plans(a_case(), POLICIES[policy], (1,), (2,))
+        ((plan, _),) = plans(a_case(), ARMS[policy], (1,), (2,))
         return [text_of(span.tokens).split()[0] for span in plan.spans[1:]]
 
     assert names("full") == names("fast") == ["Cups", "Lamps", "Chairs", "What"]
@@ -227,25 +227,29 @@ def test_what_the_arms_read() -> None:
 
 def test_behind_what_the_arms_encode_passages() -> None:
     case = a_case()
-    turn = Turn(modules=case.modules[:1], leads=case.leads[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
-    case = a_case(modules=case.modules[1:], leads=case.leads[1:], right=1, earlier=(turn,))
+    turn = Turn(
+        modules=case.modules[:1], left_contexts=case.left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n")
+    )
+    case = a_case(modules=case.modules[1:], left_contexts=case.left_contexts[1:], right=1, earlier=(turn,))
     for name, prefix, has_leads in (
         ("fast", b"Answer. ", True),
         ("balanced", b"Answer. ", True),
         ("alone", b"Answer. ", False),
-        ("stub", b"<", False),
+        ("sink_prefix", b"<", False),
         ("prompt_cache", None, False),
     ):
-        *_, (plan, _) = plans(case, POLICIES[name], tuple(b"Answer. "), tuple(b"<"))
-        units = [span.unit for span in plan.spans if span.unit is not None and span.unit.name == "passage"]
-        assert [unit.lead for unit in units] == [(*turn.leads, *case.leads)[i] if has_leads else () for i in range(3)]
-        assert [unit.prefix and bytes(unit.prefix.tokens) for unit in units] == [prefix] * 3
+        *_, (plan, _) = plans(case, ARMS[name], tuple(b"Answer. "), tuple(b"<"))
+        segments = [span.segment for span in plan.spans if span.segment is not None and span.segment.name == "passage"]
+        assert [segment.left_context for segment in segments] == [
+            (*turn.left_contexts, *case.left_contexts)[i] if has_leads else () for i in range(3)
+        ]
+        assert [segment.prefix and bytes(segment.prefix.tokens) for segment in segments] == [prefix] * 3
 
 
 def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench) -> None:
     cases = [a_case(), a_case(id="y", question=tuple(b"What do cups cost?"), answers=(), gold=())]
     outcomes = [bench.run(case, ARMS) for case in cases]
-    rows = {name: summarise(name, cases, outcomes) for name in [*POLICIES, NOISE]}
+    rows = {name: summarise(name, cases, outcomes) for name in [*ARMS, NOISE]}
     for exact in ("full", "exact", NOISE):
         kl = rows[exact].kl
         assert kl is not None
@@ -275,11 +279,11 @@ def test_arms_differ_from_each_other(bench: Bench) -> None:
 
 
 def test_a_later_turn_goes_on_from_its_own_past(bench: Bench) -> None:
-    modules, leads = a_case().modules, a_case().leads
-    turn = Turn(modules=modules[:1], leads=leads[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
-    case = a_case(modules=modules[1:], leads=leads[1:], right=1, earlier=(turn,))
+    modules, left_contexts = a_case().modules, a_case().left_contexts
+    turn = Turn(modules=modules[:1], left_contexts=left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
+    case = a_case(modules=modules[1:], left_contexts=left_contexts[1:], right=1, earlier=(turn,))
     for name in ("full", "fast", "balanced"):
-        request = bench.ready(case, POLICIES[name], name)
+        request = bench.ready(case, ARMS[name], name)
         usage = bench.timed(request).usage
         assert usage.session + usage.prefix >= len(turn.question) + len(turn.answer) - 1, name
         documents = sum(map(len, case.modules))
@@ -345,14 +349,14 @@ def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
         policy="fast", kl=0.1, top1=0.9, gold_logp_delta=-0.1, contains_gold=0.5, recomputed_share=0.0, ttft_ms=9.0
     )
     found = Calibration(
-        setup="s", model="m", measured="2026-01-01", questions=3, rows=(measured,), profile="fast", wording="checked"
+        setup="s", model="m", measured="2026-01-01", questions=3, rows=(measured,), policy="fast", answer_mode="checked"
     )
     file = tmp_path / "deep" / "calibration.json"
     assert read_calibration(file) is None
     write_calibration(file, found)
     assert read_calibration(file) == found
     assert "KL 0.100" in found.line()
-    write_calibration(file, replace(found, profile="exact"))
+    write_calibration(file, replace(found, policy="exact"))
     file.write_text(file.read_text()[:-20])
     with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
         read_calibration(file)

@@ -20,11 +20,11 @@ from cache.prompt.tokenizer import WordTokenizer
 from evals.recall import COLUMNS, Outcome, markdown, measure_recall, summarise
 from evals.recall_questions import Question, RememberingEmbedder, read_questions
 from evals.search_calibration import FALSE_REFUSALS, calibrate_search, closest, fit, read_labelled
-from retrieval.answerability.features import SentenceSigns, Signs
+from retrieval.answerability.features import PassageFeatures, StatementFeatures
 from retrieval.search.embedding import HashEmbedder, Vectors
 
-NONE = Signs(**{field.name: 0.0 for field in fields(Signs)})
-PLAIN = SentenceSigns(**{field.name: 0.0 for field in fields(SentenceSigns)})
+NONE = PassageFeatures(**{field.name: 0.0 for field in fields(PassageFeatures)})
+PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})
 
 
 @pytest.fixture(autouse=True)
@@ -318,15 +318,17 @@ def test_calibrated_on_a_tiny_help_centre(tmp_path: Path) -> None:
     fitted = calibrated(tmp_path, labelled(tmp_path, 20, 20))
     assert (fitted.answered, fitted.unanswered) == (20, 20)
     assert (fitted.auc, fitted.refused_right) == (1.0, 1.0)
-    assert fitted.judgement.embedder == "hash-256"
-    assert fitted.judgement.fitted_on == "40 questions of good.jsonl and bad.jsonl"
+    assert fitted.classifier.embedder == "hash-256"
+    assert fitted.classifier.fitted_on == "40 questions of good.jsonl and bad.jsonl"
 
 
-def toy(number: int, gap: float) -> tuple[list[Signs], np.ndarray[Any, Any], list[tuple[list[SentenceSigns], int]]]:
-    """Answered questions have signs higher by `gap` deviations; of three sentences the one with the cosine is right."""
+def toy(
+    number: int, gap: float
+) -> tuple[list[PassageFeatures], np.ndarray[Any, Any], list[tuple[list[StatementFeatures], int]]]:
+    """Answered questions have features `gap` deviations higher; of three sentences the one with the cosine is right."""
     noise = random.Random(5)
     labels = np.arange(number) % 2 == 0
-    names = [field.name for field in fields(Signs) if field.name != "trust"]
+    names = [field.name for field in fields(PassageFeatures) if field.name != "trust"]
     of_questions = [
         replace(NONE, trust=noise.random(), **{name: noise.gauss(gap * bool(label), 1.0) for name in names})
         for label in labels
@@ -341,30 +343,31 @@ def toy(number: int, gap: float) -> tuple[list[Signs], np.ndarray[Any, Any], lis
 def test_a_separable_toy_set_is_separated() -> None:
     of_questions, labels, of_sentences = toy(200, gap=5.0)
     fitted = fit("toy", of_questions, labels, of_sentences, "toys")
-    judgement = fitted.judgement
+    classifier = fitted.classifier
     assert (fitted.auc, fitted.refused_right) == (1.0, 1.0)
-    judged = np.array([judgement.is_answered(replace(signs, trust=1.0)) for signs in of_questions])
+    judged = np.array([classifier.is_answered(replace(features, trust=1.0)) for features in of_questions])
     assert (judged[labels] > 0.5).all()
-    assert (judged[~labels] < judgement.threshold).all()
-    assert (judged[labels] < judgement.threshold).mean() == pytest.approx(FALSE_REFUSALS, abs=0.03)
-    for signs, right in of_sentences:
-        logits = [judgement.answers(one) for one in signs]
+    assert (judged[~labels] < classifier.threshold).all()
+    assert (judged[labels] < classifier.threshold).mean() == pytest.approx(FALSE_REFUSALS, abs=0.03)
+    for features, right in of_sentences:
+        logits = [classifier.answers(one) for one in features]
         assert logits.index(max(logits)) == right
         assert logits[right] > 0 > sorted(logits)[1]
-    assert "trust" not in judgement.relevance.weights
-    assert judgement.written.weights.keys() == {"covered"}
-    assert judgement.fitted_on == "200 questions of toys"
+    assert "trust" not in classifier.relevance.weights
+    assert classifier.written.weights.keys() == {"covered"}
+    assert classifier.fitted_on == "200 questions of toys"
 
 
 def test_the_threshold_refuses_its_share_of_answered_questions() -> None:
     of_questions, labels, of_sentences = toy(1000, gap=0.5)
     fitted = fit("toy", of_questions, labels, of_sentences, "toys")
-    judged = np.array([fitted.judgement.is_answered(replace(signs, trust=1.0)) for signs in of_questions])
-    refused = judged < fitted.judgement.threshold
+    judged = np.array([fitted.classifier.is_answered(replace(features, trust=1.0)) for features in of_questions])
+    refused = judged < fitted.classifier.threshold
     assert refused[labels].mean() == pytest.approx(FALSE_REFUSALS, abs=0.015)
     assert refused[~labels].mean() == pytest.approx(fitted.refused_right, abs=0.05)
     assert 0.15 < fitted.refused_right < 0.95
-    # nine signs, each half a deviation apart, are 1.5 together: the area is the normal distribution's at 1.5 / sqrt 2
+    # nine features, each half a deviation apart, are 1.5 together: the area is the normal distribution's at 1.5 / sqrt
+    # 2
     assert fitted.auc == pytest.approx(0.5 * (1 + math.erf(1.5 / 2)), abs=0.03)
 
 

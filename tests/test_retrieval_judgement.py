@@ -1,4 +1,4 @@
-"""Signs of an answer worked out by hand, and what the fitted models make of them."""
+"""Features of an answer worked out by hand, and what the fitted models make of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ from pathlib import Path
 import pytest
 from meanings import MeaningEmbedder, retriever_of
 
-from retrieval.answerability.classifier import LEAST_TRUST, Judgement, load_judgement, rule_of_thumb, save_judgement
-from retrieval.answerability.features import Read, SentenceSigns, Signs, read, sentence_signs, signs_of, terms_of
+from retrieval.answerability.classifier import (
+    LEAST_TRUST,
+    AnswerabilityClassifier,
+    load_classifier,
+    rule_of_thumb,
+    save_classifier,
+)
+from retrieval.answerability.features import (
+    PassageFeatures,
+    Read,
+    StatementFeatures,
+    passage_features,
+    read,
+    statement_features,
+    terms_of,
+)
 from retrieval.answerability.logistic import Logistic
 from retrieval.search.retriever import Found, Retriever
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
 SHIPPED = Path(__file__).parent.parent / "data" / "search.json"
 
-NONE = Signs(**{field.name: 0.0 for field in fields(Signs)})
-PLAIN = SentenceSigns(**{field.name: 0.0 for field in fields(SentenceSigns)})
+NONE = PassageFeatures(**{field.name: 0.0 for field in fields(PassageFeatures)})
+PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})
 
 
 # --- the model ------------------------------------------------------------------------------------------
@@ -28,8 +42,8 @@ def test_a_logistic_model_weighs_standardised_signs() -> None:
     model = Logistic(
         weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
     )
-    signs = {"a": 1.25, "b": 3.0, "unnamed": 99.0}
-    assert model.logit(signs) == pytest.approx(0.5 + 2 * 0.5 - 1.5)
+    features = {"a": 1.25, "b": 3.0, "unnamed": 99.0}
+    assert model.logit(features) == pytest.approx(0.5 + 2 * 0.5 - 1.5)
     assert model.probability({"a": 1.0, "b": 1.0}) == pytest.approx(0.5)
     assert model.probability({"a": 1.0, "b": 1.0 - 2 * math.log(3)}) == pytest.approx(0.75)
 
@@ -45,28 +59,28 @@ def constant(bias: float) -> Logistic:
 
 
 def test_below_least_trust_words_alone_are_judged() -> None:
-    judgement = replace(rule_of_thumb("x"), relevance=constant(math.log(3)), written=constant(-math.log(3)))
+    classifier = replace(rule_of_thumb("x"), relevance=constant(math.log(3)), written=constant(-math.log(3)))
     trusts = (0.0, LEAST_TRUST - 0.01, LEAST_TRUST, 1.0)
-    assert [judgement.is_answered(replace(NONE, trust=trust)) for trust in trusts] == pytest.approx(
+    assert [classifier.is_answered(replace(NONE, trust=trust)) for trust in trusts] == pytest.approx(
         [0.25, 0.25, 0.75, 0.75]
     )
 
 
 def test_the_rule_of_thumb_is_even_at_its_means() -> None:
-    judgement = rule_of_thumb("any")
-    assert judgement.embedder == "any"
-    assert judgement.is_answered(replace(NONE, trust=1.0, best=0.3)) == pytest.approx(judgement.threshold)
-    assert judgement.is_answered(replace(NONE, trust=1.0, best=0.31)) > judgement.threshold
-    assert judgement.is_answered(replace(NONE, trust=0.0, covered=0.39)) < judgement.threshold
-    assert judgement.answers(replace(PLAIN, cosine=0.65, covered=0.5)) == pytest.approx(1.0)
+    classifier = rule_of_thumb("any")
+    assert classifier.embedder == "any"
+    assert classifier.is_answered(replace(NONE, trust=1.0, best=0.3)) == pytest.approx(classifier.threshold)
+    assert classifier.is_answered(replace(NONE, trust=1.0, best=0.31)) > classifier.threshold
+    assert classifier.is_answered(replace(NONE, trust=0.0, covered=0.39)) < classifier.threshold
+    assert classifier.answers(replace(PLAIN, cosine=0.65, covered=0.5)) == pytest.approx(1.0)
 
 
 def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "search.json"
-    judgement = replace(rule_of_thumb("Ä"), threshold=0.123456789, fitted_on="1,000 questions")
-    save_judgement(rule_of_thumb("older"), file)
-    save_judgement(judgement, file)
-    assert load_judgement(file) == judgement
+    classifier = replace(rule_of_thumb("Ä"), threshold=0.123456789, fitted_on="1,000 questions")
+    save_classifier(rule_of_thumb("older"), file)
+    save_classifier(classifier, file)
+    assert load_classifier(file) == classifier
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
 
     def fail(*_: object) -> None:
@@ -74,35 +88,35 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        save_judgement(rule_of_thumb("newer"), file)
-    assert load_judgement(file) == judgement
+        save_classifier(rule_of_thumb("newer"), file)
+    assert load_classifier(file) == classifier
 
 
 def test_what_is_shipped_is_for_the_bundled_embedder_and_tells_good_signs_from_bad() -> None:
-    judgement = load_judgement(SHIPPED)
-    assert judgement.embedder == SentenceEmbedder().name
-    assert 0.0 < judgement.threshold < 1.0
-    assert {*judgement.relevance.weights, "trust"} == set(asdict(NONE))
-    assert set(judgement.written.weights) <= set(asdict(NONE))
-    assert set(judgement.sentence.weights) == set(asdict(PLAIN))
-    for model in (judgement.relevance, judgement.written, judgement.sentence):
+    classifier = load_classifier(SHIPPED)
+    assert classifier.embedder == SentenceEmbedder().name
+    assert 0.0 < classifier.threshold < 1.0
+    assert {*classifier.relevance.weights, "trust"} == set(asdict(NONE))
+    assert set(classifier.written.weights) <= set(asdict(NONE))
+    assert set(classifier.sentence.weights) == set(asdict(PLAIN))
+    for model in (classifier.relevance, classifier.written, classifier.sentence):
         assert set(model.weights) == set(model.means) == set(model.deviations)
         assert min(model.deviations.values()) > 0
     for trust in (0.0, 1.0):
-        good = replace(average(judgement, by=1.0), trust=trust)
-        bad = replace(average(judgement, by=-1.0), trust=trust)
-        assert judgement.is_answered(good) > 0.5 > judgement.is_answered(bad)
+        good = replace(average(classifier, by=1.0), trust=trust)
+        bad = replace(average(classifier, by=-1.0), trust=trust)
+        assert classifier.is_answered(good) > 0.5 > classifier.is_answered(bad)
 
 
-def average(judgement: Judgement, *, by: float) -> Signs:
-    """Signs of an average question, but so many deviations more of what speaks for an answer."""
-    model = judgement.relevance
+def average(classifier: AnswerabilityClassifier, *, by: float) -> PassageFeatures:
+    """Features of an average question, but so many deviations more of what speaks for an answer."""
+    model = classifier.relevance
     speak = ("best", "first", "sentence", "told", "apt", "covered")
     values = {name: model.means[name] + (by * model.deviations[name] if name in speak else 0.0) for name in model.means}
-    return Signs(trust=1.0, **values)
+    return PassageFeatures(trust=1.0, **values)
 
 
-# --- the signs ------------------------------------------------------------------------------------------
+# --- the features ------------------------------------------------------------------------------------------
 
 LABELS, DRIVERS = "Labels\nThe parcel label is free. Print 2 of them.", "Drivers\nThe drivers take the parcel."
 QUESTION = "Is the zebra label free?"
@@ -133,7 +147,7 @@ def test_signs_by_hand() -> None:
     assert query.trust == pytest.approx(0.64)
     covered = 2 * RARE / (2 * RARE + UNKNOWN)  # label and free, not zebra; is and the say nothing
     heading_covers = RARE / (2 * RARE + UNKNOWN)
-    assert asdict(signs_of(retriever, query, query, passages)) == pytest.approx(
+    assert asdict(passage_features(retriever, query, query, passages)) == pytest.approx(
         {
             "trust": 0.64,
             "best": 0.64 * 0.95,
@@ -149,28 +163,32 @@ def test_signs_by_hand() -> None:
         abs=1e-5,
     )
     second = replace(passages[0], statements=passages[0].statements[1:], vectors=passages[0].vectors[1:])
-    told = signs_of(retriever, query, query, [second]).told
+    told = passage_features(retriever, query, query, [second]).told
     assert told == pytest.approx(0.64 * 0.8 + heading_covers, abs=1e-5), "its heading says what it is about"
     many = retriever.query("How many labels?")
-    signs = signs_of(retriever, many, many, [second])
-    assert signs.apt == pytest.approx(signs.told + 1 / 5), "it has a number"
-    turned = signs_of(retriever, query, query, passages[::-1])
+    features = passage_features(retriever, many, many, [second])
+    assert features.apt == pytest.approx(features.told + 1 / 5), "it has a number"
+    turned = passage_features(retriever, query, query, passages[::-1])
     assert (turned.first, turned.covered) == pytest.approx((0.64 * 0.95, covered), abs=1e-5)
 
 
 def test_an_embedder_that_knows_nothing_leaves_signs_of_words() -> None:
     retriever, passages = case(0.0)
     query = retriever.query(QUESTION)
-    signs = signs_of(retriever, query, query, passages)
-    assert (signs.trust, signs.best, signs.first, signs.above, signs.spread, signs.sentence) == (0.0,) * 6
-    assert signs.told == signs.covered > 0
-    assert all(one.cosine == one.alone == 0.0 for of in sentence_signs(retriever, query, query, passages) for one in of)
+    features = passage_features(retriever, query, query, passages)
+    assert (features.trust, features.best, features.first, features.above, features.spread, features.sentence) == (
+        0.0,
+    ) * 6
+    assert features.told == features.covered > 0
+    assert all(
+        one.cosine == one.alone == 0.0 for of in statement_features(retriever, query, query, passages) for one in of
+    )
 
 
 def test_signs_of_sentences_by_hand() -> None:
     retriever, passages = case(0.8)
     question, query = retriever.query(QUESTION), retriever.query(f"Earlier? {QUESTION}")
-    (first, second), (third,) = sentence_signs(retriever, query, question, passages)
+    (first, second), (third,) = statement_features(retriever, query, question, passages)
     whole = 2 * RARE + UNKNOWN
     expected = {
         "cosine": 0.64 * 0.8,
@@ -191,15 +209,15 @@ def test_signs_of_sentences_by_hand() -> None:
     assert (second.own, second.joined, second.before) == pytest.approx((0.0, 2 * RARE / whole, 2 * RARE / whole))
     assert (third.passage, third.behind, third.rank, third.covered, third.before) == (0.5, 1.0, 1.0, 0.0, 0.0)
     many = retriever.query("How many labels?")
-    assert [one.expected for one in sentence_signs(retriever, many, many, passages)[0]] == [-1.0, 1.0]
+    assert [one.expected for one in statement_features(retriever, many, many, passages)[0]] == [-1.0, 1.0]
 
 
 def test_a_question_of_common_words_is_covered_by_them() -> None:
     retriever, passages = case(1.0)
     question = retriever.query("Is it the?")
-    assert sentence_signs(retriever, question, question, passages)[0][0].covered > 0
+    assert statement_features(retriever, question, question, passages)[0][0].covered > 0
     blank = retriever.query("?")
-    assert signs_of(retriever, blank, blank, passages).covered == 0.0
+    assert passage_features(retriever, blank, blank, passages).covered == 0.0
 
 
 def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
@@ -213,11 +231,14 @@ def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
     assert (list(none.statements), none.vectors.shape) == ([], (0, 3))
     retriever, _ = case(1.0)
     query = retriever.query(QUESTION)
-    assert (signs_of(retriever, query, query, [none]).sentence, signs_of(retriever, query, query, [none]).told) == (
+    assert (
+        passage_features(retriever, query, query, [none]).sentence,
+        passage_features(retriever, query, query, [none]).told,
+    ) == (
         0,
         0,
     )
-    assert sentence_signs(retriever, query, query, [none]) == [[]]
+    assert statement_features(retriever, query, query, [none]) == [[]]
 
 
 def test_terms_of_a_text_are_stems() -> None:

@@ -32,7 +32,7 @@ from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.prompt.chat_template import PLAIN
 from cache.prompt.parts import Text
-from cache.prompt.plan import Plan, Unit
+from cache.prompt.plan import Plan, Segment
 
 VOCABULARY = 300
 COMMON = {
@@ -148,7 +148,7 @@ class ByteTokenizer:
 
     template = PLAIN
     filler = 0
-    stub: tuple[int, ...] = ()
+    sink_prefix: tuple[int, ...] = ()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
         return [token for piece in run for token in self._piece(piece)]
@@ -193,41 +193,41 @@ class OracleRows:
 def oracle_rows(plan: Plan) -> OracleRows:
     """Lay a plan out for one forward pass with a block mask.
 
-    Every unit stands there whole, behind copies of its conditioning prefix and its lead, at the distances at which it
-    was encoded, seen by itself. The lead of a prefix is seen by that prefix only. Computed tokens see every prompt
-    token of the spans before theirs and of their own up to themselves, and nothing else of the units.
+    Every segment stands there whole, behind copies of its conditioning prefix and its left context, at the distances at
+    which it was encoded, seen by itself. The left context of a prefix is seen by that prefix only. Computed tokens see
+    every prompt token of the spans before theirs and of their own up to themselves, and nothing else of the segments.
     """
     tokens: list[int] = []
     positions: list[int] = []
-    unit_of_row: list[int | None] = []
+    segment_of_row: list[int | None] = []
     seen_until: list[int] = []
     order: list[int] = []  # in the prompt; -1: not part of it
     begins = list(accumulate((len(span.tokens) for span in plan.spans), initial=0))
-    for number, unit in enumerate(plan.units()):
-        spans = [(begin, span) for begin, span in zip(begins, plan.spans, strict=False) if span.unit == unit]
+    for number, segment in enumerate(plan.segments()):
+        spans = [(begin, span) for begin, span in zip(begins, plan.spans, strict=False) if span.segment == segment]
         shown = {span.row + i: begin + i for begin, span in spans for i in range(len(span.tokens))}
-        for part in unit.with_ancestors():
-            end = len(tokens) + len(part.lead) + len(part.tokens)
-            tokens.extend((*part.lead, *part.tokens))
-            positions.extend(p + spans[0][1].offset for p in (*part.lead_positions, *part.positions))
-            seen_until.extend([end] * len(part.lead) + [FOREVER] * len(part.tokens))
-            order.extend([-1] * len(part.lead))
-            order.extend(shown.get(row, -1) if part is unit else -1 for row in range(len(part.tokens)))
-            unit_of_row.extend([number] * (end - len(unit_of_row)))
+        for part in segment.with_ancestors():
+            end = len(tokens) + len(part.left_context) + len(part.tokens)
+            tokens.extend((*part.left_context, *part.tokens))
+            positions.extend(p + spans[0][1].offset for p in (*part.left_context_positions, *part.positions))
+            seen_until.extend([end] * len(part.left_context) + [FOREVER] * len(part.tokens))
+            order.extend([-1] * len(part.left_context))
+            order.extend(shown.get(row, -1) if part is segment else -1 for row in range(len(part.tokens)))
+            segment_of_row.extend([number] * (end - len(segment_of_row)))
     for begin, span in zip(begins, plan.spans, strict=False):
-        if span.unit is None:
+        if span.segment is None:
             tokens.extend(span.tokens)
             positions.extend(range(span.start, span.end))
-            unit_of_row.extend([None] * len(span.tokens))
+            segment_of_row.extend([None] * len(span.tokens))
             seen_until.extend([FOREVER] * len(span.tokens))
             order.extend(range(begin, begin + len(span.tokens)))
     size = len(tokens)
     at = torch.tensor(order)
     row = torch.arange(size)
-    unit = torch.tensor([-1 if number is None else number for number in unit_of_row])
-    inside = (unit[:, None] == unit) & (row[:, None] >= row) & (row[:, None] < torch.tensor(seen_until))
+    segment = torch.tensor([-1 if number is None else number for number in segment_of_row])
+    inside = (segment[:, None] == segment) & (row[:, None] >= row) & (row[:, None] < torch.tensor(seen_until))
     before = (at >= 0) & (at[:, None] >= at)
-    allowed = torch.where((unit == -1)[:, None], before, inside)
+    allowed = torch.where((segment == -1)[:, None], before, inside)
     return OracleRows(
         tokens, positions, allowed, positions.index(plan.next_position - 1, size - len(plan.spans[-1].tokens))
     )
@@ -262,7 +262,7 @@ def written_out_alibi(hf: Any, positions: Tensor, allowed: Tensor) -> Tensor:
     return ~allowed
 
 
-def make_unit(name: str, text: str, prefix: Unit | None = None, start: int | None = None) -> Unit:
-    """A unit of the bytes of a text."""
+def make_segment(name: str, text: str, prefix: Segment | None = None, start: int | None = None) -> Segment:
+    """A segment of the bytes of a text."""
     base = 0 if prefix is None else prefix.start + len(prefix.tokens)
-    return Unit(name=name, tokens=tuple(text.encode()), start=base if start is None else start, prefix=prefix)
+    return Segment(name=name, tokens=tuple(text.encode()), start=base if start is None else start, prefix=prefix)

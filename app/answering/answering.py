@@ -18,9 +18,9 @@ from app.answering.quoting import choices_of
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
-from app.domain.policies import LINKS, Profile, Wording
+from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
-from app.knowledge.finder import Finder, Findings, FoundPassage
+from app.knowledge.finder import Finder, FoundPassage, SearchResults
 from app.knowledge.preparations import Preparations
 from app.knowledge.prompting import PromptBuilder, PromptTurn
 from app.knowledge.warming import passage_of
@@ -49,7 +49,7 @@ class Prepared:
     prompt by its module's name.
     """
 
-    findings: Findings
+    results: SearchResults
     in_prompt: dict[str, StoredPassage]
     plan: Plan | None
     retrieve_ms: float
@@ -65,7 +65,7 @@ class Asked:
     question_id: str
     question: str
     prepared: Prepared
-    profile: Profile
+    policy: Policy
 
 
 class Answering:
@@ -80,21 +80,21 @@ class Answering:
         engine: Engine,
         prompts: PromptBuilder,
         preparations: Preparations,
-        profile: Profile,
-        wording: Wording,
+        policy: Policy,
+        answer_mode: AnswerMode,
         refusal_bias: float,
     ) -> None:
-        """profile: of answers for which no other one is asked. wording, refusal_bias: see `calibration`."""
+        """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `calibration`."""
         self.settings, self.library, self.history = settings, library, history
         self.finder, self.engine, self.prompts, self.preparations = finder, engine, prompts, preparations
-        self.profile, self.wording, self.refusal_bias = profile, wording, refusal_bias
+        self.policy, self.answer_mode, self.refusal_bias = policy, answer_mode, refusal_bias
 
     def ask(
         self,
         question: str,
         conversation_id: str | None,
         reuse: Reuse,
-        profile: Profile | None = None,
+        policy: Policy | None = None,
         collections: Sequence[str] = (),
     ) -> Stream:
         """Retrieve, plan and submit. collections: only documents of these, if any are given. Raises DeskError for a
@@ -112,46 +112,44 @@ class Answering:
             )
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
-        profile = (profile or self.profile) if reuse == "on" else "exact"
+        policy = (policy or self.policy) if reuse == "on" else "exact"
         with self.preparations.one():
             prepared = self.prepare(question, past, collections)
             generation = None
             if prepared.plan is not None:
-                generation = self.engine.submit(self.request(prepared, question, reuse, conversation_id, profile))
+                generation = self.engine.submit(self.request(prepared, question, reuse, conversation_id, policy))
         asked = Asked(
             started=started,
             conversation_id=conversation_id,
             question_id=question_id,
             question=question,
             prepared=prepared,
-            profile=profile,
+            policy=policy,
         )
         return Stream(self, asked, generation)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Prepared:
         """Retrieve and plan; nothing is computed or recorded. Raises DeskError if the prompt does not fit."""
         started = time.perf_counter()
-        findings = self._find(question, past, collections)
+        results = self._find(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
-        if not findings.passages or findings.relevance < self.refuse_below:
-            return Prepared(findings=findings, in_prompt={}, plan=None, retrieve_ms=retrieve_ms)
-        turns, in_prompt = self._turns(past, findings.passages, question)
+        if not results.passages or results.relevance < self.refuse_below:
+            return Prepared(results=results, in_prompt={}, plan=None, retrieve_ms=retrieve_ms)
+        turns, in_prompt = self._turns(past, results.passages, question)
         plan, dropped = self._fit(turns)
         return Prepared(
-            findings=findings,
+            results=results,
             in_prompt=in_prompt,
             plan=plan,
             retrieve_ms=retrieve_ms,
             notice=OLDER_TURNS_LEFT_OUT if dropped else None,
         )
 
-    def request(
-        self, prepared: Prepared, question: str, reuse: Reuse, session: str | None, profile: Profile
-    ) -> Request:
+    def request(self, prepared: Prepared, question: str, reuse: Reuse, session: str | None, policy: Policy) -> Request:
         """A request with the desk's settings for answers; prepared has a plan."""
         plan = prepared.plan
         assert plan is not None
-        choices = self._choices(prepared.findings, plan) if self.wording == "quote" else None
+        choices = self._choices(prepared.results, plan) if self.answer_mode == "quote" else None
         sampling = Sampling(
             max_tokens=max(self.settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=self.settings.temperature,
@@ -159,7 +157,7 @@ class Answering:
             choices=choices,
             opening=(self._refusal_token, self.refusal_bias) if self.refusal_bias else None,
         )
-        return Request(plan=plan, sampling=sampling, reuse=reuse, link=LINKS[profile], session=session)
+        return Request(plan=plan, sampling=sampling, reuse=reuse, recomputation=RECOMPUTATIONS[policy], session=session)
 
     @cached_property
     def _refusal_token(self) -> int:
@@ -173,14 +171,14 @@ class Answering:
             question=asked.question,
             passages=passages,
             refusal=self.settings.refusal_text,
-            wording=self.wording,
+            answer_mode=self.answer_mode,
         )
 
-    def _choices(self, findings: Findings, plan: Plan) -> Choices:
+    def _choices(self, results: SearchResults, plan: Plan) -> Choices:
         model = self.engine.model
         room = model.info.max_positions - plan.next_position
         refusal = self.settings.refusal_text
-        return choices_of(findings.statements, refusal, model.tokenizer, min(model.info.stop_tokens), room)
+        return choices_of(results.statements, refusal, model.tokenizer, min(model.info.stop_tokens), room)
 
     def valid(self, question: str) -> str:
         """The question without space around it. Raises DeskError for one that cannot be asked."""
@@ -195,32 +193,16 @@ class Answering:
             )
         return question
 
-    def _find(self, question: str, past: Sequence[PastMessage], collections: Sequence[str]) -> Findings:
+    def _find(self, question: str, past: Sequence[PastMessage], collections: Sequence[str]) -> SearchResults:
         """What the documents say. A follow-up is also searched together with the question before it."""
         earlier = next((message.text for message in reversed(past) if message.role == "user"), None)
-        said = {id_ for message in past for id_ in message.passage_ids}
-
-        def cost(passage: StoredPassage) -> int:
-            """From what is in the conversation already to what has to be computed."""
-            if passage.id in said:
-                return 0
-            tier = self.engine.store.tier(passage.module_key) if passage.module_key else None
-            return {"device": 1, "disk": 2, None: 3}[tier]
-
-        return self.finder.find(
-            question,
-            earlier=earlier,
-            count=self.settings.passages,
-            collections=collections,
-            margin=self.settings.order_margin,
-            cost=cost,
-        )
+        return self.finder.find(question, earlier=earlier, count=self.settings.passages, collections=collections)
 
     @property
     def refuse_below(self) -> float:
         """Relevance below which the desk does not answer."""
         set_to = self.settings.refuse_below
-        return self.finder.judgement.threshold if set_to is None else set_to
+        return self.finder.classifier.threshold if set_to is None else set_to
 
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
@@ -310,7 +292,7 @@ class Stream:
 
     def _record(self, answer: Answer, completion: Completion | None = None, *, is_changed: bool = False) -> None:
         in_prompt = self._asked.prepared.in_prompt
-        found = [one.passage for one in self._asked.prepared.findings.passages]
+        found = [one.passage for one in self._asked.prepared.results.passages]
         passages = {passage.label + passage.document: passage.id for passage in found}
         details = AnswerDetails(
             question_id=self._asked.question_id,
@@ -333,7 +315,7 @@ class Stream:
 
 def finished(completion: Completion, checked: Checked, asked: Asked) -> Answer:
     """The answer of a completion, as it was shown."""
-    found = () if checked.is_refusal else asked.prepared.findings.passages
+    found = () if checked.is_refusal else asked.prepared.results.passages
     citations: tuple[Citation, ...] = tuple(
         citation for _, citation in cite(checked.text, [(one.passage, one.cosine) for one in found])
     )
@@ -375,7 +357,7 @@ def finished(completion: Completion, checked: Checked, asked: Asked) -> Answer:
             ttft=round(asked.prepared.retrieve_ms + timings.ttft, 3),
             total=round((time.perf_counter() - asked.started) * 1e3, 3),
         ),
-        policy=asked.profile,
+        policy=asked.policy,
         exact=completion.exact,
         grounding=checked.score,
         quoted=checked.is_quotation,
@@ -396,6 +378,6 @@ def refusal(text: str, asked: Asked) -> Answer:
         usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
         modules=(),
         timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
-        policy=asked.profile,
+        policy=asked.policy,
         exact=True,
     )

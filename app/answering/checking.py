@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from app.domain.policies import Wording
+from app.domain.policies import AnswerMode
 from app.grounding.check import ALONE, CheckedSentence, Grounding, check, repaired
 from retrieval.text.sentences import complete, parted
 
@@ -19,14 +19,15 @@ ENOUGH_OF_REFUSAL = 40
 class Checked:
     """Iterate for the text to show; read the rest afterwards.
 
-    wording: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' statements already.
+    answer_mode: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' statements
+        already.
     """
 
     def __init__(
-        self, pieces: Iterable[str], *, question: str, passages: Sequence[str], refusal: str, wording: Wording
+        self, pieces: Iterable[str], *, question: str, passages: Sequence[str], refusal: str, answer_mode: AnswerMode
     ) -> None:
         self._pieces, self._question, self._passages, self._refusal = pieces, question, passages, refusal
-        self._wording = wording
+        self._answer_mode = answer_mode
         self._said = ""
         self._gap = ""
         self._given = ""
@@ -34,10 +35,10 @@ class Checked:
         self._courtesies: list[tuple[str, str]] = []
         self._yes_no = ""
         self._checked: list[CheckedSentence] = []
-        self._has_quotation = wording == "quote"
+        self._has_quotation = answer_mode == "quote"
 
     def __iter__(self) -> Iterator[str]:
-        if self._wording != "checked":
+        if self._answer_mode != "checked":
             for piece in self._pieces:
                 self._said += piece
                 self._given += piece
@@ -124,6 +125,6 @@ class Checked:
     @property
     def score(self) -> float | None:
         """How well the passages support what the model said (`Grounding.score`); None where nothing was checked."""
-        if self._wording == "quote" and not self.is_refusal:
+        if self._answer_mode == "quote" and not self.is_refusal:
             return 1.0
         return round(Grounding(sentences=tuple(self._checked)).score, 4) if self._checked else None

@@ -20,7 +20,7 @@ from cache.prompt.tokenizer import Tokenizer
 from retrieval.text.sentences import as_said
 
 WEIGHT = 40.0
-"""What a nat of search's judgement is worth against one of the model's: models of the bundled one's size only break
+"""What a nat of search's classifier is worth against one of the model's: models of the bundled one's size only break
 ties. (Without adapter, 40 SQuAD questions with five passages each, gold answer in one quoted sentence: 0.23 by the
 model alone, 0.88 by search alone. The first word decides too much to let so small a model choose; a better one may earn
 more.)"""

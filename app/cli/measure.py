@@ -162,7 +162,7 @@ def calibrate(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Find out which profile keeps the answers of your model, and whether it may word them itself."""
+    """Find out which policy keeps the answers of your model, and whether it may word them itself."""
     from evals.calibrate import calibrate as measure
 
     settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
@@ -250,19 +250,19 @@ def calibrate_search(
     from app.desk.calibration import SEARCH_FILE
     from evals.search_calibration import FALSE_REFUSALS
     from evals.search_calibration import calibrate_search as fit
-    from retrieval.answerability.classifier import save_judgement
+    from retrieval.answerability.classifier import save_classifier
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
     settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
     fitted = fit(settings, SentenceEmbedder(settings.embedder), data, documents, report=progress_line)
     file = write or settings.data_dir / SEARCH_FILE
-    save_judgement(fitted.judgement, file)
+    save_classifier(fitted.classifier, file)
     result = {
         "file": str(file),
         "answered": fitted.answered,
         "unanswered": fitted.unanswered,
         "auc": fitted.auc,
-        "threshold": fitted.judgement.threshold,
+        "threshold": fitted.classifier.threshold,
         "refused_right": fitted.refused_right,
     }
     if as_json:

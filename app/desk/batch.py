@@ -172,7 +172,7 @@ def run_batch(
             plans[index] = plan
 
     requests = {
-        index: answering.request(asked[index].prepared, asked[index].question, "on", None, answering.profile)
+        index: answering.request(asked[index].prepared, asked[index].question, "on", None, answering.policy)
         for index in plans
     }
     planned = list(plans)
@@ -220,7 +220,7 @@ def ask(answering: Answering, line: BatchQuestion) -> Asked:
         question_id="",
         question=question,
         prepared=answering.prepare(question, line.past),
-        profile=answering.profile,
+        policy=answering.policy,
     )
 
 

@@ -1,4 +1,4 @@
-"""What `warmdesk calibrate` found: which profile keeps a model's answers, and whether it can be trusted to word them.
+"""What `warmdesk calibrate` found: which policy keeps a model's answers, and whether it can be trusted to word them.
 
 A finding holds for one model, adapter and system text; when one of them changes it says nothing any more, and
 `doctor` and the dashboard ask for a new one. How it is measured is in `evals`.
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.errors import DeskError
-from app.domain.policies import PROFILES, Profile, Wording
+from app.domain.policies import POLICIES, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
 from cache.memory.keys import digest
 from cache.model.adapters import adapter_fingerprint
-from retrieval.answerability.classifier import Judgement, load_judgement, rule_of_thumb
+from retrieval.answerability.classifier import AnswerabilityClassifier, load_classifier, rule_of_thumb
 
 FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
@@ -28,7 +28,7 @@ SHIPPED = SHIPPED_DATA / FILE
 MOST_KL = 0.1
 LEAST_GOLD = -0.15
 MOST_LOST = 0.03
-"""A profile keeps a model's answers if they are, token by token, at most so many nats away from full attention's, if
+"""A policy keeps a model's answers if they are, token by token, at most so many nats away from full attention's, if
 the right answer is at most so many nats per token less likely, and if so small a share of answers is lost."""
 
 TRUSTED = 0.6
@@ -44,7 +44,7 @@ TIE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A profile over the calibration questions; see `evals.quality.QualityRow`."""
+    """A policy over the calibration questions; see `evals.quality.QualityRow`."""
 
     policy: str
     kl: float | None
@@ -57,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """setup: of what it holds for (`setup_of`). measured: date. rows: full attention and the profiles. refusal_bias:
+    """setup: of what it holds for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
     what is added to the logit with which a model begins to refuse, so that it refuses as often as it should;
     refusal_text: the refusal it was measured with.
     """
@@ -67,8 +67,8 @@ class Calibration:
     measured: str
     questions: int
     rows: tuple[Measured, ...]
-    profile: Profile
-    wording: Wording
+    policy: Policy
+    answer_mode: AnswerMode
     refusal_bias: float = 0.0
     refusal_text: str = ""
 
@@ -83,7 +83,7 @@ class Calibration:
             for row in self.rows
             if row.kl is not None and row.gold_logp_delta is not None and row.contains_gold is not None
         )
-        return f"{self.profile}, wording {self.wording} ({figures}; {self.questions} questions, {self.measured})"
+        return f"{self.policy}, wording {self.answer_mode} ({figures}; {self.questions} questions, {self.measured})"
 
 
 def setup_of(settings: Settings) -> str:
@@ -93,17 +93,17 @@ def setup_of(settings: Settings) -> str:
     return digest("setup", settings.model or "bundled", adapter, settings.system_text, str(settings.neighbours))
 
 
-def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Profile, Wording]:
-    """The fastest profile that keeps the model's answers, and how they are to be worded."""
+def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
+    """The fastest policy that keeps the model's answers, and how they are to be worded."""
     by_name = {row["policy"]: row for row in rows}
     full = by_name["full"]
-    kept: Profile = next((p for p in PROFILES if p == "exact" or keeps(by_name[p], full)), "exact")
+    kept: Policy = next((p for p in POLICIES if p == "exact" or keeps(by_name[p], full)), "exact")
     right = by_name.get(kept, full)["contains_gold"]
     return kept, "checked" if right is not None and right >= TRUSTED else "quote"
 
 
 def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether a profile's answers are as good as full attention's."""
+    """Whether a policy's answers are as good as full attention's."""
     if row["kl"] is None or row["gold_logp_delta"] is None or row["contains_gold"] is None:
         return False
     lost = full["contains_gold"] - row["contains_gold"]
@@ -140,6 +140,9 @@ def read_calibration(file: Path) -> Calibration | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         rows = tuple(Measured(**row) for row in values.pop("rows"))
+        for old, new in (("profile", "policy"), ("wording", "answer_mode")):  # as version 0.1 wrote them
+            if old in values:
+                values[new] = values.pop(old)
         return Calibration(rows=rows, **values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DeskError(f"{file} cannot be read: run `warmdesk calibrate` again", code="calibration") from error
@@ -161,19 +164,19 @@ SHIPPED_SEARCH = SHIPPED.with_name(SEARCH_FILE)
 """What was fitted for the embedder that comes with the program."""
 
 
-def find_judgement(settings: Settings, embedder: str) -> Judgement:
+def find_classifier(settings: Settings, embedder: str) -> AnswerabilityClassifier:
     """What search judges by: fitted on the operator's questions, else shipped, else a rule of thumb, whichever is for
     this embedder. Raises DeskError for a file that cannot be read.
     """
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
             try:
-                judgement = load_judgement(file)
+                classifier = load_classifier(file)
             except (OSError, ValueError, TypeError, KeyError) as error:
                 raise DeskError(
                     f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search",
                     code="bad-calibration",
                 ) from error
-            if judgement.embedder == embedder:
-                return judgement
+            if classifier.embedder == embedder:
+                return classifier
     return rule_of_thumb(embedder)

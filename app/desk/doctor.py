@@ -93,7 +93,7 @@ def embedding_model(settings: Settings) -> str:
 
 
 def calibration(settings: Settings) -> str:
-    """Which profile keeps the model's answers."""
+    """Which policy keeps the model's answers."""
     from app.desk.calibration import FILE, find_calibration
 
     found = find_calibration(settings)

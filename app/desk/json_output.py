@@ -128,6 +128,7 @@ def overview_json(overview: Overview) -> dict[str, Any]:
         for row in document[rows]:
             row[key] = None if row[key] is None else row[key].isoformat()
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
+    document["wording"] = overview.answer_mode  # its name in version 0.1
     document["tokens"] = {
         "prompt": reused + overview.computed_tokens,
         "computed": overview.computed_tokens,

@@ -44,7 +44,7 @@ def tiers_of(engine: Engine) -> Tiers:
     store, per_token = engine.store, engine.model.info.kv.bytes_per_token
 
     def device() -> tuple[tuple[Header, ...], int, dict[str, int]]:
-        headers = tuple(resident.header for resident in store.residents.values())
+        headers = tuple(resident.header for resident in store.entries.values())
         used = store.allocator.capacity - store.allocator.free_slots
         return headers, used * per_token, dict(store.evictions)
 
@@ -81,7 +81,7 @@ def summarise(
     model: str,
     device: str,
     policy: str,
-    wording: str,
+    answer_mode: str,
     calibration: str,
 ) -> Overview:
     """One consistent picture for people. Raises DeskError."""
@@ -110,7 +110,7 @@ def summarise(
         quoted=sums.quoted,
         weak=tuple(history.weakly_supported(SUPPORTED)),
         policy=policy,
-        wording=wording,
+        answer_mode=answer_mode,
         calibration=calibration,
         model=model,
         device=device,

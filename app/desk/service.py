@@ -17,13 +17,13 @@ import torch
 
 from app.answering.answering import Answering, Stream
 from app.desk.batch import BatchQuestion, BatchResult, run_batch
-from app.desk.calibration import Calibration, find_calibration, find_judgement
+from app.desk.calibration import Calibration, find_calibration, find_classifier
 from app.desk.interface import Feedback
 from app.desk.overview import Tiers, summarise, tiers_of
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
-from app.domain.policies import Profile, Wording, profile_named
+from app.domain.policies import AnswerMode, Policy, policy_named
 from app.domain.progress import Progress, unseen
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
@@ -126,8 +126,8 @@ class Service:
             self.engine,
             self.prompts,
             self._preparations,
-            self.profile,
-            self.wording,
+            self.policy,
+            self.answer_mode,
             0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
         )
 
@@ -135,8 +135,8 @@ class Service:
     def _finder(self) -> Finder:
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
-        judgement = find_judgement(self.settings, self.search.embedder.name)
-        return Finder(self.library, self.search, judgement, reranker)
+        classifier = find_classifier(self.settings, self.search.embedder.name)
+        return Finder(self.library, self.search, classifier, reranker)
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -144,18 +144,18 @@ class Service:
         return find_calibration(self.settings)
 
     @property
-    def profile(self) -> Profile:
+    def policy(self) -> Policy:
         """How passages are linked unless a question asks otherwise: as set, else as calibrated, else fast."""
         if self.settings.policy != "auto":
-            return profile_named(self.settings.policy)
-        return "fast" if self.calibration is None else self.calibration.profile
+            return policy_named(self.settings.policy)
+        return "fast" if self.calibration is None else self.calibration.policy
 
     @property
-    def wording(self) -> Wording:
+    def answer_mode(self) -> AnswerMode:
         """Whether the model words its answers itself: as set, else as calibrated, else it does, and is checked."""
-        if self.settings.wording != "auto":
-            return cast("Wording", self.settings.wording)
-        return "checked" if self.calibration is None else self.calibration.wording
+        if self.settings.answer_mode != "auto":
+            return cast("AnswerMode", self.settings.answer_mode)
+        return "checked" if self.calibration is None else self.calibration.answer_mode
 
     def _count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode([Text(text=text)]))
@@ -228,13 +228,13 @@ class Service:
         policy: str | None = None,
         collections: Sequence[str] = (),
     ) -> Stream:
-        """Start an answer. policy: a profile (`app.domain.policies`); unset: the desk's. collections: only documents of
+        """Start an answer. policy: see `app.domain.policies`; unset: the desk's. collections: only documents of
         these are searched; none: all.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
-        profile = None if policy is None else profile_named(policy)
-        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), profile, collections)
+        named = None if policy is None else policy_named(policy)
+        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), named, collections)
 
     def batch(
         self,
@@ -272,8 +272,8 @@ class Service:
             tiers,
             model=self.engine.model.info.name if "engine" in self.__dict__ else self.settings.model or "bundled",
             device=self.settings.device,
-            policy=self.profile,
-            wording=self.wording,
+            policy=self.policy,
+            answer_mode=self.answer_mode,
             calibration="" if self.calibration is None else self.calibration.line(),
         )
 

@@ -66,7 +66,7 @@ class AnswerTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A finished answer. policy: the profile it was made with; exact: no module stood in for full attention. grounding:
+    """A finished answer. policy: how its passages were linked; exact: no module stood in for full attention. grounding:
     how well the passages support what the model said, 0 to 1, None for refusals; quoted: whether sentences of the
     passages stand in place of the model's words. notice: something the reader should know (older turns were dropped,
     the answer was cut), or None.
@@ -219,7 +219,7 @@ class Overview:
     quoted: int = 0
     weak: tuple[SupportRow, ...] = ()
     policy: str = ""
-    wording: str = ""
+    answer_mode: str = ""
     calibration: str = ""
     model: str = ""
     device: str = ""

@@ -11,21 +11,25 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from app.domain.errors import DeskError
-from cache.engine.recomputation import EXACT, Link
+from cache.engine.recomputation import EXACT, SelectiveRecomputation
 
-Profile = Literal["fast", "balanced", "exact"]
+Policy = Literal["fast", "balanced", "exact"]
 
-Wording = Literal["free", "checked", "quote"]
-"""Who words an answer; see the setting `wording`."""
-PROFILES: tuple[Profile, ...] = get_args(Profile)
+AnswerMode = Literal["free", "checked", "quote"]
+"""Who words an answer; see the setting `answer_mode`."""
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 BALANCED_SHARE = 0.15
-LINKS: dict[Profile, Link] = {"fast": Link(), "balanced": Link(share=BALANCED_SHARE), "exact": EXACT}
+RECOMPUTATIONS: dict[Policy, SelectiveRecomputation] = {
+    "fast": SelectiveRecomputation(),
+    "balanced": SelectiveRecomputation(share=BALANCED_SHARE),
+    "exact": EXACT,
+}
 
 
-def profile_named(name: str) -> Profile:
+def policy_named(name: str) -> Policy:
     """Raises DeskError for a name that is none."""
-    for profile in PROFILES:
-        if profile == name:
-            return profile
-    raise DeskError(f"policy is {name!r}: it must be {', '.join(PROFILES[:-1])} or {PROFILES[-1]}", code="bad-policy")
+    for policy in POLICIES:
+        if policy == name:
+            return policy
+    raise DeskError(f"policy is {name!r}: it must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}", code="bad-policy")

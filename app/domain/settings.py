@@ -172,11 +172,6 @@ class Settings:
     memory: int = setting(GIB, _size(MIB), 'Bytes of device memory for attention keys and values, as "1 GiB".')
     disk: int = setting(4 * GIB, _size(0), "Bytes on disk for encoded passages; 0 keeps none.")
     passages: int = setting(5, _whole_number(1, 64), "Passages given to the model for one answer, at most.")
-    order_margin: float = setting(
-        0.05,
-        _real_number(0, 2),
-        "Among passages whose scores differ by no more than this, those that are encoded already are taken; 0: off.",
-    )
     passage_tokens: int = setting(
         400, _whole_number(32, 100_000), "Length of a passage in the model's tokens, at most."
     )
@@ -204,7 +199,7 @@ class Settings:
         "How passages are linked: fast, balanced or exact (docs/evidence.md). auto: what `warmdesk calibrate` found "
         "for the model, fast if there is nothing yet.",
     )
-    wording: str = setting(
+    answer_mode: str = setting(
         "auto",
         _choice("auto", "free", "checked", "quote"),
         "free: the model's own words, as they come. checked: sentences that the passages do not support are replaced "

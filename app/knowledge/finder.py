@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.domain.documents import StoredPassage
 from app.knowledge.search import Search
 from app.storage.library import Library
-from retrieval.answerability.classifier import Judgement
-from retrieval.answerability.features import read, sentence_signs, signs_of
+from retrieval.answerability.classifier import AnswerabilityClassifier
+from retrieval.answerability.features import passage_features, read, statement_features
 from retrieval.documents.document import with_headings
-from retrieval.search.ordering import prefer_cheap
 from retrieval.search.reranker import RERANKED, Reranker, rerank
 from retrieval.text.terms import COMMON, asked_words, stem
 
@@ -39,7 +38,7 @@ class RankedStatement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class SearchResults:
     """passages: best first. statements: likeliest first. relevance: probability that the passages answer."""
 
     passages: tuple[FoundPassage, ...]
@@ -47,16 +46,16 @@ class Findings:
     relevance: float
 
 
-NOTHING = Findings(passages=(), statements=(), relevance=0.0)
+NOTHING = SearchResults(passages=(), statements=(), relevance=0.0)
 
 
 class Finder:
     """Asks the search and judges what it finds. Safe to use from any thread."""
 
     def __init__(
-        self, library: Library, search: Search, judgement: Judgement, reranker: Reranker | None = None
+        self, library: Library, search: Search, classifier: AnswerabilityClassifier, reranker: Reranker | None = None
     ) -> None:
-        self._library, self._search, self.judgement, self._reranker = library, search, judgement, reranker
+        self._library, self._search, self.classifier, self._reranker = library, search, classifier, reranker
 
     def find(
         self,
@@ -65,12 +64,9 @@ class Finder:
         earlier: str | None = None,
         count: int,
         collections: Collection[str] = (),
-        margin: float = 0.0,
-        cost: Callable[[StoredPassage], int] = lambda passage: 0,
-    ) -> Findings:
+    ) -> SearchResults:
         """What the documents say. earlier: the question before it in its conversation. collections: only
-        documents of these, if any are given. margin, cost: among passages whose scores differ by no more, the cheapest
-        are taken.
+        documents of these, if any are given.
         """
         while True:
             retriever = self._search.retriever
@@ -80,7 +76,7 @@ class Finder:
                 self._search.wait()
                 if retriever is not self._search.retriever:
                     continue  # these may be the passages of a newer snapshot
-            found = retriever.search(queries, self._candidates(count, margin), within=within)
+            found = retriever.search(queries, self._candidates(count), within=within)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
@@ -88,9 +84,7 @@ class Finder:
             if retriever is self._search.retriever:
                 break
         found = [hit for hit in found if hit.id in stored]
-        if self._reranker is None:
-            found = prefer_cheap(found, count, margin, lambda hit: cost(stored[hit.id]))
-        else:
+        if self._reranker is not None:
             texts = {id_: with_headings(passage.heading_path, passage.text) for id_, passage in stored.items()}
             found = rerank(self._reranker, queries[-1].text, found, lambda hit: texts[hit.id])[:count]
         if not found:
@@ -98,24 +92,22 @@ class Finder:
         found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
         passages = read(found, found_texts, self._search.embed_sentences)
         asked, wording = queries[0], queries[-1]
-        of_sentences = sentence_signs(retriever, wording, asked, passages)
+        of_sentences = statement_features(retriever, wording, asked, passages)
         ranked: dict[str, float] = {}
         for passage, of_passage in zip(passages, of_sentences, strict=True):
-            for text, signs in zip(passage.statements, of_passage, strict=True):
-                ranked[text] = max(self.judgement.answers(signs), ranked.get(text, -math.inf))
-        return Findings(
+            for text, features in zip(passage.statements, of_passage, strict=True):
+                ranked[text] = max(self.classifier.answers(features), ranked.get(text, -math.inf))
+        return SearchResults(
             passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
             statements=tuple(
                 RankedStatement(text=text, logit=logit)
                 for text, logit in sorted(ranked.items(), key=lambda one: -one[1])
             ),
-            relevance=self.judgement.is_answered(signs_of(retriever, wording, asked, passages)),
+            relevance=self.classifier.is_answered(passage_features(retriever, wording, asked, passages)),
         )
 
-    def _candidates(self, count: int, margin: float) -> int:
-        if self._reranker is not None:
-            return max(count, RERANKED)
-        return count if margin <= 0 else 2 * count
+    def _candidates(self, count: int) -> int:
+        return count if self._reranker is None else max(count, RERANKED)
 
 
 LEANS_ON = re.compile(

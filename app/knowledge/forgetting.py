@@ -106,7 +106,7 @@ class Forgetting:
         )
 
     def _forget_strays(self) -> None:
-        system = self._engine.store.key(self._engine.unit(self._prompts.system))
+        system = self._engine.store.key(self._engine.segment(self._prompts.system))
         known = self._library.module_keys() | {system}
         self._engine.forget(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
 

@@ -142,7 +142,7 @@ class Ingestion:
             finally:
                 self.search.save()
             self.library.clear_staged()
-            self._choose_neighbours(self.neighbours if self.neighbours and self._can_relocate() else 0)
+            self._choose_neighbours(self.neighbours if self.neighbours and self._is_position_independent() else 0)
             if warm:
                 self._warm(known, report, progress)
             report.seconds = round(time.perf_counter() - started, 3)
@@ -281,8 +281,8 @@ class Ingestion:
         if gone := choose_neighbours(self.library, self.search, count):
             self._open_warming().engine.forget(lambda _: gone)
 
-    def _can_relocate(self) -> bool:
-        return self._open_warming().engine.model.info.is_relocatable
+    def _is_position_independent(self) -> bool:
+        return self._open_warming().engine.model.info.is_position_independent
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()

@@ -61,18 +61,18 @@ class Warming:
 
         room = self.room_for()
         for passages in self._batches(ids):
-            units = [self.engine.unit(self.prompts.module(passage_of(p))) for p in passages]
+            segments = [self.engine.segment(self.prompts.module(passage_of(p))) for p in passages]
             fitting = 0
-            while fitting < len(units) and room >= len(units[fitting].tokens):
-                room -= len(units[fitting].tokens)
+            while fitting < len(segments) and room >= len(segments[fitting].tokens):
+                room -= len(segments[fitting].tokens)
                 fitting += 1
-            warmed.waiting += len(units) - fitting
-            keys = [self.engine.store.key(unit) for unit in units]
+            warmed.waiting += len(segments) - fitting
+            keys = [self.engine.store.key(segment) for segment in segments]
             changed = {p.id: key for p, key in zip(passages, keys, strict=True) if p.module_key != key}
             if changed:
                 self.library.set_module_keys(changed)
             if fitting:
-                running[self.engine.encode(units[:fitting])] = fitting
+                running[self.engine.encode(segments[:fitting])] = fitting
             collect(everything=False)
         collect(everything=True)
         self.engine.store.flush()

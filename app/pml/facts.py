@@ -96,12 +96,12 @@ def facts(
     if prompt is None:
         return found
     bound = named(prompt, lambda: bind(parsed, layout))
-    plan = bound.plan.without_units() if baseline else bound.plan
+    plan = bound.plan.without_segments() if baseline else bound.plan
     return found | {
-        "cached": [at for span in plan.spans if span.unit is not None for at in range(span.start, span.end)],
+        "cached": [at for span in plan.spans if span.segment is not None for at in range(span.start, span.end)],
         "arguments": [list(ids) for ids in bound.arguments],
         "text": list(bound.text),
-        "fed": [at for span in plan.spans if span.unit is None for at in range(span.start, span.end)],
+        "fed": [at for span in plan.spans if span.segment is None for at in range(span.start, span.end)],
         "first_generated": plan.next_position,
         "rendered": bound.rendered,
     }

@@ -218,14 +218,14 @@ class Lessons:
         return Lesson(
             prefix=self._prefix,
             modules=tuple(one.module for one in chosen),
-            leads=tuple(self._lead(one, beside) for one in chosen),
+            left_contexts=tuple(self._left_context(one, beside) for one in chosen),
             gaps=tuple(rng.randrange(LONGEST_GAP) if with_gaps else 0 for _ in chosen),
             branches=tuple(branches),
         )
 
-    def _lead(self, one: Material, beside: Sequence[Material]) -> tuple[int, ...]:
+    def _left_context(self, one: Material, beside: Sequence[Material]) -> tuple[int, ...]:
         """Passages to read another one behind, of a few that are near: at run time it would be those most like it, but
-        a lead that several passages share is read once.
+        a left context that several passages share is read once.
         """
         others = [other for other in beside if other != one][: self._neighbours]
         return tuple(token for other in others for token in other.module)

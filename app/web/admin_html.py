@@ -168,7 +168,7 @@ def misses_html(overview: Overview, now: datetime) -> str:
 
 def answers_html(overview: Overview, now: datetime) -> str:
     """How answers are made, what is known of the model, and the answers that were corrected."""
-    made = f"Policy {overview.policy}, wording {overview.wording}." if overview.policy else ""
+    made = f"Policy {overview.policy}, wording {overview.answer_mode}." if overview.policy else ""
     known = (
         f'<p class="wd-quiet">Calibrated: {escape(overview.calibration)}</p>'
         if overview.calibration

@@ -239,7 +239,7 @@ def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = 
     if layout is not None:
         plan = bind(prompt, layout).plan
         total = plan.num_tokens
-        reusable = sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+        reusable = sum(len(span.tokens) for span in plan.spans if span.segment is not None)
     return Advice(prompts=1, tokens=total, reusable=reusable, findings=tuple(findings))
 
 

@@ -41,7 +41,7 @@ class CountingModel:
         """Zeros `[len(outputs), 1]`: token 0 is the likeliest."""
         return torch.zeros(len(outputs), 1)
 
-    def look(
+    def score_attention(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],

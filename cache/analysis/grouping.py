@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from cache.prompt.plan import Plan, Unit
+from cache.prompt.plan import Plan, Segment
 
 Signature = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -19,10 +19,10 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     """Indices of the plans in groups. A group shares its most popular module that not all plans share anyway, or, where
     there are no modules, stands together by the beginning of its tokens.
     """
-    popularity = Counter(unit for plan in plans for unit in plan.units())
-    ranked = sorted(popularity, key=lambda unit: (-popularity[unit], unit.name, unit.tokens))
-    rank = {unit: number for number, unit in enumerate(ranked)}
-    everywhere = {unit for unit, number in popularity.items() if number == len(plans)}
+    popularity = Counter(segment for plan in plans for segment in plan.segments())
+    ranked = sorted(popularity, key=lambda segment: (-popularity[segment], segment.name, segment.tokens))
+    rank = {segment: number for number, segment in enumerate(ranked)}
+    everywhere = {segment for segment, number in popularity.items() if number == len(plans)}
 
     def signature(index: int) -> Signature:
         return own_ranks(plans[index], rank, everywhere), tuple(t for span in plans[index].spans for t in span.tokens)
@@ -31,6 +31,6 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     return [list(members) for _, members in groupby(ordered, key=lambda index: signature(index)[0][:1])]
 
 
-def own_ranks(plan: Plan, rank: dict[Unit, int], everywhere: set[Unit]) -> tuple[int, ...]:
+def own_ranks(plan: Plan, rank: dict[Segment, int], everywhere: set[Segment]) -> tuple[int, ...]:
     """Ranks of the plan's modules, the most popular first."""
-    return tuple(sorted(rank[unit] for unit in plan.units() if unit not in everywhere))
+    return tuple(sorted(rank[segment] for segment in plan.segments() if segment not in everywhere))

@@ -42,14 +42,16 @@ def plain_calls(items: Sequence[Item], device: torch.device) -> list[Call]:
 
 
 def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
-    """The bias that hides from rows what their stretches leave out: `[1, 1, n or 1, L]`, None if nothing is hidden."""
-    if not any(r.stretches for r in item.ranges):
+    """The bias that hides from rows what their visible ranges leave out: `[1, 1, n or 1, L]`, None if nothing is
+    hidden.
+    """
+    if not any(r.visible_ranges for r in item.ranges):
         return None
     masks: list[Tensor] = []
     for r in item.ranges:
-        is_seen = torch.full((r.last - r.first, item.extent.length), not r.stretches)
-        for stretch in r.stretches:
-            is_seen[max(0, stretch.seen_from - r.first) :, stretch.first : stretch.last] = True
+        is_seen = torch.full((r.last - r.first, item.extent.length), not r.visible_ranges)
+        for visible_range in r.visible_ranges:
+            is_seen[max(0, visible_range.seen_from - r.first) :, visible_range.first : visible_range.last] = True
         masks.append(is_seen)
     seen = torch.cat(masks)
     if bool((seen == seen[0]).all()):  # one row for all keeps the kernel's fast path

@@ -50,12 +50,12 @@ class Rotation:
         return turned if q.shape[-1] == 2 * half else torch.cat((turned, q[..., 2 * half :]), -1)
 
 
-class Watched(Exception):
+class ScoringFinished(Exception):
     """Ends a pass whose last watched layer is through."""
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
+class AttentionScoring:
     """How much the rows of a pass look at keys (InfoFlow KV): the weight of a key, as a mean over heads, its norm over
     rows, and the mean of that over `layers`. The pass ends with the last of them.
 
@@ -95,7 +95,7 @@ class Pass:
     first_slot: int | None = None
     is_dense: bool = False
     windowed: dict[int, list[Call]] = field(default_factory=dict)
-    watch: Watch | None = None
+    scoring: AttentionScoring | None = None
 
     @classmethod
     def plan(
@@ -193,8 +193,8 @@ class Pass:
             lse = lse.view(h, -1, group)
             if self.shift is not None:
                 lse = lse + self.shift.unsqueeze(-1)
-            if self.watch is not None and layer in self.watch.layers:
-                self._look(self.watch, layer, q, lse, scale)
+            if self.scoring is not None and layer in self.scoring.layers:
+                self._score(self.scoring, layer, q, lse, scale)
             out = self._merge(out, lse).to(q.dtype)
         return out.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
@@ -230,7 +230,7 @@ class Pass:
             lses.append(lse)
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
-    def _look(self, watch: Watch, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
+    def _score(self, scoring: AttentionScoring, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
         """Add a layer's attention weights to the watch. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, as they are
         merged. Raises Watched behind the last layer.
         """
@@ -240,9 +240,9 @@ class Pass:
         for item, call in zip(self.items, self.calls, strict=True):
             mine = torch.arange(first, first + item.num_rows, device=q.device)
             first += item.num_rows
-            if item.extent not in watch.scores:
+            if item.extent not in scoring.scores:
                 continue
-            mine = mine[self.rows[mine] >= whole.shape[1] - watch.rows]
+            mine = mine[self.rows[mine] >= whole.shape[1] - scoring.rows]
             keys = self.arena.keys[layer][item.extent.start : item.extent.end].float()  # [L, H, D]
             scores = torch.einsum("hrgd,lhd->hrgl", q[:, mine].float(), keys) * scale
             if call.bias is not None:
@@ -250,9 +250,9 @@ class Pass:
             if self.shift is not None:
                 scores = scores + self.shift[:, mine, None, None]
             weights = (scores - whole[:, self.rows[mine]].unsqueeze(-1)).exp().mean((0, 2))  # [r, L]
-            watch.scores[item.extent] += weights.norm(dim=0) / len(watch.layers)
-        if layer == max(watch.layers):
-            raise Watched
+            scoring.scores[item.extent] += weights.norm(dim=0) / len(scoring.layers)
+        if layer == max(scoring.layers):
+            raise ScoringFinished
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
         """Partial results `[H, R, G, D]` and `[H, R, G]` to `[H, T, G, D]`, exactly."""

@@ -14,7 +14,7 @@ from cache.memory.allocator import Extent
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class VisibleRange:
     """Slots `first` .. `last`-1 of an extent, seen by rows from `seen_from` on."""
 
     first: int
@@ -28,14 +28,14 @@ class View:
 
     offset: position ids between where the extent was encoded and where this sequence places it.
     first_row: the first of the sequence's own rows that sees it.
-    stretches: of an extent in which some rows are hidden, or seen by later rows only, what is seen; empty if that is
-        all of it. Counted from the extent's start, and in the sequence's own rows.
+    visible ranges: of an extent in which some rows are hidden, or seen by later rows only, what is seen; empty if that
+    is all of it. Counted from the extent's start, and in the sequence's own rows.
     """
 
     extent: Extent
     offset: int = 0
     first_row: int = 0
-    stretches: tuple[Stretch, ...] = ()
+    visible_ranges: tuple[VisibleRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +52,13 @@ class Chunk:
 class RowRange:
     """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions.
 
-    stretches: as of a `View`, in packed rows.
+    visible ranges: as of a `View`, in packed rows.
     """
 
     first: int
     last: int
     offset: int
-    stretches: tuple[Stretch, ...] = ()
+    visible_ranges: tuple[VisibleRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,10 @@ def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
         for view in chunk.views:
             first = base + max(view.first_row - chunk.first, 0)
             if first < end and view.extent.length:
-                stretches = tuple(replace(s, seen_from=base + s.seen_from - chunk.first) for s in view.stretches)
-                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, stretches))
+                visible_ranges = tuple(
+                    replace(s, seen_from=base + s.seen_from - chunk.first) for s in view.visible_ranges
+                )
+                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, visible_ranges))
         alone = chunk.last - chunk.first == 1  # a single row sees itself without a causal mask
         past = chunk.own.part(0, chunk.last if alone else chunk.first)
         if past.length:

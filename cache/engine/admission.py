@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 
 from cache.engine.encoder import Encoder
-from cache.engine.recomputation import EXACT, Linker
+from cache.engine.recomputation import EXACT, RowSelector
 from cache.engine.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
 from cache.engine.sampling import Decoder, Sampler, TextStream
 from cache.engine.sequence import Sequence
 from cache.engine.sequence_builder import build, steps_of
 from cache.memory.allocator import Extent
 from cache.memory.prefix_tree import Node, Step
-from cache.memory.store import Found, MissReason, Resident, Store
+from cache.memory.store import CacheEntry, Found, MissReason, Store
 from cache.model.language_model import Model
-from cache.prompt.plan import Plan, Unit
+from cache.prompt.plan import Plan, Segment
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that is not running yet, with the units found for it so far (pinned).
+    """A request that is not running yet, with the segments found for it so far (pinned).
 
     places_modules: whether the model can reuse modules at all.
     """
@@ -41,52 +41,56 @@ class Waiting:
     places_modules: bool = True
     picked_up: float = 0.0
     loading: float = 0.0
-    linked: Plan | None = None
-    found: dict[Unit, Found] = field(default_factory=dict)
-    misses: dict[Unit, MissReason | None] = field(default_factory=dict)
+    recomputed_plan: Plan | None = None
+    found: dict[Segment, Found] = field(default_factory=dict)
+    misses: dict[Segment, MissReason | None] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
         """What will be run: where modules are not reused, ordinary causal attention."""
-        if self.linked is not None:
-            return self.linked
+        if self.recomputed_plan is not None:
+            return self.recomputed_plan
         if self.request.reuse != "on" or not self.places_modules:
-            return self.request.plan.without_units()
-        return self.request.plan.exact_part() if self.request.link == EXACT else self.request.plan
+            return self.request.plan.without_segments()
+        return self.request.plan.exact_part() if self.request.recomputation == EXACT else self.request.plan
 
     def find_modules(self, encoder: Encoder) -> bool:
         """Look for what is missing; True when every module of the plan is in the arena and pinned."""
         started = time.perf_counter()
         self.picked_up = self.picked_up or started
         complete = True
-        for unit in self.plan.units():
-            if unit in self.found:
+        for segment in self.plan.segments():
+            if segment in self.found:
                 continue
-            found = encoder.find(unit, self.request.tenant)
-            if found.resident is not None:
-                self.found[unit] = found
+            found = encoder.find(segment, self.request.tenant)
+            if found.entry is not None:
+                self.found[segment] = found
             else:
-                self.misses.setdefault(unit, found.reason)
+                self.misses.setdefault(segment, found.reason)
                 complete = False
         self.loading += time.perf_counter() - started
         return complete
 
-    def link(self, linker: Linker, store: Store, model: Model) -> None:
+    def select_rows(self, row_selector: RowSelector, store: Store, model: Model) -> None:
         """Decide which rows of the modules found are computed again. Raises CapacityError."""
-        if self.linked is None:
-            look = partial(looks, residents=self.residents, tenant=self.request.tenant, store=store, model=model)
-            self.linked = linker.link(self.plan, self.request.link, self.request.session, look)
+        if self.recomputed_plan is None:
+            score_attention = partial(
+                row_scores, entries=self.entries, tenant=self.request.tenant, store=store, model=model
+            )
+            self.recomputed_plan = row_selector.select(
+                self.plan, self.request.recomputation, self.request.session, score_attention
+            )
 
     @property
-    def residents(self) -> dict[Unit, Resident]:
+    def entries(self) -> dict[Segment, CacheEntry]:
         """The modules found."""
-        return {unit: found.resident for unit, found in self.found.items() if found.resident is not None}
+        return {segment: found.entry for segment, found in self.found.items() if found.entry is not None}
 
     def give_up(self, store: Store) -> None:
         """Unpin what was found; the request may be tried again later."""
         for found in self.found.values():
-            assert found.resident is not None
-            store.release(found.resident)
+            assert found.entry is not None
+            store.release(found.entry)
         self.found.clear()
 
 
@@ -101,7 +105,7 @@ class Running:
     fresh: list[tuple[Step, int]]
     """Computed steps behind the matched prefix, each with its first own row; modules between them with row -1."""
     prefix: Node | None
-    residents: list[Resident]
+    entries: list[CacheEntry]
     usage: Usage
     modules: tuple[ModuleUse, ...]
     timings: Timings
@@ -109,19 +113,19 @@ class Running:
     sampler: Sampler
     stream: TextStream
     answer: list[int] = field(default_factory=list)
-    read: list[Tensor] = field(default_factory=list)
+    forced_logits: list[Tensor] = field(default_factory=list)
     """Logits that predict the tokens of an answer that was given."""
 
     @property
     def wanted(self) -> int:
         """Rows at the sequence's end whose logits are wanted."""
-        return max(1, len(self.request.follow))
+        return max(1, len(self.request.teacher_forced))
 
     def finish(self, store: Store, reason: FinishReason) -> Completion:
         """Give everything back, hand the computed rows to the prefix tree, and close the books."""
         self._keep_rows(store)
-        for resident in self.residents:
-            store.release(resident)
+        for entry in self.entries:
+            store.release(entry)
         self.timings.total = milliseconds(self.submitted)
         self.usage.completion_tokens = len(self.answer)
         return Completion(
@@ -132,7 +136,7 @@ class Running:
             modules=self.modules,
             timings=self.timings,
             exact=self.plan.is_exact,
-            logits=torch.cat(self.read) if self.read else None,
+            logits=torch.cat(self.forced_logits) if self.forced_logits else None,
         )
 
     def _keep_rows(self, store: Store) -> None:
@@ -165,11 +169,11 @@ class Running:
                 yield Step(start=step.start, tokens=tokens), sequence.own.part(row, last)
 
 
-def looks(
+def row_scores(
     plan: Plan,
     indices: Many[int],
     *,
-    residents: Mapping[Unit, Resident],
+    entries: Mapping[Segment, CacheEntry],
     tenant: str,
     store: Store,
     model: Model,
@@ -179,10 +183,10 @@ def looks(
     What is computed for it is thrown away again: these rows have not seen what will be computed for them. Raises
     CapacityError if there is no room for them now.
     """
-    steps = steps_of(plan.spans, residents)
+    steps = steps_of(plan.spans, entries)
     last = plan.spans[-1]
     prefix = store.prefixes.match(tenant, [*steps[:-1]])
-    sequence, _ = build(plan.spans, steps, residents, prefix)
+    sequence, _ = build(plan.spans, steps, entries, prefix)
     store.prefixes.pin(prefix)
     try:
         sequence.own = store.reserve(len(sequence.tokens))
@@ -190,7 +194,7 @@ def looks(
         store.prefixes.unpin(prefix)
     try:
         views = [view.extent for view in sequence.views]
-        found = model.look(
+        found = model.score_attention(
             sequence.tokens,
             sequence.positions,
             sequence.chunk(sequence.pending),
@@ -202,8 +206,8 @@ def looks(
         store.allocator.free(sequence.own)
     scores: list[Tensor] = []
     for span in (plan.spans[i] for i in indices):
-        assert span.unit is not None
-        extent = residents[span.unit].extent.part(span.row, span.row + len(span.tokens))
+        assert span.segment is not None
+        extent = entries[span.segment].extent.part(span.row, span.row + len(span.tokens))
         view, score = next((v, s) for v, s in zip(views, found, strict=True) if v.start <= extent.start < v.end)
         scores.append(score[extent.start - view.start : extent.end - view.start])
     return scores
@@ -212,15 +216,15 @@ def looks(
 def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) -> Running:
     """Make a request runnable whose modules are all found. Raises CapacityError if its own rows do not fit now."""
     request, plan = waiting.request, waiting.plan
-    residents = waiting.residents
-    steps = steps_of(plan.spans, residents)
+    entries = waiting.entries
+    steps = steps_of(plan.spans, entries)
     prefix = None
     if request.reuse != "off":
         last = steps[-1]  # its last token is computed in any case: generation starts from its logits
         prefix = store.prefixes.match(request.tenant, [*steps[:-1], last.cut(0, len(last.tokens) - 1)])
-    sequence, fresh = build(plan.spans, steps, residents, prefix)
+    sequence, fresh = build(plan.spans, steps, entries, prefix)
     room = max(1, min(request.sampling.max_tokens, max_positions - plan.next_position))
-    for token in request.follow[:-1]:
+    for token in request.teacher_forced[:-1]:
         sequence.tokens.append(token)
         sequence.positions.append(sequence.positions[-1] + 1)
     if prefix is not None:
@@ -240,8 +244,8 @@ def admit(waiting: Waiting, store: Store, decoder: Decoder, max_positions: int) 
         sequence=sequence,
         fresh=fresh,
         prefix=prefix,
-        residents=list(residents.values()),
-        usage=account(plan, waiting, prefix, len(sequence.tokens) - max(0, len(request.follow) - 1)),
+        entries=list(entries.values()),
+        usage=account(plan, waiting, prefix, len(sequence.tokens) - max(0, len(request.teacher_forced) - 1)),
         modules=tuple(module_uses(waiting)),
         timings=Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3),
         submitted=waiting.submitted,
@@ -261,13 +265,13 @@ def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) ->
             usage.session += len(node.step.tokens)
         elif node.step.key is None:
             usage.prefix += len(node.step.tokens)
-    built: dict[str, Unit] = {}  # units of equal content share one encoding
+    built: dict[str, Segment] = {}  # segments of equal content share one encoding
     for span in plan.spans:
-        if span.unit is None:
+        if span.segment is None:
             continue
-        found = waiting.found[span.unit].resident
+        found = waiting.found[span.segment].entry
         assert found is not None
-        if span.unit in waiting.misses and built.setdefault(found.header.key, span.unit) == span.unit:
+        if span.segment in waiting.misses and built.setdefault(found.header.key, span.segment) == span.segment:
             usage.computed += len(span.tokens)
         else:
             usage.module += len(span.tokens)
@@ -277,28 +281,28 @@ def account(plan: Plan, waiting: Waiting, prefix: Node | None, computed: int) ->
 
 def supplied(plan: Plan) -> int:
     """Tokens of a plan that modules supply."""
-    return sum(len(span.tokens) for span in plan.spans if span.unit is not None)
+    return sum(len(span.tokens) for span in plan.spans if span.segment is not None)
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
-    """Every unit of the prompt and how it was come by. A model that cannot place modules computed them; others bypassed
-    those that reuse was off for, or that the policy computed as a whole.
+    """Every segment of the prompt and how it was come by. A model that cannot place modules computed them; others
+    bypassed those that reuse was off for, or that the policy computed as a whole.
     """
     plan = waiting.request.plan
     cannot_place = waiting.request.reuse == "on" and not waiting.places_modules
     why_bypassed: MissReason = "placement" if cannot_place else "bypassed"
-    for unit in plan.units():
-        spans = [span for span in plan.spans if span.unit == unit]
-        found = waiting.found.get(unit)
-        bypassed = found is None or found.resident is None
-        missed = unit in waiting.misses
+    for segment in plan.segments():
+        spans = [span for span in plan.spans if span.segment == segment]
+        found = waiting.found.get(segment)
+        bypassed = found is None or found.entry is None
+        missed = segment in waiting.misses
         yield ModuleUse(
-            key="" if found is None or found.resident is None else found.resident.header.key,
-            name=unit.name,
+            key="" if found is None or found.entry is None else found.entry.header.key,
+            name=segment.name,
             tokens=sum(len(span.tokens) for span in spans),
             position=spans[0].start,
             source="computed" if found is None or missed else found.source,
-            miss_reason=why_bypassed if found is None or bypassed else waiting.misses.get(unit, found.reason),
+            miss_reason=why_bypassed if found is None or bypassed else waiting.misses.get(segment, found.reason),
         )
 
 

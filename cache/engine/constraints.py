@@ -105,8 +105,8 @@ class Choices:
         The weights are those of this process, given the answer so far: choices are drawn by their priors, until one
         is drawn that was said already, or `most` are said. A token's weight is that of its best continuation (a sum
         would favour words that many choices begin with), less that of the best of all: where the model is indifferent,
-        the likeliest token leads to the choice with the highest prior. Behind tokens that are no beginning of an
-        answer only the stop token is allowed. Takes time in the length of the answer.
+        the likeliest token left contexts to the choice with the highest prior. Behind tokens that are no beginning of
+        an answer only the stop token is allowed. Takes time in the length of the answer.
         """
         weights: dict[int, float] = {}
         for parse in self._parses(answer):
@@ -132,7 +132,7 @@ class Choices:
         return parses
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
-        """Next tokens with the joint log-weight of all that is said and of what they lead to."""
+        """Next tokens with the joint log-weight of all that is said and of what they left context to."""
         for state in self._states(parse):
             for token, child in state.node.children.items():
                 if possible := child.below.difference(state.said):

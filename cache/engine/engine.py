@@ -23,20 +23,20 @@ from torch import Tensor
 
 from cache.engine.admission import Running, Waiting, admit, milliseconds
 from cache.engine.encoder import Encoder
-from cache.engine.recomputation import Linker
+from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason, Generation, Request
 from cache.engine.sampling import loop_length
-from cache.engine.scheduler import Share, schedule
+from cache.engine.scheduler import ScheduledChunk, schedule
 from cache.errors import CacheError, CapacityError, EngineStopped, PromptError
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import Store
 from cache.model.language_model import Model
-from cache.prompt.arrangement import Placement, arrange, module_unit
+from cache.prompt.arrangement import Placement, arrange, module_segment
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Unit
-from cache.prompt.tokenizer import RememberingTokenizer
+from cache.prompt.plan import Plan, Segment
+from cache.prompt.tokenizer import CachingTokenizer
 
 T = TypeVar("T")
 FindKeys = Callable[[Store], Set[str]]
@@ -55,7 +55,7 @@ REMEMBERED_RUNS = 1024
 class EncodeJob:
     """Modules to be encoded ahead of use; `done` gets the number that had to be computed."""
 
-    units: deque[tuple[Unit, str]]
+    segments: deque[tuple[Segment, str]]
     done: Future[int]
     encoded: int = 0
     started: set[str] = field(default_factory=set)
@@ -80,10 +80,10 @@ class Engine:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
         self.placement, self.slot = placement, slot
-        self._tokenizer = RememberingTokenizer(model.tokenizer, REMEMBERED_RUNS)
+        self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS)
         self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
         self._encoder = Encoder(self.store)
-        self._linker = Linker()
+        self._row_selector = RowSelector()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
@@ -120,16 +120,16 @@ class Engine:
         return arrange(
             parts,
             self._tokenizer,
-            relocatable=info.is_relocatable,
+            position_independent=info.is_position_independent,
             max_positions=info.max_positions,
             placement=(placement or self.placement) if info.places_modules else "contiguous",
             slot=slot or self.slot,
         )
 
-    def unit(self, module: TextModule) -> Unit:
-        """The encoding unit of a module that is arranged (relocatable models: independent of where)."""
+    def segment(self, module: TextModule) -> Segment:
+        """The encoding segment of a module that is arranged (position-independent models: independent of where)."""
         info = self.model.info
-        return module_unit(module, self._tokenizer, room=info.max_positions if info.is_relocatable else 0)
+        return module_segment(module, self._tokenizer, room=info.max_positions if info.is_position_independent else 0)
 
     def submit(self, request: Request) -> Generation:
         """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
@@ -138,20 +138,20 @@ class Engine:
         self._post_in_order(lambda: self._enqueue(waiting))
         return generation
 
-    def encode(self, units: Sequence[Unit], tenant: str = PUBLIC_TENANT) -> Future[int]:
+    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[int]:
         """Encode modules ahead of use, when no request needs the engine more. The result is how many were not in
         the arena or on disk yet; none are encoded for a model that cannot place modules. Raises EngineStopped,
-        PromptError for a unit beyond the model's positions and ValueError for a bad tenant.
+        PromptError for a segment beyond the model's positions and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         info = self.model.info
-        for unit in units:
-            # a prefix needs no place in a prompt, but a lead may be long
-            needed = unit.end - unit.lead_positions.start if info.is_relocatable else unit.end
+        for segment in segments:
+            # a prefix needs no place in a prompt, but a left context may be long
+            needed = segment.end - segment.left_context_positions.start if info.is_position_independent else segment.end
             if needed > info.max_positions:
-                raise PromptError(f"module {unit.name!r} ends beyond the model's {info.max_positions} positions")
-        useful = [unit for unit in units if unit.tokens and info.places_modules]
-        job = EncodeJob(deque((unit, tenant) for unit in useful), Future())
+                raise PromptError(f"module {segment.name!r} ends beyond the model's {info.max_positions} positions")
+        useful = [segment for segment in segments if segment.tokens and info.places_modules]
+        job = EncodeJob(deque((segment, tenant) for segment in useful), Future())
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._post_in_order(lambda: self._jobs.append(job))
         return job.done
@@ -218,9 +218,11 @@ class Engine:
         self._drop_cancelled()
         self._admit()
         self._forget_when_quiet()
-        shares = schedule([*(r.sequence for r in self._running), *(e.sequence for e in self._encoder.running.values())])
-        if shares:
-            logits, rows_of = self._forward(shares)
+        scheduled = schedule(
+            [*(r.sequence for r in self._running), *(e.sequence for e in self._encoder.running.values())]
+        )
+        if scheduled:
+            logits, rows_of = self._forward(scheduled)
             self._encoder.collect()
             self._deliver(logits, rows_of)
 
@@ -242,7 +244,7 @@ class Engine:
             try:
                 if not waiting.find_modules(self._encoder):
                     return
-                waiting.link(self._linker, self.store, self.model)
+                waiting.select_rows(self._row_selector, self.store, self.model)
                 running = admit(waiting, self.store, self.model.tokenizer, self.model.info.max_positions)
             except CapacityError as error:
                 waiting.give_up(self.store)
@@ -270,7 +272,7 @@ class Engine:
             return
         find, done = self._forgetting
         self._tokenizer.clear()
-        self._linker.clear()
+        self._row_selector.clear()
         self.store.flush()
         done.set_result(self.store.forget(find(self.store)))
         self._end_forgetting()
@@ -283,30 +285,30 @@ class Engine:
 
     def _advance(self, job: EncodeJob) -> bool:
         """Start encodings of a job while a pass has room; True when the job is done."""
-        while job.units and len(self._encoder.running) < MAX_RUNNING:
-            unit, tenant = job.units[0]
-            key = self.store.key(unit, tenant)
+        while job.segments and len(self._encoder.running) < MAX_RUNNING:
+            segment, tenant = job.segments[0]
+            key = self.store.key(segment, tenant)
             if key in self._encoder.running:
                 break
             if not self.store.has(key):
                 try:
-                    found = self._encoder.find(unit, tenant)
+                    found = self._encoder.find(segment, tenant)
                 except CapacityError as error:
                     if self._running or self._encoder.running:
                         return False
                     job.done.set_exception(error)
                     return True
-                assert found.resident is None, "a module the store does not have was found"
+                assert found.entry is None, "a module the store does not have was found"
                 if key not in self._encoder.running:
                     break  # its conditioning prefix comes first
                 job.started.add(key)
-            job.units.popleft()
-        if job.units or any(key in self._encoder.running for key in job.started):
+            job.segments.popleft()
+        if job.segments or any(key in self._encoder.running for key in job.started):
             return False
         job.done.set_result(len(job.started))
         return True
 
-    def _forward(self, shares: list[Share]) -> tuple[Tensor, dict[int, slice]]:
+    def _forward(self, scheduled: list[ScheduledChunk]) -> tuple[Tensor, dict[int, slice]]:
         """Run the pass. Returns logits and, for each sequence (by identity) of which some are wanted, its rows."""
         started = time.perf_counter()
         tokens: list[int] = []
@@ -314,18 +316,18 @@ class Engine:
         outputs: list[int] = []
         rows_of: dict[int, slice] = {}
         wanted = {id(running.sequence): running.wanted for running in self._running}
-        for share in shares:
-            sequence, end = share.sequence, share.sequence.computed + share.rows
+        for chunk in scheduled:
+            sequence, end = chunk.sequence, chunk.sequence.computed + chunk.rows
             tokens.extend(sequence.tokens[sequence.computed : end])
             positions.extend(sequence.positions[sequence.computed : end])
             first = max(sequence.computed, len(sequence.tokens) - wanted.get(id(sequence), 0))
             if first < end:
                 rows_of[id(sequence)] = slice(len(outputs), len(outputs) + end - first)
                 outputs.extend(range(len(tokens) - (end - first), len(tokens)))
-        chunks = [share.sequence.chunk(share.rows) for share in shares]
+        chunks = [chunk.sequence.chunk(chunk.rows) for chunk in scheduled]
         logits = self.model.forward(tokens, positions, chunks, self.store.arena, outputs)
-        for share in shares:
-            share.sequence.computed += share.rows
+        for chunk in scheduled:
+            chunk.sequence.computed += chunk.rows
         if len(tokens) >= PREFILL_ROWS:
             self.store.costs.measured_compute(time.perf_counter() - started, len(tokens))
         return logits, rows_of
@@ -333,17 +335,17 @@ class Engine:
     def _deliver(self, logits: Tensor, rows_of: dict[int, slice]) -> None:
         for running in [r for r in self._running if id(r.sequence) in rows_of]:
             rows = logits[rows_of[id(running.sequence)]]
-            if running.request.follow:
-                self._read(running, rows)
+            if running.request.teacher_forced:
+                self._keep_logits(running, rows)
             else:
                 self._sample(running, rows[0])
 
-    def _read(self, running: Running, rows: Tensor) -> None:
+    def _keep_logits(self, running: Running, rows: Tensor) -> None:
         """Keep the logits along an answer that was given."""
-        running.read.append(rows.cpu())
+        running.forced_logits.append(rows.cpu())
         if not running.sequence.pending:
             running.timings.first_token(milliseconds(running.submitted))
-            self._finish(running, "read")
+            self._finish(running, "scored")
 
     def _sample(self, running: Running, logits: Tensor) -> None:
         """Choose the next token, hand out what is certain of the text."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from cache.engine.recomputation import Link
+from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.sampling import Sampling
 from cache.errors import CacheError
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
@@ -24,8 +24,10 @@ from cache.prompt.plan import Plan
 Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
 
-FinishReason = Literal["stop", "length", "repeated", "cancelled", "read"]
-"""repeated: the answer began to say the same again and was ended there. read: it was given (`Request.follow`)."""
+FinishReason = Literal["stop", "length", "repeated", "cancelled", "scored"]
+"""repeated: the answer began to say the same again and was ended there. scored: it was given
+(`Request.teacher_forced`).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,10 @@ class Request:
     plan: Plan
     sampling: Sampling = field(default_factory=Sampling)
     reuse: Reuse = "on"
-    link: Link = field(default_factory=Link)
+    recomputation: SelectiveRecomputation = field(default_factory=SelectiveRecomputation)
     session: str | None = None
     tenant: str = PUBLIC_TENANT
-    follow: tuple[int, ...] = ()
+    teacher_forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_tenant(self.tenant)
@@ -102,8 +104,8 @@ class Timings:
 class Completion:
     """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token.
 
-    exact: whether every token saw what it would have seen under full attention. logits: float32 `[follow, vocabulary]`
-    in host memory, if the request gave an answer to follow.
+    exact: whether every token saw what it would have seen under full attention. logits: float32 `[teacher_forced,
+    vocabulary]` in host memory, if the request gave an answer to follow.
     """
 
     text: str

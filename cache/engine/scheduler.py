@@ -12,32 +12,32 @@ from dataclasses import dataclass
 from cache.engine.sequence import Sequence
 
 MAX_ROWS = 512
-"""Rows of one pass when nobody is waiting for a next token: enough to keep the matrix units busy."""
+"""Rows of one pass when nobody is waiting for a next token: enough to keep the matrix segments busy."""
 
 MAX_ROWS_WHILE_DECODING = 128
 """Rows of one pass while answers are streaming: bounds the pause between two of their tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ScheduledChunk:
     """`rows` of a sequence in the next pass."""
 
     sequence: Sequence
     rows: int
 
 
-def schedule(sequences: Iterable[Sequence]) -> list[Share]:
-    """Share out the next pass; every sequence has at least one pending row."""
+def schedule(sequences: Iterable[Sequence]) -> list[ScheduledChunk]:
+    """Divide the next pass among sequences; every sequence has at least one pending row."""
     decoding: list[Sequence] = []
     prefilling: list[Sequence] = []
     for sequence in sequences:
         (decoding if sequence.pending == 1 else prefilling).append(sequence)
-    shares = [Share(sequence, 1) for sequence in decoding]
-    room = (MAX_ROWS_WHILE_DECODING if decoding else MAX_ROWS) - len(shares)
+    scheduled = [ScheduledChunk(sequence, 1) for sequence in decoding]
+    token_budget = (MAX_ROWS_WHILE_DECODING if decoding else MAX_ROWS) - len(scheduled)
     for sequence in prefilling:
-        if room <= 0:
+        if token_budget <= 0:
             break
-        rows = min(room, sequence.pending)
-        shares.append(Share(sequence, rows))
-        room -= rows
-    return shares
+        rows = min(token_budget, sequence.pending)
+        scheduled.append(ScheduledChunk(sequence, rows))
+        token_budget -= rows
+    return scheduled

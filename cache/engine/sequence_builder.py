@@ -1,6 +1,6 @@
 """From the spans of a plan to a sequence: which rows are read from where, and which are computed.
 
-Everything a plan's spans name is in the arena by now: modules as residents, the exact prefix as nodes of the tree.
+Everything a plan's spans name is in the arena by now: modules as cache entries, the exact prefix as nodes of the tree.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-from cache.attention.items import Stretch, View
+from cache.attention.items import View, VisibleRange
 from cache.engine.sequence import Sequence
 from cache.memory.allocator import Extent
 from cache.memory.prefix_tree import Node, Step
-from cache.memory.store import Resident
-from cache.prompt.plan import Span, Unit
+from cache.memory.store import CacheEntry
+from cache.prompt.plan import Segment, Span
 
 
-def steps_of(spans: Many[Span], residents: Mapping[Unit, Resident]) -> list[Step]:
+def steps_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[Step]:
     """The path of a plan through the prefix tree."""
     return [
         Step(
             start=span.start,
             tokens=span.tokens,
-            key=None if span.unit is None else f"{residents[span.unit].header.key}/{span.row}",
+            key=None if span.segment is None else f"{entries[span.segment].header.key}/{span.row}",
         )
         for span in spans
     ]
@@ -31,7 +31,7 @@ def steps_of(spans: Many[Span], residents: Mapping[Unit, Resident]) -> list[Step
 
 @dataclass(slots=True)
 class Placed:
-    """Rows of one unit, in one place: `(first, last, own row from which they are seen)`, in ascending order."""
+    """Rows of one segment, in one place: `(first, last, own row from which they are seen)`, in ascending order."""
 
     extent: Extent
     offset: int
@@ -43,12 +43,12 @@ class Placed:
         extent = self.extent.part(first, last)
         if len(self.parts) == 1:
             return View(extent, self.offset, seen_from)
-        stretches = tuple(Stretch(a - first, b - first, row) for a, b, row in self.parts)
-        return View(extent, self.offset, seen_from, stretches)
+        visible_ranges = tuple(VisibleRange(a - first, b - first, row) for a, b, row in self.parts)
+        return View(extent, self.offset, seen_from, visible_ranges)
 
 
 def build(
-    spans: Many[Span], steps: Many[Step], residents: Mapping[Unit, Resident], prefix: Node | None
+    spans: Many[Span], steps: Many[Step], entries: Mapping[Segment, CacheEntry], prefix: Node | None
 ) -> tuple[Sequence, list[tuple[Step, int]]]:
     """The sequence behind a matched prefix, and what it adds to the path: computed steps with their first own row,
     modules between them with row -1. The sequence's own extent is still missing.
@@ -57,14 +57,14 @@ def build(
     matched = sum(len(node.step.tokens) for node in nodes)
     sequence = Sequence([], [], Extent(0, 0), [View(e) for e in joined(n.extent for n in nodes if n.step.key is None)])
     fresh: list[tuple[Step, int]] = []
-    placed: dict[tuple[Unit, int], Placed] = {}
+    placed: dict[tuple[Segment, int], Placed] = {}
     before = 0
     for span, step in zip(spans, steps, strict=True):
         known = min(max(matched - before, 0), len(span.tokens))
         before += len(span.tokens)
         rows = len(sequence.tokens)
-        if span.unit is not None:
-            at = placed.setdefault((span.unit, span.offset), Placed(residents[span.unit].extent, span.offset))
+        if span.segment is not None:
+            at = placed.setdefault((span.segment, span.offset), Placed(entries[span.segment].extent, span.offset))
             at.parts.append((span.row, span.row + len(span.tokens), rows))
             if not known:
                 fresh.append((step, -1))

@@ -41,7 +41,7 @@ class Header:
     start: int
     num_tokens: int
     gaps: str = ""
-    lead: str = ""
+    left_context: str = ""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,10 @@ def read_header(path: Path) -> Header:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            return Header(**json.loads((file.metadata() or {})["header"]))
+            header = json.loads((file.metadata() or {})["header"])
+        if "lead" in header:  # its name in files of version 0.1
+            header["left_context"] = header.pop("lead")
+        return Header(**header)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         key = path.name.removesuffix(SUFFIX).replace("-", ":", 1)
         return Header(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)

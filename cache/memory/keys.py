@@ -1,8 +1,9 @@
 """Content addresses of encoded modules.
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
-share it (tenant), what stood before the unit while it was encoded (prefix and lead), its positions and its token ids.
-Equal keys mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256 bits.
+share it (tenant), what stood before the segment while it was encoded (prefix and left context), its positions and its
+token ids. Equal keys mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256
+bits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import struct
 from pathlib import Path
 
-from cache.prompt.plan import Unit
+from cache.prompt.plan import Segment
 
 ALGORITHM = "b2"
 PUBLIC_TENANT = "public"
@@ -46,14 +47,14 @@ def check_tenant(tenant: str) -> None:
         raise ValueError(f"tenant {tenant!r}: use 1 to 128 letters, digits, '.', '_' or '-'")
 
 
-def unit_key(unit: Unit, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
-    """Key of an encoded unit.
+def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
+    """Key of an encoded segment.
 
     fingerprint: the model's (weights, dtype, position scheme). tenant: namespace that may share the entry.
     Raises ValueError for a bad tenant.
     """
     check_tenant(tenant)
-    prefix = "" if unit.prefix is None else unit_key(unit.prefix, fingerprint=fingerprint, tenant=tenant)
-    places = str(unit.start) if not unit.gaps else f"{unit.start} {unit.gaps}"
-    lead = (token_bytes(unit.lead),) if unit.lead else ()
-    return digest("module", fingerprint, tenant, prefix, places, token_bytes(unit.tokens), *lead)
+    prefix = "" if segment.prefix is None else segment_key(segment.prefix, fingerprint=fingerprint, tenant=tenant)
+    places = str(segment.start) if not segment.gaps else f"{segment.start} {segment.gaps}"
+    left_context = (token_bytes(segment.left_context),) if segment.left_context else ()
+    return digest("module", fingerprint, tenant, prefix, places, token_bytes(segment.tokens), *left_context)

@@ -27,9 +27,9 @@ from cache.errors import CapacityError
 from cache.memory.allocator import Extent, ExtentAllocator
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier, Header, LoadFailed
-from cache.memory.keys import PUBLIC_TENANT, digest, token_bytes, unit_key
+from cache.memory.keys import PUBLIC_TENANT, digest, segment_key, token_bytes
 from cache.memory.prefix_tree import Node, PrefixTree
-from cache.prompt.plan import Unit
+from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed"]
 MissReason = Literal[
@@ -48,7 +48,7 @@ WRITES_IN_FLIGHT = 8
 
 
 @dataclass(slots=True, eq=False)
-class Resident:
+class CacheEntry:
     """An encoded module in the arena."""
 
     header: Header
@@ -61,9 +61,9 @@ class Resident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Answer of `find`. `resident` is pinned; it is None on a miss, and then `reason` says why."""
+    """Answer of `find`. `entry` is pinned; it is None on a miss, and then `reason` says why."""
 
-    resident: Resident | None
+    entry: CacheEntry | None
     source: Source
     reason: MissReason | None = None
 
@@ -103,7 +103,7 @@ class Store:
         self.arena, self.fingerprint, self.disk = arena, fingerprint, disk
         self.allocator = ExtentAllocator(arena.slots)
         self.prefixes = PrefixTree()
-        self.residents: dict[str, Resident] = {}
+        self.entries: dict[str, CacheEntry] = {}
         self.costs = Costs()
         self.evictions: Counter[str] = Counter()
         self._clock = 0.0
@@ -115,59 +115,59 @@ class Store:
 
     # --- modules -------------------------------------------------------------------------------------------
 
-    def key(self, unit: Unit, tenant: str = PUBLIC_TENANT) -> str:
-        """Content address of a unit for this store's model."""
-        return unit_key(unit, fingerprint=self.fingerprint, tenant=tenant)
+    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
+        """Content address of a segment for this store's model."""
+        return segment_key(segment, fingerprint=self.fingerprint, tenant=tenant)
 
     def has(self, key: str) -> bool:
         """Whether a module is in any tier."""
-        return key in self.residents or self._is_kept(key)
+        return key in self.entries or self._is_kept(key)
 
     def tier(self, key: str) -> Literal["device", "disk"] | None:
         """The fastest tier that has a module. From any thread; it may have moved when this returns."""
-        if key in self.residents:
+        if key in self.entries:
             return "device"
         return "disk" if self._is_kept(key) else None
 
-    def find(self, unit: Unit, tenant: str) -> Found:
+    def find(self, segment: Segment, tenant: str) -> Found:
         """Look a module up, promote it from disk if it is there, and pin it.
 
         Raises CapacityError if it is on disk and the arena cannot take it now; nothing is pinned then.
         """
-        key = self.key(unit, tenant)
-        resident = self.residents.get(key)
-        if resident is not None:
-            return Found(resident=self._pin(resident), source="device")
+        key = self.key(segment, tenant)
+        entry = self.entries.get(key)
+        if entry is not None:
+            return Found(entry=self._pin(entry), source="device")
         failed = False
         if self._is_kept(key):
             self.flush(key)
-            extent = self.reserve(len(unit.tokens))
+            extent = self.reserve(len(segment.tokens))
             try:
-                self._load(key, unit, extent)
-                return Found(resident=self._admit(unit, tenant, extent), source="disk")
+                self._load(key, segment, extent)
+                return Found(entry=self._admit(segment, tenant, extent), source="disk")
             except LoadFailed as error:
                 self.allocator.free(extent)
                 failed = True
-                log.warning("module %s (%s): %s; it is computed again", unit.name, key, error)
-        return Found(resident=None, source="computed", reason=self._miss_reason(unit, tenant, key, failed))
+                log.warning("module %s (%s): %s; it is computed again", segment.name, key, error)
+        return Found(entry=None, source="computed", reason=self._miss_reason(segment, tenant, key, failed))
 
-    def put(self, unit: Unit, tenant: str, extent: Extent) -> Resident:
+    def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
         """Admit a module whose rows are in `extent` now; returned pinned. Written to disk in the background."""
-        resident = self._admit(unit, tenant, extent)
+        entry = self._admit(segment, tenant, extent)
         if self._writer is not None:
-            self._writer.submit(resident.header, self.arena.read(extent))
-        return resident
+            self._writer.submit(entry.header, self.arena.read(extent))
+        return entry
 
     def keys_of(self, tenant: str) -> frozenset[str]:
         """Every module of a tenant, in any tier."""
-        headers = [resident.header for resident in self.residents.values()]
+        headers = [entry.header for entry in self.entries.values()]
         headers += [] if self.disk is None else self.disk.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
-    def release(self, resident: Resident) -> None:
+    def release(self, entry: CacheEntry) -> None:
         """Undo one pin."""
-        assert resident.refs > 0, resident
-        resident.refs -= 1
+        assert entry.refs > 0, entry
+        entry.refs -= 1
 
     def forget(self, keys: Set[str]) -> int:
         """Remove modules from every tier, and every prefix, since any of them may have been computed with their text.
@@ -179,10 +179,10 @@ class Store:
         found = 0
         for key in keys:
             found += self.has(key)
-            resident = self.residents.pop(key, None)
-            if resident is not None:
-                assert not resident.refs, resident
-                self.allocator.free(resident.extent)
+            entry = self.entries.pop(key, None)
+            if entry is not None:
+                assert not entry.refs, entry
+                self.allocator.free(entry.extent)
             if self.disk is not None:
                 self.disk.remove(key)
             if key in self._evicted:
@@ -237,43 +237,43 @@ class Store:
 
     def check_integrity(self) -> None:
         """Assert that extents tile the arena and that nothing is pinned. For when no request is in flight."""
-        for resident in self.residents.values():
-            assert resident.refs == 0, ("pinned while idle", resident)
-        used = [resident.extent for resident in self.residents.values()]
+        for entry in self.entries.values():
+            assert entry.refs == 0, ("pinned while idle", entry)
+        used = [entry.extent for entry in self.entries.values()]
         for node in self.prefixes.nodes():
             assert node.refs == 0, ("pinned while idle", node)
             used.append(node.extent)
         self.allocator.check_integrity(used)
 
-    def _pin(self, resident: Resident) -> Resident:
-        resident.refs += 1
-        resident.hits += 1
-        resident.last_used = time.time()
-        cheap = self.disk is not None and resident.header.key in self.disk.entries
-        resident.priority = self._clock + resident.hits * (self.costs.load if cheap else self.costs.compute)
-        return resident
+    def _pin(self, entry: CacheEntry) -> CacheEntry:
+        entry.refs += 1
+        entry.hits += 1
+        entry.last_used = time.time()
+        cheap = self.disk is not None and entry.header.key in self.disk.entries
+        entry.priority = self._clock + entry.hits * (self.costs.load if cheap else self.costs.compute)
+        return entry
 
-    def _admit(self, unit: Unit, tenant: str, extent: Extent) -> Resident:
-        prefix = "" if unit.prefix is None else self.key(unit.prefix, tenant)
+    def _admit(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
+        prefix = "" if segment.prefix is None else self.key(segment.prefix, tenant)
         header = Header(
-            key=self.key(unit, tenant),
-            name=unit.name,
+            key=self.key(segment, tenant),
+            name=segment.name,
             tenant=tenant,
             fingerprint=self.fingerprint,
             prefix=prefix,
-            tokens=digest(token_bytes(unit.tokens)),
-            start=unit.start,
-            num_tokens=len(unit.tokens),
-            gaps=gaps_of(unit),
-            lead=lead_of(unit),
+            tokens=digest(token_bytes(segment.tokens)),
+            start=segment.start,
+            num_tokens=len(segment.tokens),
+            gaps=gaps_of(segment),
+            left_context=left_context_digest(segment),
         )
-        resident = Resident(header, extent)
-        assert header.key not in self.residents, header
-        self.residents[header.key] = resident
+        entry = CacheEntry(header, extent)
+        assert header.key not in self.entries, header
+        self.entries[header.key] = entry
         self._known_names[tenant, header.name] = header
-        return self._pin(resident)
+        return self._pin(entry)
 
-    def _load(self, key: str, unit: Unit, extent: Extent) -> None:
+    def _load(self, key: str, segment: Segment, extent: Extent) -> None:
         assert self.disk is not None
         started = time.perf_counter()
         rows = self.disk.read(key)
@@ -282,12 +282,12 @@ class Store:
             self.disk.remove(key)
             raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
         self.arena.write(extent, rows)
-        self.arena.positions[extent.start : extent.end] = torch.tensor(unit.positions)
+        self.arena.positions[extent.start : extent.end] = torch.tensor(segment.positions)
         self.costs.measured_load(time.perf_counter() - started, extent.length)
 
     def _reachable(self) -> int:
         """Length of the largest extent there would be if everything that may be evicted were."""
-        extents = [r.extent for r in self.residents.values() if not r.refs]
+        extents = [r.extent for r in self.entries.values() if not r.refs]
         extents += [node.extent for node in self.prefixes.nodes() if not node.refs and node.extent.length]
         longest = length = end = 0
         for extent in sorted([*extents, *self.allocator.holes]):
@@ -298,12 +298,12 @@ class Store:
 
     def _evict_one(self) -> None:
         """Evict the entry of least value; there is one."""
-        victims: list[Resident | Node] = [r for r in self.residents.values() if not r.refs]
+        victims: list[CacheEntry | Node] = [r for r in self.entries.values() if not r.refs]
         victims.extend(self.prefixes.leaves())
         victim = min(victims, key=lambda v: v.priority)
         self._clock = max(self._clock, victim.priority)
-        if isinstance(victim, Resident):
-            del self.residents[victim.header.key]
+        if isinstance(victim, CacheEntry):
+            del self.entries[victim.header.key]
             self._evicted.append(victim.header.key)
             self.allocator.free(victim.extent)
             self.evictions["module"] += 1
@@ -311,20 +311,20 @@ class Store:
             self.allocator.free(self.prefixes.evict(victim))
             self.evictions["prefix"] += 1
 
-    def _miss_reason(self, unit: Unit, tenant: str, key: str, load_failed: bool) -> MissReason:
+    def _miss_reason(self, segment: Segment, tenant: str, key: str, load_failed: bool) -> MissReason:
         if load_failed:
             return "load failed"
         if key in self._evicted:
             return "evicted"
-        known = self._known_names.get((tenant, unit.name))
+        known = self._known_names.get((tenant, segment.name))
         if known is None or known.key == key:
             return "never built"
-        prefix = "" if unit.prefix is None else self.key(unit.prefix, tenant)
+        prefix = "" if segment.prefix is None else self.key(segment.prefix, tenant)
         if (known.fingerprint, known.prefix) != (self.fingerprint, prefix):
             return "model or template changed"
-        if (known.tokens, known.lead) != (digest(token_bytes(unit.tokens)), lead_of(unit)):
+        if (known.tokens, known.left_context) != (digest(token_bytes(segment.tokens)), left_context_digest(segment)):
             return "document changed"
-        return "placement" if (known.start, known.gaps) != (unit.start, gaps_of(unit)) else "never built"
+        return "placement" if (known.start, known.gaps) != (segment.start, gaps_of(segment)) else "never built"
 
     def _is_being_written(self, key: str) -> bool:
         return self._writer is not None and key in self._writer.pending
@@ -334,14 +334,14 @@ class Store:
         return self._is_being_written(key) or (self.disk is not None and key in self.disk)
 
 
-def gaps_of(unit: Unit) -> str:
-    """A unit's gaps as a header keeps them."""
-    return " ".join(f"{row}+{jump}" for row, jump in unit.gaps)
+def gaps_of(segment: Segment) -> str:
+    """A segment's gaps as a header keeps them."""
+    return " ".join(f"{row}+{jump}" for row, jump in segment.gaps)
 
 
-def lead_of(unit: Unit) -> str:
-    """A unit's lead as a header keeps it: a digest, empty for none."""
-    return digest(token_bytes(unit.lead)) if unit.lead else ""
+def left_context_digest(segment: Segment) -> str:
+    """A segment's left context as a header keeps it: a digest, empty for none."""
+    return digest(token_bytes(segment.left_context)) if segment.left_context else ""
 
 
 class Writer:

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2C
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from cache.attention.forward_pass import Pass, Rotation, Watch, Watched, attention_function
+from cache.attention.forward_pass import AttentionScoring, Pass, Rotation, ScoringFinished, attention_function
 from cache.attention.items import Chunk
 from cache.attention.kernels import Kernel, default_kernel
 from cache.errors import ModelError
@@ -34,7 +34,7 @@ from cache.prompt.model_tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"
 
-LOOKING = (0.55, 0.7)
+SCORED_DEPTH = (0.55, 0.7)
 """Where the layers lie whose attention tells which rows of modules a question is about, as shares of the depth."""
 
 FEW_ROWS = 2
@@ -59,7 +59,7 @@ class ModelInfo:
     stop_tokens: frozenset[int]
 
     @property
-    def is_relocatable(self) -> bool:
+    def is_position_independent(self) -> bool:
         """Whether a module encoded once can be placed at any offset."""
         return self.placement in ("rotary", "alibi")
 
@@ -86,7 +86,7 @@ class Model(Protocol):
     ) -> Tensor:
         """One packed pass: writes the KV of all rows; float32 logits `[len(outputs), vocabulary]`."""
 
-    def look(
+    def score_attention(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
@@ -144,7 +144,7 @@ class LanguageModel:
         return self._forward(tokens, positions, chunks, arena, outputs)
 
     @torch.no_grad()
-    def look(
+    def score_attention(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
@@ -153,17 +153,18 @@ class LanguageModel:
         rows: int,
         extents: Sequence[Extent],
     ) -> list[Tensor]:
-        """How much the last `rows` of a chunk look at extents it sees: float32 `[L]` each (see `attention.Watch`).
+        """How much the last `rows` of a chunk look at extents it sees: float32 `[L]` each (see
+        `attention.AttentionScoring`).
 
         The pass ends at the last watched layer, so the chunk's own KV is not whole afterwards.
         """
         layers = self.info.kv.layers
-        watched = frozenset(range(int(LOOKING[0] * layers), max(int(LOOKING[1] * layers), 1)))
+        scored_layers = frozenset(range(int(SCORED_DEPTH[0] * layers), max(int(SCORED_DEPTH[1] * layers), 1)))
         scores = {extent: torch.zeros(extent.length, device=self.device) for extent in extents}
-        watch = Watch(watched, rows, scores)
-        with suppress(Watched):
-            self._forward(tokens, positions, [chunk], arena, [], watch)
-        return [watch.scores[extent].cpu() for extent in extents]
+        scoring = AttentionScoring(scored_layers, rows, scores)
+        with suppress(ScoringFinished):
+            self._forward(tokens, positions, [chunk], arena, [], scoring)
+        return [scoring.scores[extent].cpu() for extent in extents]
 
     def _forward(
         self,
@@ -172,11 +173,11 @@ class LanguageModel:
         chunks: Sequence[Chunk],
         arena: Arena,
         outputs: Sequence[int],
-        watch: Watch | None = None,
+        scoring: AttentionScoring | None = None,
     ) -> Tensor:
         slopes = None if self._alibi is None else self._alibi.slopes
         plan = Pass.plan(chunks, positions, arena, self.kernel, self.device, rotation=self.rotation, slopes=slopes)
-        plan.watch = watch
+        plan.scoring = scoring
         kept = torch.tensor(list(outputs), dtype=torch.long, device=self.device)
         if self._alibi is None:
             options = {"position_ids": plan.positions.unsqueeze(0), "plan": plan}

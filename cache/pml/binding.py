@@ -1,6 +1,6 @@
 """From a prompt and a laid-out schema to a plan: what is imported, what is filled in, where new text stands.
 
-Root text and the own text of imported modules stand at their schema ids and are supplied by encoded units; arguments
+Root text and the own text of imported modules stand at their schema ids and are supplied by encoded segments; arguments
 stand in their slots, text behind the last reference at the schema's length, text between references in the gap behind
 the first of them. Ids of what is not imported stay unused. Import order never changes an id. Everything that can be
 refused is refused here, before any compute.
@@ -16,7 +16,7 @@ from cache.errors import PMLError
 from cache.pml.layout import Layout, Placed, role_text
 from cache.pml.nodes import Import, Prompt, Role
 from cache.prompt.parts import Text
-from cache.prompt.plan import Plan, Span, Unit, end_computed, join_spans
+from cache.prompt.plan import Plan, Segment, Span, end_computed, join_spans
 from cache.prompt.tokenizer import run_tokens
 
 
@@ -34,29 +34,32 @@ class Bound:
     rendered: str
 
 
-def bind(prompt: Prompt, layout: Layout, *, relocatable: bool = True) -> Bound:
+def bind(prompt: Prompt, layout: Layout, *, position_independent: bool = True) -> Bound:
     """Place a prompt.
 
-    relocatable: whether a unit encoded once may be placed at any offset; if not, units are encoded at their schema ids.
+    position_independent: whether a segment encoded once may be placed at any offset; if not, segments are encoded at
+        their schema ids.
     Raises PMLError for everything section 4.2 of the language refuses, and for a prompt beyond the model's positions.
     """
-    return Binder(prompt, layout, relocatable).bind()
+    return Binder(prompt, layout, position_independent).bind()
 
 
-def module_units(layout: Layout, *, relocatable: bool = True) -> list[Unit]:
-    """Every unit a schema can use, scaffold sets last: what encoding it ahead of use computes."""
+def module_segments(layout: Layout, *, position_independent: bool = True) -> list[Segment]:
+    """Every segment a schema can use, scaffold sets last: what encoding it ahead of use computes."""
     by_path = {placed.path: placed for placed in layout.placed()}
     owners = [[placed] for placed in by_path.values() if placed.is_cached]
     owners += [[by_path[path] for path in scaffold] for scaffold in layout.scaffolds]
-    return [unit_of(layout, group, relocatable)[0] for group in owners if any(owner.runs for owner in group)]
+    return [
+        segment_of(layout, group, position_independent)[0] for group in owners if any(owner.runs for owner in group)
+    ]
 
 
-def unit_of(layout: Layout, owners: list[Placed], relocatable: bool) -> tuple[Unit, int]:
+def segment_of(layout: Layout, owners: list[Placed], position_independent: bool) -> tuple[Segment, int]:
     """The own texts of owners, encoded in one pass, with their slots filled by placeholders, and the schema id of the
     first row. At least one owner has text.
 
-    A unit whose first token has id 0 has nothing before it in any prompt and is encoded alone; others stand behind the
-    tokenizer's stub, so that their first token is not taken for the beginning of everything.
+    A segment whose first token has id 0 has nothing before it in any prompt and is encoded alone; others stand behind
+    the tokenizer's sink prefix, so that their first token is not taken for the beginning of everything.
     """
     last = max(run.start for owner in owners for run in owner.runs)  # nothing sees a slot behind the last text
     pieces = sorted((piece.start, piece.tokens) for owner in owners for piece in owner.pieces() if piece.start <= last)
@@ -68,15 +71,15 @@ def unit_of(layout: Layout, owners: list[Placed], relocatable: bool) -> tuple[Un
             gaps.append((len(tokens), start - at))
         tokens += piece
         at = start + len(piece)
-    stub = layout.tokenizer.stub if first else ()
-    unit = Unit(
+    sink_prefix = layout.tokenizer.sink_prefix if first else ()
+    segment = Segment(
         name=" + ".join(sorted(f"{layout.schema.name}/{owner.path}".rstrip("/") for owner in owners)),
         tokens=tuple(tokens),
-        start=len(stub) if relocatable else first,
+        start=len(sink_prefix) if position_independent else first,
         gaps=tuple(gaps),
-        prefix=Unit(name="stub", tokens=stub) if stub else None,
+        prefix=Segment(name="sink prefix", tokens=sink_prefix) if sink_prefix else None,
     )
-    return unit, first
+    return segment, first
 
 
 @dataclass(slots=True)
@@ -85,7 +88,7 @@ class Binder:
 
     prompt: Prompt
     layout: Layout
-    relocatable: bool
+    position_independent: bool
     imported: dict[str, Placed] = field(default_factory=dict)
     arguments: list[Span] = field(default_factory=list)
     texts: list[Span] = field(default_factory=list)
@@ -218,25 +221,25 @@ class Binder:
         return sorted((piece.start, piece.end) for placed in self.imported.values() for piece in placed.pieces())
 
     def module_spans(self) -> Iterator[Span]:
-        """Own texts of what is imported, each from its unit, or computed where the schema says so."""
+        """Own texts of what is imported, each from its segment, or computed where the schema says so."""
         together = self.scaffold_sets()
         for path, placed in self.imported.items():
             if not placed.is_cached:
                 yield from (Span(start=run.start, tokens=run.tokens) for run in placed.runs)
             elif placed.runs:
-                unit, first = together.get(path) or unit_of(self.layout, [placed], self.relocatable)
-                rows = {position - unit.start + first: row for row, position in enumerate(unit.positions)}
+                segment, first = together.get(path) or segment_of(self.layout, [placed], self.position_independent)
+                rows = {position - segment.start + first: row for row, position in enumerate(segment.positions)}
                 for run in placed.runs:
-                    yield Span(start=run.start, tokens=run.tokens, unit=unit, row=rows[run.start])
+                    yield Span(start=run.start, tokens=run.tokens, segment=segment, row=rows[run.start])
 
-    def scaffold_sets(self) -> dict[str, tuple[Unit, int]]:
-        """The unit for each path that a complete scaffold set supplies: larger sets first, then declared first."""
+    def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
+        """The segment for each path that a complete scaffold set supplies: larger sets first, then declared first."""
         complete = [s for s in self.layout.scaffolds if all(p in self.imported for p in s)]
-        chosen: dict[str, tuple[Unit, int]] = {}
+        chosen: dict[str, tuple[Segment, int]] = {}
         for scaffold in sorted(complete, key=len, reverse=True):
             owners = [self.imported[path] for path in scaffold]
             if any(owner.runs for owner in owners) and not any(path in chosen for path in scaffold):
-                chosen.update(dict.fromkeys(scaffold, unit_of(self.layout, owners, self.relocatable)))
+                chosen.update(dict.fromkeys(scaffold, segment_of(self.layout, owners, self.position_independent)))
         return chosen
 
 

@@ -10,11 +10,11 @@ import threading
 from typing import Protocol
 
 from cache.errors import PMLError
-from cache.pml.binding import Bound, bind, module_units
+from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Prompt, Schema
 from cache.prompt.chat_template import ChatTemplate
-from cache.prompt.plan import Unit
+from cache.prompt.plan import Segment
 from cache.prompt.roles import NO_ROLES, Roles
 from cache.prompt.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ class ModelLimits(Protocol):
         """Usable position ids are 0 .. max_positions-1."""
 
     @property
-    def is_relocatable(self) -> bool:
+    def is_position_independent(self) -> bool:
         """Whether a module encoded once can be placed at any offset."""
 
 
@@ -43,7 +43,7 @@ class Registry:
     """Laid-out schemas.
 
     roles: strings of the chat template around turns. max_positions: usable position ids, None for no limit.
-    relocatable: whether a unit encoded once may be placed at any offset.
+    position_independent: whether a segment encoded once may be placed at any offset.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Registry:
         *,
         roles: Roles = NO_ROLES,
         max_positions: int | None = None,
-        relocatable: bool = True,
+        position_independent: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
-        self._roles, self._max_positions, self._relocatable = roles, max_positions, relocatable
+        self._roles, self._max_positions, self._position_independent = roles, max_positions, position_independent
         self._layouts: dict[str, Layout] = {}
         self._lock = threading.Lock()
 
@@ -66,20 +66,20 @@ class Registry:
             tokenizer,
             roles=tokenizer.template.roles,
             max_positions=limits.max_positions,
-            relocatable=limits.is_relocatable,
+            position_independent=limits.is_position_independent,
         )
 
     def lay_out(self, schema: Schema) -> Layout:
         """Give a schema its position ids without keeping it. Raises PMLError."""
         return lay_out(schema, self.tokenizer, roles=self._roles, max_positions=self._max_positions)
 
-    def units_of(self, layout: Layout) -> list[Unit]:
-        """Every unit a schema can use, scaffold sets last: what `Engine.encode` takes to prepare it ahead of use."""
-        return module_units(layout, relocatable=self._relocatable)
+    def segments_of(self, layout: Layout) -> list[Segment]:
+        """Every segment a schema can use, scaffold sets last: what `Engine.encode` takes to prepare it ahead of use."""
+        return module_segments(layout, position_independent=self._position_independent)
 
     def bind(self, prompt: Prompt) -> Bound:
         """Place a prompt for a schema of this registry. Raises PMLError."""
-        return bind(prompt, self.of(prompt), relocatable=self._relocatable)
+        return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
         """Lay a schema out and keep it. Raises PMLError, also if the name is taken; then nothing changes."""

@@ -128,7 +128,7 @@ class Rules:
                 raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
             if not self.modules[path].cached:
                 raise mistake(node, f"module {path!r} has cache='false', it is never encoded; take it out of the set")
-            for way in accumulate(path.split("/"), "{}/{}".format):  # the path and all that lead to it
+            for way in accumulate(path.split("/"), "{}/{}".format):  # the path and all that left context to it
                 union = self.members.get(way)
                 if union is not None and chosen.setdefault(union, way) != way:
                     raise mistake(node, f"{chosen[union]!r} and {way!r} exclude each other; no prompt imports both")

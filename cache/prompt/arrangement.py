@@ -19,7 +19,7 @@ from typing import Literal
 
 from cache.errors import PromptError
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Span, Unit, end_computed, join_spans
+from cache.prompt.plan import Plan, Segment, Span, end_computed, join_spans
 from cache.prompt.tokenizer import Tokenizer, run_tokens
 
 Placement = Literal["contiguous", "slotted", "shared"]
@@ -29,22 +29,22 @@ def arrange(
     parts: Sequence[TextModule | Text],
     tokenizer: Tokenizer,
     *,
-    relocatable: bool,
+    position_independent: bool,
     max_positions: int,
     placement: Placement = "contiguous",
     slot: int = 256,
 ) -> Plan:
     """Tokenise and place the parts of a prompt.
 
-    relocatable: whether a module encoded once can be placed at any offset. If not, a unit is encoded at the position
-        where it stands, and its key says so; it reads nothing beside it.
+    position_independent: whether a module encoded once can be placed at any offset. If not, a segment is encoded at the
+        position where it stands, and its key says so; it reads nothing beside it.
     max_positions: usable position ids of the model, 0 .. max_positions-1.
     slot: position ids, for `slotted`.
 
     Raises PromptError for a prompt without tokens or with more than `max_positions`, and for a shared group at the end
     of a prompt that does not end in its longest module.
     """
-    room = max_positions if relocatable else 0
+    room = max_positions if position_independent else 0
     spans: list[Span] = []
     places = Places(placement, slot)
     pending: list[Text] = []
@@ -59,11 +59,11 @@ def arrange(
             pending.append(part)
             continue
         end_run()
-        unit = module_unit(part, tokenizer, room=room)
-        start = places.module(len(unit.tokens))
-        if not relocatable:
-            unit = replace(unit, start=start)
-        spans.append(Span(start=start, tokens=unit.tokens, unit=unit))
+        segment = module_segment(part, tokenizer, room=room)
+        start = places.module(len(segment.tokens))
+        if not position_independent:
+            segment = replace(segment, start=start)
+        spans.append(Span(start=start, tokens=segment.tokens, segment=segment))
     end_run()
     joined = join_spans(spans)
     if not joined:
@@ -106,24 +106,26 @@ class Places:
         return start
 
 
-def module_unit(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Unit:
-    """The encoding unit of a module that has text only, behind its conditioning prefix if it has one.
+def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Segment:
+    """The encoding segment of a module that has text only, behind its conditioning prefix if it has one.
 
     room: position ids there are (None: any number). Of the modules beside it, as many are read as fit with it, the last
     ones first, whole ones only.
     """
-    prefix = None if module.after is None else module_unit(module.after, tokenizer, room=room)
+    prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:
         prefix = prefix.prefix
     tokens = own_tokens(module, tokenizer)
     start = 0 if prefix is None else prefix.end
-    lead: tuple[int, ...] = ()
+    left_context: tuple[int, ...] = ()
     for other in reversed(module.left_context):
-        longer = own_tokens(other, tokenizer) + lead
+        longer = own_tokens(other, tokenizer) + left_context
         if room is not None and start + len(longer) + len(tokens) > room:
             break
-        lead = longer
-    return Unit(name=module.name, tokens=tokens, start=start + len(lead), prefix=prefix, lead=lead)
+        left_context = longer
+    return Segment(
+        name=module.name, tokens=tokens, start=start + len(left_context), prefix=prefix, left_context=left_context
+    )
 
 
 def own_tokens(module: TextModule, tokenizer: Tokenizer) -> tuple[int, ...]:

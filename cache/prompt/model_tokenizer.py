@@ -26,7 +26,7 @@ class ModelTokenizer:
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         self.template: ChatTemplate = derive_template(self._render) if tokenizer.chat_template else PLAIN
         self.filler: int = self._filler()
-        self.stub: tuple[int, ...] = self._stub()
+        self.sink_prefix: tuple[int, ...] = self._sink_prefix()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
         """Token ids of a run, nothing added: those of the joined text, special tokens only from structural pieces."""
@@ -57,7 +57,7 @@ class ModelTokenizer:
         unknown: int | None = self._tokenizer.unk_token_id
         return self._ordinary("\n")[0] if unknown is None else unknown
 
-    def _stub(self) -> tuple[int, ...]:
+    def _sink_prefix(self) -> tuple[int, ...]:
         """The first line of the chat template's opening (it may go on with today's date), else the model's BOS."""
         opening = self.template.open.partition("\n")
         if opening[0]:

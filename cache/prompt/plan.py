@@ -1,4 +1,4 @@
-"""A plan: which tokens of a prompt stand at which position ids, and which of them an encoded unit supplies.
+"""A plan: which tokens of a prompt stand at which position ids, and which of them an encoded segment supplies.
 
 No tokenizer, no tensors. A plan is a list of spans in the order in which they are read; a span's tokens stand at
 consecutive position ids. A computed token sees every token of the spans before it and of its own span up to itself.
@@ -12,37 +12,40 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One unit of encoding: the tokens whose KV are computed together, in one causal pass, and kept.
+class Segment:
+    """One segment of encoding: the tokens whose KV are computed together, in one causal pass, and kept.
 
-    start: position id of the first token while the unit is encoded.
+    start: position id of the first token while the segment is encoded.
     gaps: (row, ids left out before it) wherever positions jump, in ascending rows.
-    prefix: the unit that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
-    lead: tokens between prefix and unit while it is encoded, at the ids right before `start`, in the same causal pass;
-        their rows are not kept at all (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
+    prefix: the segment that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
+    left_context: tokens between prefix and segment while it is encoded, at the ids right before `start`, in the same
+        causal pass; their rows are not kept at all (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
     """
 
     name: str
     tokens: tuple[int, ...]
     start: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
-    prefix: Unit | None = None
+    prefix: Segment | None = None
     # Long, and next to always the same for the same tokens: a hash without it is as good and far cheaper.
-    lead: tuple[int, ...] = field(default=(), hash=False)
+    left_context: tuple[int, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if self.prefix is not None and not self.prefix.tokens:
-            raise ValueError(f"unit {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
-        if len(self.lead) > self.start:
-            raise ValueError(f"unit {self.name!r}: {self.start} position ids before it, {len(self.lead)} in its lead")
+            raise ValueError(f"segment {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
+        if len(self.left_context) > self.start:
+            raise ValueError(
+                f"segment {self.name!r}: {self.start} position ids before it, "
+                f"{len(self.left_context)} in its left context"
+            )
 
     @property
-    def lead_positions(self) -> range:
-        """Position ids of the lead while the unit is encoded."""
-        return range(self.start - len(self.lead), self.start)
+    def left_context_positions(self) -> range:
+        """Position ids of the left context while the segment is encoded."""
+        return range(self.start - len(self.left_context), self.start)
 
     def position(self, row: int) -> int:
-        """Position id of a row while the unit is encoded."""
+        """Position id of a row while the segment is encoded."""
         return self.start + row + sum(jump for first, jump in self.gaps if first <= row)
 
     @property
@@ -60,8 +63,8 @@ class Unit:
         """Position id behind the last row."""
         return self.position(len(self.tokens) - 1) + 1 if self.tokens else self.start
 
-    def with_ancestors(self) -> Iterator[Unit]:
-        """The unit's conditioning prefixes, outermost first, then the unit itself."""
+    def with_ancestors(self) -> Iterator[Segment]:
+        """The segment's conditioning prefixes, outermost first, then the segment itself."""
         if self.prefix is not None:
             yield from self.prefix.with_ancestors()
         yield self
@@ -71,12 +74,12 @@ class Unit:
 class Span:
     """Tokens at consecutive position ids `start`, `start`+1, ...
 
-    unit: the unit whose rows from `row` on these tokens are, or None if they are computed in every request.
+    segment: the segment whose rows from `row` on these tokens are, or None if they are computed in every request.
     """
 
     start: int
     tokens: tuple[int, ...]
-    unit: Unit | None = None
+    segment: Segment | None = None
     row: int = 0
 
     @property
@@ -86,13 +89,13 @@ class Span:
 
     @property
     def offset(self) -> int:
-        """Position ids between where the unit was encoded and where it stands here."""
-        return 0 if self.unit is None else self.start - self.unit.position(self.row)
+        """Position ids between where the segment was encoded and where it stands here."""
+        return 0 if self.segment is None else self.start - self.segment.position(self.row)
 
     def continues(self, previous: Span) -> bool:
-        """Whether these are the next rows of the same unit, moved by the same distance."""
+        """Whether these are the next rows of the same segment, moved by the same distance."""
         return (
-            self.unit is previous.unit
+            self.segment is previous.segment
             and self.row == previous.row + len(previous.tokens)
             and self.offset == previous.offset
         )
@@ -116,9 +119,9 @@ class Plan:
         """Position id of the first generated token: highest id in the prompt + 1."""
         return self.spans[-1].end
 
-    def units(self) -> tuple[Unit, ...]:
-        """Different units of the plan in the order in which they are read."""
-        return tuple(dict.fromkeys(span.unit for span in self.spans if span.unit is not None))
+    def segments(self) -> tuple[Segment, ...]:
+        """Different segments of the plan in the order in which they are read."""
+        return tuple(dict.fromkeys(span.segment for span in self.spans if span.segment is not None))
 
     @property
     def is_exact(self) -> bool:
@@ -127,23 +130,25 @@ class Plan:
 
     @property
     def exact_spans(self) -> int:
-        """How many leading spans are exact: each unit's rows were encoded behind exactly the tokens (of prefix and
-        lead), at exactly the distances, that stand before them here.
+        """How many leading spans are exact: each segment's rows were encoded behind exactly the tokens (of prefix and
+        left context), at exactly the distances, that stand before them here.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
         for index, span in enumerate(self.spans):
-            if span.unit is not None and not (previous is not None and span.continues(previous)):
-                *ancestors, unit = span.unit.with_ancestors()
-                if any(ancestor.lead for ancestor in ancestors):  # seen by their rows, not by the unit's own
+            if span.segment is not None and not (previous is not None and span.continues(previous)):
+                *ancestors, segment = span.segment.with_ancestors()
+                if any(ancestor.left_context for ancestor in ancestors):  # seen by their rows, not by the segment's own
                     return index
-                if sum(len(ancestor.tokens) for ancestor in ancestors) + len(unit.lead) + span.row != len(before):
+                if sum(len(ancestor.tokens) for ancestor in ancestors) + len(segment.left_context) + span.row != len(
+                    before
+                ):
                     return index
                 seen: list[tuple[int, int]] = []
                 for ancestor in ancestors:
                     seen += zip(ancestor.tokens, ancestor.positions, strict=True)
-                seen += zip(unit.lead, unit.lead_positions, strict=True)
-                seen += zip(unit.tokens, unit.positions, strict=True)
+                seen += zip(segment.left_context, segment.left_context_positions, strict=True)
+                seen += zip(segment.tokens, segment.positions, strict=True)
                 if [(token, position + span.offset) for token, position in seen[: len(before)]] != before:
                     return index
             before += zip(span.tokens, range(span.start, span.end), strict=True)
@@ -153,12 +158,12 @@ class Plan:
     def exact_part(self) -> Plan:
         """The same tokens at the same ids; what is not exact as it stands is computed."""
         kept = self.exact_spans
-        rest = (replace(span, unit=None, row=0) for span in self.spans[kept:])
+        rest = (replace(span, segment=None, row=0) for span in self.spans[kept:])
         return Plan(spans=join_spans([*self.spans[:kept], *rest]))
 
-    def without_units(self) -> Plan:
+    def without_segments(self) -> Plan:
         """The same tokens at the same ids, all computed: ordinary causal attention."""
-        return Plan(spans=join_spans(replace(span, unit=None, row=0) for span in self.spans))
+        return Plan(spans=join_spans(replace(span, segment=None, row=0) for span in self.spans))
 
 
 def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -168,7 +173,7 @@ def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
         if not span.tokens:
             continue
         last = joined[-1] if joined else None
-        if last is not None and last.unit is None and span.unit is None and last.end == span.start:
+        if last is not None and last.segment is None and span.segment is None and last.end == span.start:
             joined[-1] = replace(last, tokens=last.tokens + span.tokens)
         else:
             joined.append(span)
@@ -181,7 +186,7 @@ def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     A prompt that ends in a module gives up that module's last row and computes the token instead.
     """
     last = spans[-1]
-    if last.unit is None:
+    if last.segment is None:
         return spans
     tail = Span(start=last.end - 1, tokens=last.tokens[-1:])
     kept = replace(last, tokens=last.tokens[:-1])

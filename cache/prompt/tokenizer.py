@@ -17,11 +17,11 @@ class Tokenizer(Protocol):
     """What layout asks of a tokenizer.
 
     filler: the token that fills the unused rest of a parameter's slot while its module is encoded.
-    stub: tokens of the short constant beginning behind which a module is encoded; may be empty.
+    sink_prefix: tokens of the short constant beginning behind which a module is encoded; may be empty.
     """
 
     filler: int
-    stub: tuple[int, ...]
+    sink_prefix: tuple[int, ...]
 
     def encode(self, run: Sequence[Text]) -> list[int]:
         """Token ids of a run of pieces without known tokens, nothing added."""
@@ -31,7 +31,7 @@ class WordTokenizer:
     """One id per word: a tokenizer for checking schemas without a model. Markers have no ids of their own."""
 
     filler = 0
-    stub: tuple[int, ...] = ()
+    sink_prefix: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
@@ -42,7 +42,7 @@ class WordTokenizer:
         return [self._ids.setdefault(word, len(self._ids) + 1) for word in words]
 
 
-class RememberingTokenizer:
+class CachingTokenizer:
     """A tokenizer that need not tokenise again what it was last asked for: a conversation's passages come back with
     every turn, and what each was encoded behind with them. Safe to use from any thread.
 
@@ -50,7 +50,7 @@ class RememberingTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, runs: int) -> None:
-        self.filler, self.stub = tokenizer.filler, tokenizer.stub
+        self.filler, self.sink_prefix = tokenizer.filler, tokenizer.sink_prefix
         self._encode = lru_cache(maxsize=runs)(lambda run: tuple(tokenizer.encode(run)))
 
     def encode(self, run: Sequence[Text]) -> list[int]:

@@ -1,9 +1,9 @@
 """Lessons for modular attention: passages read one by one, and several questions behind them, in one forward pass.
 
-A lesson is what a request is at run time: a conditioning prefix, modules that see the prefix, a lead of their own and
-themselves, placed one after another (with gaps, if wanted), and branches, each a question with its answer, that see the
-prefix and the modules and neither leads nor each other. So passages are paid once for many questions. The same lesson
-can be read with full attention, where modules see those before them.
+A lesson is what a request is at run time: a conditioning prefix, modules that see the prefix, a left context of their
+own and themselves, placed one after another (with gaps, if wanted), and branches, each a question with its answer, that
+see the prefix and the modules and neither left contexts nor each other. So passages are paid once for many questions.
+The same lesson can be read with full attention, where modules see those before them.
 
 Rotary models only: keys of modules are turned from where they were computed to where they stand (see `attention`).
 """
@@ -33,24 +33,24 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """modules: token ids in the order in which they stand. leads: what each is read behind, which no branch sees. gaps:
-    position ids left out before each module.
+    """modules: token ids in the order in which they stand. left_contexts: what each is read behind, which no branch
+    sees. gaps: position ids left out before each module.
     """
 
     prefix: tuple[int, ...]
     modules: tuple[tuple[int, ...], ...]
-    leads: tuple[tuple[int, ...], ...]
+    left_contexts: tuple[tuple[int, ...], ...]
     gaps: tuple[int, ...]
     branches: tuple[Branch, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Rows of a module or a lead, read behind the prefix and the rows `lead`. It stands `offset` ids behind where its
-    keys were computed (negative: before); None for a lead, which no branch sees.
+class PackedRun:
+    """Rows of a module or a left context, read behind the prefix and the rows `left_context`. It stands `offset` ids
+    behind where its keys were computed (negative: before); None for a left context, which no branch sees.
     """
 
-    lead: slice
+    left_context: slice
     rows: slice
     offset: int | None
 
@@ -60,8 +60,8 @@ class Packed:
     """A lesson as one row of tokens.
 
     tokens, positions: int64 `[1, T]`. prefix: rows of the prefix.
-    stretches: in the order of their rows; none when the lesson is read with full attention. A lead that several modules
-    share is one. context: rows before the branches.
+    stretches: in the order of their rows; none when the lesson is read with full attention. A left context that several
+    modules share is one. context: rows before the branches.
     branches: first row of each branch, and the row behind the last. rows: those whose logits predict an answer token,
     int64 `[A]`.
     """
@@ -69,7 +69,7 @@ class Packed:
     tokens: Tensor
     positions: Tensor
     prefix: int
-    stretches: tuple[Stretch, ...]
+    runs: tuple[PackedRun, ...]
     context: int
     branches: tuple[int, ...]
     rows: Tensor
@@ -78,20 +78,24 @@ class Packed:
 def pack(lesson: Lesson, *, modular: bool) -> Packed:
     """Lay a lesson out. modular: modules do not see each other; else full attention at the same position ids."""
     tokens, positions = list(lesson.prefix), list(range(len(lesson.prefix)))
-    stretches: list[Stretch] = []
+    runs: list[PackedRun] = []
     at = base = len(lesson.prefix)
     nothing = slice(base, base)
-    leads: dict[tuple[int, ...], slice] = {(): nothing}
-    for module, lead, gap in zip(lesson.modules, lesson.leads, lesson.gaps, strict=True):
+    left_contexts: dict[tuple[int, ...], slice] = {(): nothing}
+    for module, left_context, gap in zip(lesson.modules, lesson.left_contexts, lesson.gaps, strict=True):
         at += gap
-        if modular and lead not in leads:
-            leads[lead] = slice(len(tokens), len(tokens) + len(lead))
-            stretches.append(Stretch(nothing, leads[lead], None))
-            tokens += lead
-            positions += range(base, base + len(lead))
-        behind = len(lead) if modular else at - base
+        if modular and left_context not in left_contexts:
+            left_contexts[left_context] = slice(len(tokens), len(tokens) + len(left_context))
+            runs.append(PackedRun(nothing, left_contexts[left_context], None))
+            tokens += left_context
+            positions += range(base, base + len(left_context))
+        behind = len(left_context) if modular else at - base
         if modular:
-            stretches.append(Stretch(leads[lead], slice(len(tokens), len(tokens) + len(module)), at - base - behind))
+            runs.append(
+                PackedRun(
+                    left_contexts[left_context], slice(len(tokens), len(tokens) + len(module)), at - base - behind
+                )
+            )
         tokens += module
         positions += range(base + behind, base + behind + len(module))
         at += len(module)
@@ -109,7 +113,7 @@ def pack(lesson: Lesson, *, modular: bool) -> Packed:
         tokens=torch.tensor([tokens]),
         positions=torch.tensor([positions]),
         prefix=base,
-        stretches=tuple(stretches),
+        runs=tuple(runs),
         context=context,
         branches=tuple(branches),
         rows=torch.tensor(rows),
@@ -128,16 +132,16 @@ class Reading:
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, after rotation; returns `[1, T, H*G, D]`. Differentiable."""
         packed = self.packed
-        prefix = packed.prefix if packed.stretches else packed.context
+        prefix = packed.prefix if packed.runs else packed.context
         outs = [self._attend_causal(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], scale)]
         placed_keys, placed_values = [k[:, :, :prefix]], [v[:, :, :prefix]]
-        for stretch in packed.stretches:
-            keys = torch.cat((k[:, :, :prefix], k[:, :, stretch.lead], k[:, :, stretch.rows]), 2)
-            values = torch.cat((v[:, :, :prefix], v[:, :, stretch.lead], v[:, :, stretch.rows]), 2)
-            outs.append(self._attend_causal(q[:, :, stretch.rows], keys, values, scale))
-            if stretch.offset is not None:
-                placed_keys.append(self._moved(k[:, :, stretch.rows], stretch.offset))
-                placed_values.append(v[:, :, stretch.rows])
+        for run in packed.runs:
+            keys = torch.cat((k[:, :, :prefix], k[:, :, run.left_context], k[:, :, run.rows]), 2)
+            values = torch.cat((v[:, :, :prefix], v[:, :, run.left_context], v[:, :, run.rows]), 2)
+            outs.append(self._attend_causal(q[:, :, run.rows], keys, values, scale))
+            if run.offset is not None:
+                placed_keys.append(self._moved(k[:, :, run.rows], run.offset))
+                placed_values.append(v[:, :, run.rows])
         seen, said = torch.cat(placed_keys, 2), torch.cat(placed_values, 2)
         for first, last in pairwise(packed.branches):
             rows = slice(first, last)

@@ -1,4 +1,4 @@
-"""What the signs of an answer are worth: does anything that was found answer the question, and which statement does?
+"""What the features of an answer are worth: does anything that was found answer the question, and which statement does?
 
 Logistic models, fitted for one embedder by `warmdesk calibrate-search`. A single cosine cannot tell: a question about
 something else in the same shop is as near to a passage as one that the passage answers in other words.
@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from retrieval.answerability.features import SentenceSigns, Signs
+from retrieval.answerability.features import PassageFeatures, StatementFeatures
 from retrieval.answerability.logistic import Logistic
 
 LEAST_TRUST = 0.7
@@ -18,7 +18,7 @@ LEAST_TRUST = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class AnswerabilityClassifier:
     """embedder: whose cosines the models know. threshold: probability below which nothing answers the question.
     fitted_on: what the models were fitted on, for people. relevance: for languages the embedder knows; written: for
     others, of words alone. sentence: whether a statement answers the question.
@@ -31,34 +31,34 @@ class Judgement:
     written: Logistic
     sentence: Logistic
 
-    def is_answered(self, signs: Signs) -> float:
+    def is_answered(self, features: PassageFeatures) -> float:
         """The probability that the passages answer the question."""
-        model = self.relevance if signs.trust >= LEAST_TRUST else self.written
-        return model.probability(asdict(signs))
+        model = self.relevance if features.trust >= LEAST_TRUST else self.written
+        return model.probability(asdict(features))
 
-    def answers(self, signs: SentenceSigns) -> float:
+    def answers(self, features: StatementFeatures) -> float:
         """Log-odds that a sentence answers the question."""
-        return self.sentence.logit(asdict(signs))
+        return self.sentence.logit(asdict(features))
 
 
-def load_judgement(file: Path) -> Judgement:
+def load_classifier(file: Path) -> AnswerabilityClassifier:
     """The models in a file."""
     kept = json.loads(file.read_text(encoding="utf-8"))
     for name in ("relevance", "written", "sentence"):
         kept[name] = Logistic(**kept[name])
-    return Judgement(**kept)
+    return AnswerabilityClassifier(**kept)
 
 
-def save_judgement(judgement: Judgement, file: Path) -> None:
+def save_classifier(classifier: AnswerabilityClassifier, file: Path) -> None:
     """Write the models, whole or not at all."""
     temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(judgement), indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(asdict(classifier), indent=2) + "\n", encoding="utf-8")
     temporary.replace(file)
 
 
-def rule_of_thumb(embedder: str) -> Judgement:
+def rule_of_thumb(embedder: str) -> AnswerabilityClassifier:
     """For an embedder nobody fitted a model for: the best cosine decides, 0.3 being even."""
-    return Judgement(
+    return AnswerabilityClassifier(
         embedder=embedder,
         fitted_on="nothing",
         threshold=0.5,

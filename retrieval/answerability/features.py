@@ -1,6 +1,6 @@
-"""What speaks for an answer in the passages that were found: signs of the whole, and of each sentence.
+"""What speaks for an answer in the passages that were found: features of the whole, and of each sentence.
 
-Only measures; what the signs are worth is fitted (`judgement`). Cosines count as much as the embedder knows of the
+Only measures; what the features are worth is fitted (`classifier`). Cosines count as much as the embedder knows of the
 question's language.
 """
 
@@ -20,7 +20,7 @@ from retrieval.text.terms import COMMON, asked_words, stem, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
+class PassageFeatures:
     """What speaks for an answer among the passages found.
 
     trust: what cosines count for. best: highest cosine of a passage. first: cosine of the first passage. above: how far
@@ -44,7 +44,7 @@ class Signs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentenceSigns:
+class StatementFeatures:
     """What speaks for a statement of a passage. cosine, alone: with the question and its earlier turn, and with the
     question alone; headed: of the statement with its heading. covered: share of the question's words, by rarity, in the
     statement and the headings above it; own: in the statement alone; joined: in it and the one before it; before: in
@@ -106,8 +106,8 @@ def read(
     ]
 
 
-def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]) -> Signs:
-    """The signs for a question. query: the wording with its earlier turn, if it has one; question: without.
+def passage_features(retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]) -> PassageFeatures:
+    """The features for a question. query: the wording with its earlier turn, if it has one; question: without.
     passages: at least one, the best first.
     """
     mean, deviation = retriever.index.similarity_spread(query.vector)
@@ -121,7 +121,7 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
             cosines.append(query.trust * cosine)
             told.append(query.trust * cosine + asked.share_in(terms_of(sentence) | headings))
             apt.append(told[-1] + agreement(question.text, sentence) / 5)
-    return Signs(
+    return PassageFeatures(
         trust=query.trust,
         best=query.trust * best,
         first=query.trust * passages[0].found.cosine,
@@ -135,19 +135,19 @@ def signs_of(retriever: Retriever, query: Query, question: Query, passages: Sequ
     )
 
 
-def sentence_signs(
+def statement_features(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]
-) -> list[list[SentenceSigns]]:
-    """The signs of every statement of every passage; arguments as of `signs_of`."""
+) -> list[list[StatementFeatures]]:
+    """The features of every statement of every passage; arguments as of `passage_features`."""
     asked = _Asked(retriever, question.text)
-    found: list[list[SentenceSigns]] = []
+    found: list[list[StatementFeatures]] = []
     for rank, passage in enumerate(passages):
         headings = terms_of(passage.headings)
         terms_before: frozenset[str] | None = None
-        of_passage: list[SentenceSigns] = []
+        of_passage: list[StatementFeatures] = []
         for sentence, vector, headed in zip(passage.statements, passage.vectors, passage.headed, strict=True):
             terms = terms_of(sentence)
-            signs = SentenceSigns(
+            features = StatementFeatures(
                 cosine=query.trust * float(vector @ query.vector),
                 alone=question.trust * float(vector @ question.vector),
                 headed=query.trust * float(headed @ query.vector),
@@ -161,7 +161,7 @@ def sentence_signs(
                 length=math.log(len(sentence)),
                 expected=agreement(question.text, sentence),
             )
-            of_passage.append(signs)
+            of_passage.append(features)
             terms_before = terms
         found.append(of_passage)
     return found

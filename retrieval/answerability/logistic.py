@@ -1,4 +1,4 @@
-"""A fitted logistic model over named signs, as it is kept in a file."""
+"""A fitted logistic model over named features, as it is kept in a file."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logistic:
-    """weights, means, deviations: by the name of each sign; signs that are not named do not count."""
+    """weights, means, deviations: by the name of each sign; features that are not named do not count."""
 
     weights: dict[str, float]
     means: dict[str, float]
     deviations: dict[str, float]
     bias: float
 
-    def logit(self, signs: Mapping[str, float]) -> float:
+    def logit(self, features: Mapping[str, float]) -> float:
         """Log-odds, in nats."""
         return self.bias + sum(
-            weight * (signs[name] - self.means[name]) / self.deviations[name] for name, weight in self.weights.items()
+            weight * (features[name] - self.means[name]) / self.deviations[name]
+            for name, weight in self.weights.items()
         )
 
-    def probability(self, signs: Mapping[str, float]) -> float:
+    def probability(self, features: Mapping[str, float]) -> float:
         """From 0 to 1."""
-        return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.logit(signs)))))
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.logit(features)))))

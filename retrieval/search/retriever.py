@@ -5,7 +5,7 @@ they are added, unit by unit, and a passage counts as its best unit. The cosine 
 the question's language: an English one knows little about Chinese. Fusing ranks instead (Cormack et al. 2009) would let
 a retriever that knows nothing spoil the order; `warmdesk eval recall` shows both.
 
-Whether what was found answers the question at all is in `judgement`.
+Whether what was found answers the question at all is in `classifier`.
 """
 
 from __future__ import annotations
