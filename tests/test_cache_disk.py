@@ -14,15 +14,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import cache.memory.disk
-from cache.memory.disk import DiskTier, Header, LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.keys import digest
+from cache.memory.module_header import ModuleHeader
 
 SHAPE = (2, 3, 5, 2, 4)
 BIG = 1 << 30
 
 
-def header_of(name: str) -> Header:
-    return Header(
+def header_of(name: str) -> ModuleHeader:
+    return ModuleHeader(
         key=digest(name),
         tenant="public",
         name=name,
@@ -41,7 +42,7 @@ def rows_of(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 A, B = header_of("a"), header_of("b")
 
 
-def path_of(folder: Path, header: Header) -> Path:
+def path_of(folder: Path, header: ModuleHeader) -> Path:
     (path,) = (path for path in folder.iterdir() if header.key.split(":")[1] in path.name)
     return path
 
@@ -222,7 +223,7 @@ def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path: Path) -
         tier.write(header, rows_of(0))
     limit = tier.num_bytes * 3 // 4
     lowered = DiskTier(tmp_path, limit)
-    lowered.tidy()
+    lowered.clean_up()
     assert lowered.num_bytes <= limit
 
 
@@ -274,7 +275,7 @@ def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path: P
     (tmp_path / "notes.txt").write_text("not ours")
     tier = DiskTier(tmp_path, BIG)
     assert len(list(tmp_path.iterdir())) == 2, "a second process that only reads removes nothing"
-    tier.tidy()
+    tier.clean_up()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 

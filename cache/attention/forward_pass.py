@@ -1,9 +1,9 @@
-"""Attention over items: the function that stands in for a transformers model's own attention.
+"""Attention over items: the function that replaces a transformers model's own attention.
 
 `Pass` holds what one forward pass needs on the device; every layer uses the same one. New keys and values are
 written to the arena first. Then the query rows of all items are gathered and rotated at once, each item runs as one
 kernel call over its extent in place, and each row's partial results are merged by log-sum-exp. No key or value is
-copied or concatenated. What depends on distance other than by rotation is in `distance`.
+copied or concatenated. What depends on distance other than by rotation is in `cache.attention.distance`.
 
 Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most
 items any row is in, H key/value heads, G query heads per key/value head, D head size.
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cache.attention.distance import Call, plain_calls, sloped_calls, windowed_calls
+from cache.attention.distance import KernelCall, plain_calls, sloped_calls, windowed_calls
 from cache.attention.items import Chunk, Item, plan_items
 from cache.attention.kernels import Kernel, matmul
 from cache.memory.allocator import Extent
@@ -51,15 +51,15 @@ class Rotation:
 
 
 class ScoringFinished(Exception):
-    """Ends a pass whose last watched layer is through."""
+    """Ends a pass behind the last layer that is scored."""
 
 
 @dataclass(slots=True, eq=False)
 class AttentionScoring:
-    """How much the rows of a pass look at keys (InfoFlow KV): the weight of a key, as a mean over heads, its norm over
-    rows, and the mean of that over `layers`. The pass ends with the last of them.
+    """How much the rows of a pass look at keys (InfoFlow KV): a key's attention weight, averaged over heads, its norm
+    over rows, averaged over `layers`. The pass ends with the last of these layers.
 
-    rows: the last packed rows count. scores: for each extent that is watched, float32 `[L]`.
+    rows: so many packed rows at the end count. scores: of the keys of each extent asked for, float32 `[L]`.
     """
 
     layers: frozenset[int]
@@ -76,8 +76,8 @@ class Pass:
     of the angle each item row is rotated by, or None if nothing is placed away from where it was encoded. calls: the
     items as kernel calls. shift: what ALiBi adds to each item row's log-sum-exp, float32 `[H, R]`. first_slot: where
     the packed rows' slots begin, if they are one run. is_dense: whether item rows are the packed rows, P times over.
-    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks. watch: what is
-    wanted of the pass besides its result, if anything.
+    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks. scoring: scores
+    to be computed besides, if any.
     """
 
     arena: Arena
@@ -88,30 +88,30 @@ class Pass:
     slots: Tensor
     rows: Tensor
     parts: Tensor
-    calls: list[Call]
+    calls: list[KernelCall]
     cos: Tensor | None = None
     sin: Tensor | None = None
     shift: Tensor | None = None
     first_slot: int | None = None
     is_dense: bool = False
-    windowed: dict[int, list[Call]] = field(default_factory=dict)
+    windowed: dict[int, list[KernelCall]] = field(default_factory=dict)
     scoring: AttentionScoring | None = None
 
     @classmethod
     def plan(
         cls,
         chunks: Sequence[Chunk],
-        positions: Sequence[int],
         arena: Arena,
         kernel: Kernel,
         device: torch.device,
         *,
         rotation: Rotation | None = None,
         slopes: Tensor | None = None,
+        scoring: AttentionScoring | None = None,
     ) -> Pass:
         """Turn chunks into index tensors, and note in the arena at which ids their rows stand.
 
-        positions: ids of the packed rows. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`.
+        Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`.
         """
         items = plan_items(chunks)
         slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
@@ -128,13 +128,14 @@ class Pass:
             kernel=kernel,
             rotation=rotation,
             items=items,
-            positions=torch.tensor(positions, device=device),
+            positions=torch.tensor([position for chunk in chunks for position in chunk.positions], device=device),
             slots=torch.tensor(slots, device=device),
             rows=torch.tensor(rows, device=device),
             parts=padded.T.contiguous(),
             calls=plain_calls(items, device),
             first_slot=slots[0] if contiguous else None,
             is_dense=rows == list(range(len(slots))) * most,
+            scoring=scoring,
         )
         arena.positions.index_copy_(0, made.slots, made.positions)
         if slopes is not None:
@@ -149,10 +150,10 @@ class Pass:
         return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
 
     def _framed_positions(self) -> Tensor:
-        """Ids of item rows in the frames of the extents they read, int64 `[R]`."""
+        """Ids of item rows as the extents they read were encoded, int64 `[R]`."""
         return self.positions[self.rows] - self._offsets().to(self.positions.device)
 
-    def _calls(self, window: int | None) -> list[Call]:
+    def _calls(self, window: int | None) -> list[KernelCall]:
         """The kernel calls of a layer with a sliding window of that size, or without one."""
         if window is None:
             return self.calls
@@ -208,7 +209,7 @@ class Pass:
             values.index_copy_(0, self.slots, v)
 
     def _run(
-        self, layer: int, q: Tensor, group: int, scale: float, calls: list[Call], kernel: Kernel
+        self, layer: int, q: Tensor, group: int, scale: float, calls: list[KernelCall], kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
         """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`.
 
@@ -224,15 +225,15 @@ class Pass:
             if call.length:
                 k, v = keys.narrow(2, call.start, call.length), values.narrow(2, call.start, call.length)
                 out, lse = kernel(rows, k, v, group, call.causal, scale, call.bias)
-            else:  # all of it is out of sight
+            else:  # no key is within the window
                 out, lse = torch.zeros_like(rows), rows.new_full(rows.shape[:3], float("-inf"), dtype=torch.float32)
             outs.append(out)
             lses.append(lse)
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
     def _score(self, scoring: AttentionScoring, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
-        """Add a layer's attention weights to the watch. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, as they are
-        merged. Raises Watched behind the last layer.
+        """Add a layer's attention weights to the scores. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, before they
+        are merged. Raises ScoringFinished behind the last layer.
         """
         padded = torch.cat((lse, lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))), 1)
         whole = torch.stack([padded.index_select(1, part) for part in self.parts]).logsumexp(0)  # [H, T, G]

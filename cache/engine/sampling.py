@@ -14,12 +14,14 @@ from cache.engine.constraints import Choices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How an answer is generated. temperature 0 is greedy; top_k 0 and top_p 1 mean no cut; a seed makes a sampled
-    answer repeatable. repetition_penalty makes tokens of the answer so far less likely (1 changes nothing; Keskar et
-    al., 2019); tokens of the prompt are not penalised, because answers are to quote it. choices: what the answer must
-    consist of; nothing is penalised then, because the choices' words are not the model's. opening: a token, and what is
-    added to its logit where an answer begins with it; how readily a model opens with words it was taught for every
-    question it cannot answer. Raises ValueError for values out of range.
+    """How an answer is generated. Raises ValueError for values out of range.
+
+    temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a sampled answer repeatable.
+    repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019); 1 changes nothing. Tokens
+    of the prompt are not penalised, because answers should quote it. stop: strings that end the answer.
+    choices: what the answer must consist of; nothing is penalised then.
+    opening: (token, bias): added to the token's logit where the answer begins, for a model that was trained to open
+    its refusals with that token.
     """
 
     max_tokens: int = 256
@@ -50,9 +52,8 @@ class Sampling:
 
 
 def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) -> int:
-    """How many tokens at the end say again, one for one, what the tokens before them said; 0 if none do.
-
-    Small models fall into loops under greedy decoding; what follows the first repetition is never wanted.
+    """How many tokens at the end repeat exactly the tokens before them; 0 if none do. Small models fall into such loops
+    under greedy decoding.
     """
     size = len(tokens)
     for length in range(shortest, min(longest, size // 2) + 1):
@@ -62,7 +63,7 @@ def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) ->
 
 
 class Sampler:
-    """Picks tokens for one request; its random numbers are its own, so batch neighbours change nothing."""
+    """Picks tokens for one request, with random numbers of its own: other requests of the batch change nothing."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -73,7 +74,7 @@ class Sampler:
             self._random.seed()
 
     def forced(self, answer: Sequence[int]) -> int | None:
-        """The token that must follow, whatever a model says; None if there is something to decide."""
+        """The only token that may follow; None if the model has something to decide."""
         choices = self.sampling.choices
         allowed = {} if choices is None else choices.allowed(answer)
         return next(iter(allowed)) if len(allowed) == 1 else None
@@ -81,15 +82,15 @@ class Sampler:
     def choose(self, logits: Tensor, answer: Sequence[int] = ()) -> int:
         """One token id from logits `[vocabulary]`; answer: the tokens generated so far."""
         if self.sampling.choices is None:
-            return self._pick(self._opening(logits) if not answer else self._penalised(logits, answer))
+            return self._pick(self._penalised(logits, answer) if answer else self._biased(logits))
         allowed = self.sampling.choices.allowed(answer)
         tokens = list(allowed)
         if len(tokens) == 1:
-            return tokens[0]  # whatever the logits say, and without a random number
+            return tokens[0]  # without drawing a random number
         weights = torch.tensor(list(allowed.values()), dtype=logits.dtype, device=logits.device)
         return tokens[self._pick(logits[tokens] + weights)]
 
-    def _opening(self, logits: Tensor) -> Tensor:
+    def _biased(self, logits: Tensor) -> Tensor:
         if self.sampling.opening is None:
             return logits
         token, bias = self.sampling.opening
@@ -104,7 +105,7 @@ class Sampler:
         return logits.index_copy(0, said, torch.where(scores > 0, scores / penalty, scores * penalty))
 
     def _pick(self, logits: Tensor) -> int:
-        """A place in logits of any length."""
+        """An index into logits of any length."""
         if self.sampling.temperature == 0:
             return int(logits.argmax())
         scaled = logits.cpu() / self.sampling.temperature
@@ -125,9 +126,8 @@ class Decoder(Protocol):
 
 
 class TextStream:
-    """Text of a growing list of tokens, given out in pieces that never have to be taken back.
-
-    Held back: half a character, and an ending that may become a stop string.
+    """Text of a growing list of tokens, in pieces that never have to be taken back: half a character, or an ending that
+    may become a stop string, is held back.
     """
 
     def __init__(self, decoder: Decoder, stop: tuple[str, ...]) -> None:
@@ -137,7 +137,7 @@ class TextStream:
         self._given = 0
 
     def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
-        """The text that is new and certain. `stopped` tells that a stop string ended it."""
+        """The text that is new and certain; `stopped` is set when a stop string ended it."""
         text = self._decoder.decode(tokens)
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:

@@ -2,8 +2,7 @@
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
 share it (tenant), what stood before the segment while it was encoded (prefix and left context), its positions and its
-token ids. Equal keys mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256
-bits.
+token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """BLOOM and MPT attending over an arena.
 
-Their attention is written out in modules of their own, for which transformers has no hook. So each of these modules is
-replaced by one that projects with the original's layers and attends with the pass that is running, and the models are
-kept from building masks and biases, which nothing would read.
+transformers has no hook for their attention modules. So each of these modules is replaced by one that projects with the
+original's layers and attends with the running pass, and the models no longer build masks and biases: nothing would read
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AlibiAttention:
         self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
 
     def options(self, running: Pass) -> dict[str, Any]:
-        """Arguments for the model's forward: a mask that is taken as it is, in place of one as large as the prompt."""
+        """Arguments for the model's forward: a mask of one element, which the model passes on and nothing reads."""
         self.running = running
         return {"attention_mask": self._mask}
 
@@ -71,12 +71,8 @@ class MptAttention(nn.Module):
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
         self.Wqkv, self.out_proj = own.Wqkv, own.out_proj
-        self.n_heads, self.layer_idx, self.scale, self.clip = (
-            own.n_heads,
-            own.layer_idx,
-            own.softmax_scale,
-            own.clip_qkv,
-        )
+        self.n_heads, self.layer_idx = own.n_heads, own.layer_idx
+        self.scale, self.clip = own.softmax_scale, own.clip_qkv
         self._alibi = alibi
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
