@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import make_chunk
+from tiny import KERNELS, make_chunk
 from torch import Tensor
 
 from cache.attention.forward_pass import Pass
 from cache.attention.items import Chunk, KVView
-from cache.attention.kernels import KERNELS
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 
@@ -100,7 +99,7 @@ def run(scene: Scene, kernel: str, group: int, slopes: Tensor | None, window: in
     rows = len(scene.packed)
     q = torch.randn(1, HEADS * group, rows, SIZE, generator=random)
     k, v = torch.randn(2, 1, HEADS, rows, SIZE, generator=random)
-    running = Pass.plan(scene.chunks, arena, KERNELS[kernel], CPU, slopes=slopes)
+    running = Pass(scene.chunks, arena, KERNELS[kernel], CPU, slopes=slopes)
     out = running.attend(0, q, k, v, SCALE, window)
     assert arena.positions.tolist() == scene.positions
     return out.double(), written_out(scene, arena, q, slopes, window)
@@ -128,7 +127,7 @@ def test_a_window_that_hides_nothing_costs_nothing() -> None:
     arena = Arena(KVShape(layers=1, kv_heads=1, head_dim=SIZE, dtype=torch.float32), 100, CPU)
     arena.positions.copy_(torch.arange(100))
     chunks = [make_chunk(0, 1, Extent(50, 4), [KVView(Extent(0, 30)), KVView(Extent(30, 20))], [50])]
-    running = Pass.plan(chunks, arena, KERNELS["matmul"], CPU)
+    running = Pass(chunks, arena, KERNELS["matmul"], CPU)
     q = torch.ones(1, 2, 1, SIZE)
     for window in (51, 50, 10):
         running.attend(0, q, q[:, :1], q[:, :1], SCALE, window)

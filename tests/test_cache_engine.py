@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from recording import Recorder, answer, running
-from tiny import CONFIGS, LEARNED_POSITIONS, build, make_chunk, make_segment, oracle_logits, stock
+from tiny import CONFIGS, KERNELS, LEARNED_POSITIONS, build, make_chunk, make_segment, oracle_logits, stock
 
 from cache.engine.request import Request
 from cache.engine.sampling import Sampling
@@ -55,7 +55,6 @@ def placed(family: str, *parts: Segment | str) -> Plan:
 @pytest.mark.parametrize("kernel", ["flash_cpu", "matmul"])
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kernel: str) -> None:
-    from cache.attention.kernels import KERNELS
 
     model = build(family, kernel=KERNELS[kernel])
     recorder = Recorder(model)

@@ -29,6 +29,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from cache.attention.items import Chunk, KVView
+from cache.attention.kernels import Kernel, flash_cpu, matmul
 from cache.memory.allocator import Extent
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
@@ -36,6 +37,7 @@ from cache.prompt.chat_template import PLAIN
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment
 
+KERNELS: dict[str, Kernel] = {"matmul": matmul, "flash_cpu": flash_cpu}
 VOCABULARY = 300
 COMMON = {
     "vocab_size": VOCABULARY,

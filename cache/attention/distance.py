@@ -9,7 +9,7 @@ Shape letters: R rows over all items (a row counts once per item it is in), L ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,6 +95,6 @@ def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, wi
     return calls
 
 
-def per_item(items: Sequence[Item], rows: Tensor) -> Iterator[Tensor]:
+def per_item(items: Sequence[Item], rows: Tensor) -> Sequence[Tensor]:
     """Rows over all items, cut into those of each."""
-    return iter(torch.split(rows, [item.num_rows for item in items]))
+    return torch.split(rows, [item.num_rows for item in items])

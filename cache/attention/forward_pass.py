@@ -12,7 +12,7 @@ items any row is in, H key/value heads, G query heads per key/value head, D head
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cache.attention.distance import KernelCall, plain_calls, sloped_calls, windowed_calls
-from cache.attention.items import Chunk, Item, plan_items
+from cache.attention.items import Chunk, plan_items
 from cache.attention.kernels import Kernel, matmul
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
@@ -67,39 +67,15 @@ class AttentionScoring:
     scores: dict[Extent, Tensor]
 
 
-@dataclass(slots=True)
 class Pass:
-    """One packed forward pass over an arena.
+    """One packed forward pass over an arena: the chunks' rows, one chunk after another.
 
-    positions: id of every packed row, int64 `[T]`. slots: its arena slot, int64 `[T]`. rows: packed row of every item
-    row, int64 `[R]`. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts. cos, sin:
-    of the angle each item row is rotated by, or None if nothing is placed away from where it was encoded. calls: the
-    items as kernel calls. shift: what ALiBi adds to each item row's log-sum-exp, float32 `[H, R]`. first_slot: where
-    the packed rows' slots begin, if they are one run. is_dense: whether item rows are the packed rows, P times over.
-    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks. scoring: scores
-    to be computed besides, if any.
+    Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be scored besides, if
+    anything. Notes in the arena at which position ids the rows stand.
     """
 
-    arena: Arena
-    kernel: Kernel
-    rotation: Rotation | None
-    items: list[Item]
-    positions: Tensor
-    slots: Tensor
-    rows: Tensor
-    parts: Tensor
-    calls: list[KernelCall]
-    cos: Tensor | None = None
-    sin: Tensor | None = None
-    shift: Tensor | None = None
-    first_slot: int | None = None
-    is_dense: bool = False
-    windowed: dict[int, list[KernelCall]] = field(default_factory=dict)
-    scoring: AttentionScoring | None = None
-
-    @classmethod
-    def plan(
-        cls,
+    def __init__(
+        self,
         chunks: Sequence[Chunk],
         arena: Arena,
         kernel: Kernel,
@@ -108,42 +84,35 @@ class Pass:
         rotation: Rotation | None = None,
         slopes: Tensor | None = None,
         scoring: AttentionScoring | None = None,
-    ) -> Pass:
-        """Turn chunks into index tensors, and note in the arena at which ids their rows stand.
-
-        Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`.
-        """
-        items = plan_items(chunks)
+    ) -> None:
+        self.arena, self.kernel, self.rotation, self.scoring = arena, kernel, rotation, scoring
+        self.items = plan_items(chunks)
         slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
-        ranges = [r for item in items for r in item.ranges]
+        ranges = [r for item in self.items for r in item.ranges]
         rows = [row for r in ranges for row in range(r.first, r.last)]
         parts: list[list[int]] = [[] for _ in slots]
         for item_row, row in enumerate(rows):
             parts[row].append(item_row)
         most = max(len(p) for p in parts)
         padded = torch.tensor([p + [len(rows)] * (most - len(p)) for p in parts], device=device)
-        contiguous = slots == list(range(slots[0], slots[0] + len(slots)))
-        made = cls(
-            arena=arena,
-            kernel=kernel,
-            rotation=rotation,
-            items=items,
-            positions=torch.tensor([position for chunk in chunks for position in chunk.positions], device=device),
-            slots=torch.tensor(slots, device=device),
-            rows=torch.tensor(rows, device=device),
-            parts=padded.T.contiguous(),
-            calls=plain_calls(items, device),
-            first_slot=slots[0] if contiguous else None,
-            is_dense=rows == list(range(len(slots))) * most,
-            scoring=scoring,
-        )
-        arena.positions.index_copy_(0, made.slots, made.positions)
+        # position id [T] and arena slot [T] of every packed row, packed row [R] of every item row
+        self.positions = torch.tensor([position for chunk in chunks for position in chunk.positions], device=device)
+        self.slots, self.rows = torch.tensor(slots, device=device), torch.tensor(rows, device=device)
+        self.parts = padded.T.contiguous()  # item row of (part, packed row) [P, T]; R where a row has fewer parts
+        self.is_dense = rows == list(range(len(slots))) * most  # whether item rows are the packed rows, P times over
+        is_one_run = slots == list(range(slots[0], slots[0] + len(slots)))
+        self.first_slot = slots[0] if is_one_run else None
+        arena.positions.index_copy_(0, self.slots, self.positions)
+        self.calls = plain_calls(self.items, device)
+        self.windowed: dict[int, list[KernelCall]] = {}  # of layers with a sliding window, by its size; made when asked
+        self.shift: Tensor | None = None  # what ALiBi adds to each item row's log-sum-exp, float32 [H, R]
+        self.turn: tuple[Tensor, Tensor] | None = None  # cos and sin of the angle each item row is rotated back by
         if slopes is not None:
-            made.calls, made.shift = sloped_calls(items, made._framed_positions(), arena.positions, slopes)
+            self.calls, self.shift = sloped_calls(self.items, self._framed_positions(), arena.positions, slopes)
         elif any(r.offset for r in ranges):
             assert rotation is not None, "this model's modules cannot be moved"
-            made.cos, made.sin = (table.to(device) for table in rotation.angles(made._offsets()))
-        return made
+            cos, sin = rotation.angles(self._offsets())
+            self.turn = cos.to(device), sin.to(device)
 
     def _offsets(self) -> Tensor:
         """How far the extent an item row reads is placed from where it was encoded: int64 `[R]`, in host memory."""
@@ -184,8 +153,8 @@ class Pass:
         q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
         if len(self.items) > 1:
             q = q.index_select(1, self.rows)  # [H, R, G, D]
-            if self.cos is not None and self.sin is not None and self.rotation is not None:
-                q = self.rotation.back(q, self.cos, self.sin)
+            if self.turn is not None and self.rotation is not None:
+                q = self.rotation.back(q, *self.turn)
         group, d = q.shape[2:]
         kernel = self.kernel if softcap is None else partial(matmul, softcap=softcap)
         out, lse = self._run(layer, q.reshape(1, h, -1, d), group, scale, self._calls(window), kernel)

@@ -69,6 +69,3 @@ def default_kernel(device: torch.device) -> Kernel:
     if device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         return flash_cpu
     return matmul
-
-
-KERNELS: dict[str, Kernel] = {"matmul": matmul, "flash_cpu": flash_cpu}

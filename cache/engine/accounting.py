@@ -11,7 +11,7 @@ from cache.memory.prefix_tree import PrefixNode
 from cache.prompt.plan import Plan, Segment
 
 
-def count_usage(waiting: Waiting, prefix: PrefixNode | None, computed: int) -> Usage:
+def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
     """Sources of the prompt's tokens. prefix: what was matched. computed: rows of the sequence behind it, to which
     modules encoded for this request are added.
     """
@@ -19,7 +19,7 @@ def count_usage(waiting: Waiting, prefix: PrefixNode | None, computed: int) -> U
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
     if waiting.request.reuse == "on" and waiting.places_modules:
         usage.recomputed = supplied_tokens(waiting.request.plan) - supplied_tokens(plan)
-    for node in () if prefix is None else prefix.path():
+    for node in prefix.path():
         if node.step.key is None and session is not None and node.owner == session:
             usage.session += len(node.step.tokens)
         elif node.step.key is None:

@@ -56,7 +56,7 @@ class Encoder:
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
-            return Lookup(entry=None, source="computed", reason=self.running[key].reason)
+            return Lookup(reason=self.running[key].reason)
         lookup = self.store.find(segment, tenant)
         if lookup.entry is None:
             self._start(key, segment, tenant, lookup.reason)
@@ -96,7 +96,8 @@ class Encoder:
             own, context = encoding.sequence.own, len(encoding.segment.left_context)
             self.store.allocator.free(own.part(0, context))
             entry = self.store.put(encoding.segment, encoding.tenant, own.part(context, own.length))
-            self._release([entry, *encoding.prefixes])
+            for used in (entry, *encoding.prefixes):
+                self.store.release(used)
 
     def _start(self, key: str, segment: Segment, tenant: str, reason: MissReason | None) -> None:
         prefixes: list[CacheEntry] = []
@@ -113,8 +114,5 @@ class Encoder:
             self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason)
             prefixes = []  # the encoding holds them now
         finally:
-            self._release(prefixes)
-
-    def _release(self, entries: list[CacheEntry]) -> None:
-        for entry in entries:
-            self.store.release(entry)
+            for entry in prefixes:
+                self.store.release(entry)

@@ -78,15 +78,11 @@ class EngineCore:
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
-        for running in self._running:
-            running.generation.deliver(error)
-        for unstarted in [*self._waiting, *self._jobs, *self.inbox]:
-            if isinstance(unstarted, Waiting):
-                unstarted.generation.deliver(error)
+        for asked in [*(r.admitted for r in self._running), *self._waiting, *self._jobs, *self.inbox]:
+            if isinstance(asked, Waiting):
+                asked.generation.deliver(error)
             else:
-                unstarted.done.set_exception(error)
-
-    # --- schedule ------------------------------------------------------------------------------------------
+                asked.done.set_exception(error)
 
     def _schedule(self) -> list[ScheduledChunk]:
         """Take in what has arrived, admit what fits, and divide the next pass."""
@@ -122,7 +118,7 @@ class EngineCore:
             self._waiting.append(waiting)
 
     def _drop_cancelled(self) -> None:
-        for running in [r for r in self._running if r.generation.is_cancelled]:
+        for running in [r for r in self._running if r.admitted.generation.is_cancelled]:
             self._running.remove(running)
             running.finish(self.store, "cancelled")
         for waiting in [w for w in self._waiting if w.generation.is_cancelled]:
@@ -147,8 +143,6 @@ class EngineCore:
             self._waiting.popleft()
         while not self._waiting and self._jobs and self._encoder.advance(self._jobs[0], is_alone=not self._running):
             self._jobs.popleft()
-
-    # --- forward -------------------------------------------------------------------------------------------
 
     def _forward(self, scheduled: list[ScheduledChunk]) -> list[tuple[Running, Tensor]]:
         """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""

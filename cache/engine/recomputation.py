@@ -64,8 +64,10 @@ class RowSelector:
         self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
     ) -> Plan:
         """The plan with the policy's rows computed."""
-        inexact = [i for i, span in enumerate(plan.spans) if span.segment is not None and i >= plan.exact_spans]
-        if not inexact or not (recomputation.first or recomputation.share):
+        if not (recomputation.first or recomputation.share):
+            return plan
+        inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
+        if not inexact:
             return plan
         rows = {i: set(range(min(recomputation.first, len(plan.spans[i].tokens)))) for i in inexact}
         if not recomputation.share:

@@ -159,5 +159,5 @@ class Generation:
         self._cancelled.set()
 
     def deliver(self, event: str | Completion | CacheError) -> None:
-        """For the engine: hand over a piece of text, the completion, or the error that ended the request."""
+        """For the engine: add a piece of text, the completion, or the error that ended the request."""
         self._events.put(event)

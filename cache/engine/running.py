@@ -1,6 +1,4 @@
-"""A request being answered. All it holds (pinned modules, a pinned prefix, its own rows) is taken in `admit` and given
-back in `Running.finish`.
-"""
+"""A request being answered. All it holds (pinned modules, a pinned prefix, its own rows) is given back in `finish`."""
 
 from __future__ import annotations
 
@@ -12,36 +10,30 @@ import torch
 from torch import Tensor
 
 from cache.engine.accounting import count_usage, module_uses
-from cache.engine.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
+from cache.engine.request import Completion, FinishReason, Timings, Usage
 from cache.engine.sampling import Sampler, TextStream, loop_length
 from cache.engine.sequence import Sequence, build_sequence, path_of
 from cache.engine.waiting import Waiting
 from cache.memory.allocator import NO_ROWS, Extent
 from cache.memory.prefix_tree import PathStep, PrefixNode
-from cache.memory.store import CacheEntry, Store
+from cache.memory.store import Store
 from cache.model.language_model import Model
-from cache.prompt.plan import Plan
 
 
 @dataclass(slots=True, eq=False)
 class Running:
     """A request being answered, and what it holds.
 
-    fresh: steps behind the matched prefix: computed ones with their first own row, modules between them with row -1.
-    forced_logits: logits that predict the tokens of a teacher-forced answer.
+    admitted: the request with its pinned modules. fresh: steps behind the pinned prefix, computed ones with their first
+    own row, modules between them with row -1. forced_logits: those that predict a teacher-forced answer.
     """
 
-    request: Request
-    plan: Plan
-    generation: Generation
+    admitted: Waiting
     sequence: Sequence
     fresh: list[tuple[PathStep, int]]
-    prefix: PrefixNode | None
-    entries: list[CacheEntry]
+    prefix: PrefixNode
     usage: Usage
-    modules: tuple[ModuleUse, ...]
     timings: Timings
-    submitted: float
     stop_tokens: Set[int]
     sampler: Sampler
     stream: TextStream
@@ -51,13 +43,13 @@ class Running:
     @property
     def num_outputs(self) -> int:
         """Rows at the sequence's end whose logits are wanted."""
-        return max(1, len(self.request.teacher_forced))
+        return max(1, len(self.admitted.request.teacher_forced))
 
     def advance(self, logits: Tensor) -> FinishReason | None:
         """Use the logits `[rows, vocabulary]` of a pass: sample the next token and deliver its text, or keep them if
         the answer is teacher-forced. Returns why the answer ends here, if it does.
         """
-        if self.request.teacher_forced:
+        if self.admitted.request.teacher_forced:
             self.forced_logits.append(logits.cpu())
             if self.sequence.pending:
                 return None
@@ -77,9 +69,9 @@ class Running:
         """Give everything back, hand the computed rows to the prefix tree, deliver the completion."""
         if reason == "cancelled":
             self._deliver_text(final=True)
+        modules = tuple(module_uses(self.admitted))
         self._give_rows(store)
-        for entry in self.entries:
-            store.release(entry)
+        self.admitted.release(store)
         self.timings.total = self._elapsed()
         self.usage.completion_tokens = len(self.answer)
         completion = Completion(
@@ -87,22 +79,22 @@ class Running:
             tokens=None if self.stream.stopped else tuple(self.answer),
             finish_reason=reason,
             usage=self.usage,
-            modules=self.modules,
+            modules=modules,
             timings=self.timings,
-            exact=self.plan.is_exact,
+            exact=self.admitted.plan.is_exact,
             logits=torch.cat(self.forced_logits) if self.forced_logits else None,
         )
-        self.generation.deliver(completion)
+        self.admitted.generation.deliver(completion)
 
     def _elapsed(self) -> float:
         """Milliseconds since submission."""
-        return (time.perf_counter() - self.submitted) * 1e3
+        return (time.perf_counter() - self.admitted.submitted) * 1e3
 
     def _append(self, token: int) -> FinishReason | None:
         if token in self.stop_tokens:
             return "stop"
         self.answer.append(token)
-        if self.request.sampling.choices is None and loop_length(self.answer):
+        if self.admitted.request.sampling.choices is None and loop_length(self.answer):
             return "repeated"
         if self.sequence.is_full:
             return "length"
@@ -111,16 +103,16 @@ class Running:
 
     def _deliver_text(self, *, final: bool) -> None:
         if piece := self.stream.update(self.answer, final=final):
-            self.generation.deliver(piece)
+            self.admitted.generation.deliver(piece)
 
     def _give_rows(self, store: Store) -> None:
         """own[0:computed] goes to the tree (or is freed with reuse off), own[computed:] is freed."""
         own, computed = self.sequence.own, self.sequence.computed
         store.allocator.free(own.part(computed, own.length))
-        if self.prefix is None:
+        if self.admitted.request.reuse == "off":
             store.allocator.free(own.part(0, computed))
             return
-        last, surplus = store.prefixes.insert(self.prefix, self._computed_steps(), self.request.session)
+        last, surplus = store.prefixes.insert(self.prefix, self._computed_steps(), self.admitted.request.session)
         for extent in surplus:
             store.allocator.free(extent)
         store.touch(last, is_use=False)
@@ -142,41 +134,24 @@ class Running:
 
 def admit(waiting: Waiting, store: Store, model: Model) -> Running:
     """Start a request whose modules are all found. Raises CapacityError if its own rows do not fit now."""
-    request, plan, entries = waiting.request, waiting.plan, waiting.entries
-    path = path_of(plan.spans, entries)
-    prefix = None
-    if request.reuse != "off":
-        last = path[-1]  # its last token is computed in any case: generation starts from its logits
-        prefix = store.prefixes.match(request.tenant, [*path[:-1], last.cut(0, len(last.tokens) - 1)])
-    sequence, fresh = build_sequence(plan.spans, path, entries, prefix)
+    request, plan = waiting.request, waiting.plan
+    path = path_of(plan.spans, waiting.entries)
+    last = path[-1]  # its last token is computed in any case: generation starts from its logits
+    reusable = [] if request.reuse == "off" else [*path[:-1], last.cut(0, len(last.tokens) - 1)]
+    prefix = store.prefixes.match(request.tenant, reusable)
+    sequence, fresh = build_sequence(plan.spans, path, waiting.entries, prefix)
     usage = count_usage(waiting, prefix, len(sequence.tokens))
-    for token in request.teacher_forced[:-1]:
-        sequence.tokens.append(token)
-        sequence.positions.append(sequence.positions[-1] + 1)
     num_new = max(1, min(request.sampling.max_tokens, model.info.max_positions - plan.next_position))
-    if prefix is not None:
-        store.prefixes.pin(prefix)
+    given = request.teacher_forced[:-1]
+    store.prefixes.pin(prefix)
     try:
-        sequence.own = store.reserve(len(sequence.tokens) + num_new - 1)
+        sequence.own = store.reserve(len(sequence.tokens) + len(given) + num_new - 1)
     except Exception:
-        if prefix is not None:
-            store.prefixes.unpin(prefix)
+        store.prefixes.unpin(prefix)
         raise
-    if prefix is not None:
-        store.touch(prefix)
-    return Running(
-        request=request,
-        plan=plan,
-        generation=waiting.generation,
-        sequence=sequence,
-        fresh=fresh,
-        prefix=prefix,
-        entries=list(entries.values()),
-        usage=usage,
-        modules=tuple(module_uses(waiting)),
-        timings=Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3),
-        submitted=waiting.submitted,
-        stop_tokens=model.info.stop_tokens,
-        sampler=Sampler(request.sampling),
-        stream=TextStream(model.tokenizer, request.sampling.stop),
-    )
+    store.touch(prefix)
+    for token in given:
+        sequence.append(token)
+    timings = Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3)
+    sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
+    return Running(waiting, sequence, fresh, prefix, usage, timings, model.info.stop_tokens, sampler, stream)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from cache.engine.constraints import Choices
+from cache.prompt.model_tokenizer import ModelTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +35,16 @@ class Sampling:
     opening: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}: at least 1")
-        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"temperature is {self.temperature}: 0, or from 0.01 to 100")
-        if self.top_k < 0:
-            raise ValueError(f"top_k is {self.top_k}: 0 or more")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}: more than 0, at most 1")
-        if not 1 <= self.repetition_penalty <= 100:
-            raise ValueError(f"repetition_penalty is {self.repetition_penalty}: from 1 to 100")
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed}: from 0 to 2**63 - 1")
+        for name, is_in_range, allowed in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature == 0 or 0.01 <= self.temperature <= 100, "0, or from 0.01 to 100"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("repetition_penalty", 1 <= self.repetition_penalty <= 100, "from 1 to 100"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
+        ):
+            if not is_in_range:
+                raise ValueError(f"{name} is {getattr(self, name)}: {allowed}")
         if any(not stop for stop in self.stop):
             raise ValueError("an empty stop string would end every answer at once")
 
@@ -118,27 +116,20 @@ class Sampler:
         return int(ids[torch.multinomial(probabilities, 1, generator=self._random)])
 
 
-class Decoder(Protocol):
-    """What streaming needs of a tokenizer."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids."""
-
-
 class TextStream:
     """Text of a growing list of tokens, in pieces that never have to be taken back: half a character, or an ending that
     may become a stop string, is held back.
     """
 
-    def __init__(self, decoder: Decoder, stop: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, stop: tuple[str, ...]) -> None:
         self.stopped = False
         self.text = ""
-        self._decoder, self._stop = decoder, stop
+        self._tokenizer, self._stop = tokenizer, stop
         self._given = 0
 
     def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
         """The text that is new and certain; `stopped` is set when a stop string ended it."""
-        text = self._decoder.decode(tokens)
+        text = self._tokenizer.decode(tokens)
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self.stopped = True

@@ -66,12 +66,12 @@ def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[Pa
 
 
 def build_sequence(
-    spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode | None
+    spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode
 ) -> tuple[Sequence, list[tuple[PathStep, int]]]:
     """The sequence behind a matched prefix, and what it adds to the path: computed steps with their first own row,
     modules between them with row -1. The sequence's own extent is still missing.
     """
-    nodes = [] if prefix is None else [*prefix.path()][::-1]
+    nodes = [*prefix.path()][::-1]
     matched = sum(len(node.step.tokens) for node in nodes)
     computed = join_extents(node.extent for node in nodes if node.step.key is None)
     sequence = Sequence([], [], NO_ROWS, [KVView(extent) for extent in computed])

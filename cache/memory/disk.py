@@ -98,12 +98,9 @@ class DiskTier:
                 metadata = file.metadata() or {}
                 rows: Tensor = file.get_tensor("kv")
             if json.loads(metadata["header"])["key"] != key:
-                raise LoadFailed("the file holds another module")
+                raise ValueError("the file holds another module")
             if checksum(rows) != metadata["checksum"]:
-                raise LoadFailed("checksum mismatch")
-        except LoadFailed:
-            self.remove(key)
-            raise
+                raise ValueError("checksum mismatch")
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error

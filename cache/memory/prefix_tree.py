@@ -52,11 +52,6 @@ class PrefixNode:
     hits: int = 0
     priority: float = 0.0
 
-    @property
-    def saved(self) -> int:
-        """Tokens that requests did not compute because of this step."""
-        return self.hits * len(self.step.tokens)
-
     def path(self) -> Iterator[PrefixNode]:
         """This node and its ancestors, the root left out, innermost first."""
         node = self
@@ -71,15 +66,6 @@ def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     if a[:shorter] == b[:shorter]:  # far faster than the loop, and the usual case
         return shorter
     return next(i for i in range(shorter) if a[i] != b[i])
-
-
-def subtree(node: PrefixNode) -> Iterator[PrefixNode]:
-    """The node and everything below it."""
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        stack.extend(node.children.values())
-        yield node
 
 
 class PrefixTree:
@@ -155,9 +141,11 @@ class PrefixTree:
 
     def nodes(self) -> Iterator[PrefixNode]:
         """All nodes but the roots."""
-        for root in self._roots.values():
-            for child in root.children.values():
-                yield from subtree(child)
+        stack = [child for root in self._roots.values() for child in root.children.values()][::-1]
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
 
     def evict(self, leaf: PrefixNode) -> Extent:
         """Remove a leaf, and placed modules above it that nothing else needs; returns the leaf's extent."""

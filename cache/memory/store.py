@@ -11,6 +11,7 @@ Owned by the engine thread. Files are written by a thread of their own, from a c
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import Counter, deque
@@ -51,21 +52,23 @@ class CacheEntry:
 class Lookup:
     """Answer of `Store.find`. `entry` is pinned; it is None on a miss, and then `reason` says why."""
 
-    entry: CacheEntry | None
-    source: Source
+    entry: CacheEntry | None = None
+    source: Source = "computed"
     reason: MissReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixUse:
-    """A computed prefix that later requests found. tokens: its last run; num_tokens: from the prompt's beginning on;
-    saved: tokens that were not computed again because of that run.
-    """
+    """A computed prefix that later requests found. tokens: its last run; num_tokens: from the prompt's beginning on."""
 
     tokens: tuple[int, ...]
     num_tokens: int
     hits: int
-    saved: int
+
+    @property
+    def saved(self) -> int:
+        """Tokens that were not computed again because of the last run."""
+        return self.hits * len(self.tokens)
 
 
 @dataclass(slots=True)
@@ -96,11 +99,8 @@ class Store:
         self.evictions: Counter[str] = Counter()
         self._clock = 0.0
         self._evicted: deque[str] = deque(maxlen=REMEMBERED_EVICTIONS)
-        headers = () if disk is None else disk.headers()
-        self._known_names = {(header.tenant, header.name): header for header in headers}
+        self._known_names = {(h.tenant, h.name): h for h in (disk.headers() if disk is not None else ())}
         self._writer = None if disk is None else DiskWriter(disk)
-
-    # --- modules -------------------------------------------------------------------------------------------
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         """Content address of a segment for this store's model."""
@@ -111,9 +111,7 @@ class Store:
         return self.tier(key) is not None
 
     def tier(self, key: str) -> Literal["device", "disk"] | None:
-        """The fastest tier that has a module, or will have it once it is written. From any thread; it may have moved
-        when this returns.
-        """
+        """The fastest tier that has a module or is about to. From any thread; it may have moved when this returns."""
         if key in self.entries:
             return "device"
         # in this order: a file appears before its write stops being pending
@@ -137,15 +135,14 @@ class Store:
             except LoadFailed as error:
                 self.allocator.free(extent)
                 log.warning("module %s (%s): %s; it is computed again", segment.name, key, error)
-                return Lookup(entry=None, source="computed", reason="load failed")
+                return Lookup(reason="load failed")
         if key in self._evicted:
-            return Lookup(entry=None, source="computed", reason="evicted")
+            return Lookup(reason="evicted")
         wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        reason = wanted.why_missing(self._known_names.get((tenant, segment.name)))
-        return Lookup(entry=None, source="computed", reason=reason)
+        return Lookup(reason=wanted.why_missing(self._known_names.get((tenant, segment.name))))
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        """Admit a module whose rows are in `extent` now; returned pinned. Written to disk in the background."""
+        """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background."""
         entry = self._admit(segment, tenant, extent)
         if self._writer is not None:
             self._writer.submit(entry.header, self.arena.read(extent))
@@ -192,8 +189,6 @@ class Store:
         if self._writer is not None:
             self._writer.close()
 
-    # --- memory --------------------------------------------------------------------------------------------
-
     def reserve(self, length: int) -> Extent:
         """A free extent, evicting what has the lowest priority. Raises CapacityError, and evicts nothing, if what is in
         use leaves too little.
@@ -217,16 +212,12 @@ class Store:
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         """The prefixes that have saved most, first: where several continue one another, each counts its own tokens."""
-        used = sorted((n for n in self.prefixes.nodes() if n.hits and n.step.key is None), key=lambda n: -n.saved)
-        return [
-            PrefixUse(
-                tokens=node.step.tokens,
-                num_tokens=sum(len(step.step.tokens) for step in node.path()),
-                hits=node.hits,
-                saved=node.saved,
-            )
-            for node in used[:limit]
-        ]
+        used = (
+            PrefixUse(tokens=node.step.tokens, num_tokens=sum(len(n.step.tokens) for n in node.path()), hits=node.hits)
+            for node in self.prefixes.nodes()
+            if node.hits and node.step.key is None
+        )
+        return heapq.nlargest(limit, used, key=lambda use: use.saved)
 
     def check_integrity(self) -> None:
         """Assert that extents tile the arena and that nothing is pinned. For when no request is in flight."""

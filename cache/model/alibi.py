@@ -54,15 +54,14 @@ class BloomAttention(nn.Module):
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
-        self.query_key_value, self.dense = own.query_key_value, own.dense
-        self.num_heads, self.layer_idx, self.scale = own.num_heads, own.layer_idx, own.inv_norm_factor
-        self._alibi = alibi
+        self.own, self._alibi = own, alibi
 
     def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
         """Both `[1, T, hidden]`; returns the residual plus what was attended to, `[1, T, hidden]`."""
-        fused = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, -1))  # [1, T, H, 3, D]
+        own = self.own
+        fused = own.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, -1))  # [1, T, H, 3, D]
         q, k, v = fused.permute(3, 0, 2, 1, 4)
-        return residual + self.dense(self._alibi.attend(self.layer_idx, q, k, v, self.scale)), None
+        return residual + own.dense(self._alibi.attend(own.layer_idx, q, k, v, own.inv_norm_factor)), None
 
 
 class MptAttention(nn.Module):
@@ -70,15 +69,13 @@ class MptAttention(nn.Module):
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
-        self.Wqkv, self.out_proj = own.Wqkv, own.out_proj
-        self.n_heads, self.layer_idx = own.n_heads, own.layer_idx
-        self.scale, self.clip = own.softmax_scale, own.clip_qkv
-        self._alibi = alibi
+        self.own, self._alibi = own, alibi
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
         """`[1, T, hidden]`; returns what was attended to, `[1, T, hidden]`."""
-        fused = self.Wqkv(hidden_states)
-        if self.clip:
-            fused = fused.clamp(min=-self.clip, max=self.clip)
-        q, k, v = fused.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.out_proj(self._alibi.attend(self.layer_idx, q, k, v, self.scale)), None
+        own = self.own
+        fused = own.Wqkv(hidden_states)
+        if own.clip_qkv:
+            fused = fused.clamp(min=-own.clip_qkv, max=own.clip_qkv)
+        q, k, v = fused.unflatten(-1, (3, own.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        return own.out_proj(self._alibi.attend(own.layer_idx, q, k, v, own.softmax_scale)), None

@@ -126,15 +126,8 @@ class LanguageModel:
     def _forward(
         self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], scoring: AttentionScoring | None = None
     ) -> Tensor:
-        plan = Pass.plan(
-            chunks,
-            arena,
-            self.kernel,
-            self.device,
-            rotation=self.rotation,
-            slopes=None if self._alibi is None else self._alibi.slopes,
-            scoring=scoring,
-        )
+        slopes = None if self._alibi is None else self._alibi.slopes
+        plan = Pass(chunks, arena, self.kernel, self.device, rotation=self.rotation, slopes=slopes, scoring=scoring)
         if self._alibi is None:
             options = {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
         else:
@@ -181,7 +174,7 @@ def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
 
 def find_rotation(hf: Any) -> Rotation:
     """The rotary frequencies of a model, one set for all layers."""
-    found = [m.inv_freq for m in hf.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)]
+    found = [tensor for m in hf.modules() if isinstance(tensor := getattr(m, "inv_freq", None), Tensor)]
     if len(found) != 1:
         raise ModelError(f"model type {hf.config.model_type!r} has {len(found)} sets of rotary frequencies, not one")
     return Rotation(found[0].float())
