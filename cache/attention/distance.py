@@ -21,9 +21,8 @@ from cache.attention.kernels import HIDDEN
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel call: the `rows` query positions of an item over `length` slots of the arena from `start` on.
-
-    length: 0 if no row sees any key. bias: see `cache.attention.kernels.Kernel`.
+    """One kernel call: the `rows` query positions of an item over `length` slots of the arena from `start` on (0 if no
+    row sees any key). bias: see `cache.attention.kernels.Kernel`.
     """
 
     rows: int

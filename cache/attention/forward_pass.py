@@ -28,9 +28,8 @@ from cache.memory.arena import Arena
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary frequencies. frequencies: float32 `[D_rotary / 2]`, radians per position id.
-
-    Only a pure rotation moves queries: an attention factor (YaRN) is in queries and keys already.
+    """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Only a pure rotation moves queries: an
+    attention factor (YaRN) is in queries and keys already.
     """
 
     frequencies: Tensor
@@ -68,10 +67,9 @@ class AttentionScoring:
 
 
 class Pass:
-    """One packed forward pass over an arena: the chunks' rows, one chunk after another.
-
-    Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be scored besides, if
-    anything. Notes in the arena at which position ids the rows stand.
+    """One packed forward pass over an arena: the chunks' rows, one chunk after another. Notes in the arena at which
+    position ids they stand. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be
+    scored besides, if anything.
     """
 
     def __init__(
@@ -144,9 +142,8 @@ class Pass:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`.
-
-        window: of the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`.
+        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`. window: of
+        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`.
         """
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
@@ -180,9 +177,8 @@ class Pass:
     def _run(
         self, layer: int, q: Tensor, group: int, scale: float, calls: list[KernelCall], kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
-        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`.
-
-        Few operations per item: at one row each, their overhead is what decoding costs.
+        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`. Few
+        operations per item: at one row each, their overhead is what decoding costs.
         """
         keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
         outs: list[Tensor] = []

@@ -59,7 +59,6 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class RowRange:
     """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions.
-
     visible_ranges: as of a `KVView`, in packed rows.
     """
 

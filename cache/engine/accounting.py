@@ -12,9 +12,7 @@ from cache.prompt.plan import Plan, Segment
 
 
 def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
-    """Sources of the prompt's tokens. prefix: what was matched. computed: rows of the sequence behind it, to which
-    modules encoded for this request are added.
-    """
+    """Sources of the prompt's tokens. computed: rows behind the matched prefix, without modules encoded meanwhile."""
     plan, session = waiting.plan, waiting.request.session
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
     if waiting.request.reuse == "on" and waiting.places_modules:

@@ -92,9 +92,7 @@ class Choices:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest possible answer, its stop token included: what Sampling.max_tokens must allow if no
-        choice is to be cut.
-        """
+        """Tokens of the longest possible answer with its stop token: what `Sampling.max_tokens` must allow."""
         lengths = sorted((max(len(c.tokens), len(c.behind or ())) for c in self.choices), reverse=True)
         return sum(lengths[: self.most]) + 1
 

@@ -50,9 +50,8 @@ class Encoder:
         self.running: dict[str, Encoding] = {}
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """The module, pinned, if the store has it; else it is being encoded from now on: ask again later.
-
-        Raises CapacityError if there is no memory for it now.
+        """The module, pinned, if the store has it; else it is being encoded from now on: ask again later. Raises
+        CapacityError if there is no memory for it now.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
@@ -63,9 +62,8 @@ class Encoder:
         return lookup
 
     def advance(self, job: EncodeJob, *, is_alone: bool) -> bool:
-        """Start encodings of a job while few are running; True when the job is done.
-
-        is_alone: no request is running, whose end would free memory.
+        """Start encodings of a job while few are running; True when the job is done. is_alone: no request is running,
+        whose end would free memory.
         """
         while job.segments and len(self.running) < MAX_ENCODINGS:
             segment, tenant = job.segments[0]

@@ -83,9 +83,7 @@ class Engine:
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
         """Tokenise modules and texts and place them in this order (see `cache.prompt.arrangement`). placement, slot:
-        None for the engine's own.
-
-        Models that cannot place modules compute everything, one after another. Raises PromptError.
+        None for the engine's own. Models that cannot place modules compute everything. Raises PromptError.
         """
         info = self.model.info
         return arrange(
@@ -110,9 +108,9 @@ class Engine:
         return generation
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[int]:
-        """Encode modules ahead of use, when no request needs the engine more. The result is how many were not in
-        the arena or on disk yet; none are encoded for a model that cannot place modules. Raises EngineStopped,
-        PromptError for a segment beyond the model's positions and ValueError for a bad tenant.
+        """Encode modules ahead of use, when no request needs the engine more. The result is how many were in no tier
+        yet; for a model that cannot place modules 0. Raises EngineStopped, PromptError for a segment beyond the model's
+        positions and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         info = self.model.info

@@ -40,10 +40,7 @@ class ForgetJob:
 
 
 class EngineCore:
-    """The state of the engine thread: what has arrived, waits, runs and is encoded.
-
-    inbox: what has arrived, in order; nothing overtakes a ForgetJob.
-    """
+    """The state of the engine thread. inbox: what has arrived, in order; nothing overtakes a ForgetJob."""
 
     def __init__(self, model: Model, store: Store) -> None:
         self.model, self.store = model, store

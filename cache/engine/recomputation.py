@@ -123,9 +123,7 @@ def highest_rows(scores: Mapping[int, Tensor], budget: int) -> list[tuple[int, i
 
 
 def newest(plan: Plan) -> list[int]:
-    """Indices of the spans that segments supply between the last two computed ones; without the prompt's first span,
-    which is exact because nothing stands before it.
-    """
+    """Indices of the spans that segments supply between the last two computed ones, without the prompt's first span."""
     found: list[int] = []
     for i in range(len(plan.spans) - 2, 0, -1):
         if plan.spans[i].segment is None:

@@ -102,10 +102,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token.
-
-    exact: whether every token saw what it would have seen under full attention. logits: float32 `[answer tokens,
-    vocabulary]` in host memory, if the request was teacher-forced.
+    """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token. exact: whether
+    every token saw what it would have seen under full attention. logits: float32 `[answer tokens, vocabulary]` in host
+    memory, if the request was teacher-forced.
     """
 
     text: str
@@ -119,9 +118,8 @@ class Completion:
 
 
 class Generation:
-    """An answer in the making: iterate for pieces of text, then read `completion`.
-
-    Safe to use from any thread; several readers share the pieces between them and all see the end.
+    """An answer in the making: iterate for pieces of text, then read `completion`. Safe to use from any thread; several
+    readers share the pieces between them and all see the end.
     """
 
     def __init__(self) -> None:

@@ -21,10 +21,9 @@ def score_rows(
     store: Store,
     model: Model,
 ) -> list[Tensor]:
-    """How much the rows of a plan's last span look at some of its spans: float32 `[rows]` for each index.
-
-    The KV computed here is thrown away: these rows have not seen what will be recomputed because of the scores.
-    Raises CapacityError if there is no memory for them now.
+    """How much the rows of a plan's last span look at some of its spans: float32 `[rows]` for each index. The KV
+    computed here is thrown away: these rows have not seen what will be recomputed because of the scores. Raises
+    CapacityError.
     """
     path = path_of(plan.spans, entries)
     prefix = store.prefixes.match(tenant, path[:-1])

@@ -50,9 +50,7 @@ class Sampling:
 
 
 def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) -> int:
-    """How many tokens at the end repeat exactly the tokens before them; 0 if none do. Small models fall into such loops
-    under greedy decoding.
-    """
+    """How many tokens at the end repeat exactly the ones before them (a loop of greedy decoding); 0 if none do."""
     size = len(tokens)
     for length in range(shortest, min(longest, size // 2) + 1):
         if tokens[size - length :] == tokens[size - 2 * length : size - length]:

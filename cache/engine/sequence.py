@@ -19,9 +19,8 @@ from cache.prompt.plan import Segment, Span
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """tokens[i] stands at position id positions[i] and its KV goes to slot own.start + i.
-
-    own may be longer than `tokens`: the rest is for generated ones. Rows before `computed` are in the arena.
+    """tokens[i] stands at position id positions[i] and its KV goes to slot own.start + i. own may be longer than
+    `tokens`: the rest is for generated ones. Rows before `computed` are in the arena.
     """
 
     tokens: list[int]

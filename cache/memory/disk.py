@@ -52,9 +52,7 @@ class DiskTier:
             self._register(path)
 
     def clean_up(self) -> None:
-        """Remove half-written files of a process that died, and what is above the capacity. Only for the one process
-        that writes here.
-        """
+        """Remove half-written files of a dead process and what exceeds the capacity. Only for the writing process."""
         self._evict()
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)

@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 class DiskWriter:
     """Writes modules in the order submitted. Of failed writes the first is logged, all are counted in `failures`.
-
     pending: keys submitted but not written yet.
     """
 

@@ -79,10 +79,7 @@ class PrefixTree:
         return self._roots.setdefault(tenant, PrefixNode(PathStep(start=0, tokens=()), None))
 
     def match(self, tenant: str, steps: Sequence[PathStep]) -> PrefixNode:
-        """The node at the end of the longest known prefix of `steps`; a partly matching run is split there.
-
-        Does not pin: call `pin` before anything that may evict.
-        """
+        """The node at the end of the longest known prefix of `steps`, not pinned; a run that partly matches is cut."""
         node = self.root(tenant)
         for step in steps:
             while step.tokens:
@@ -100,10 +97,9 @@ class PrefixTree:
     def insert(
         self, node: PrefixNode, steps: Iterable[tuple[PathStep, Extent]], owner: str | None
     ) -> tuple[PrefixNode, list[Extent]]:
-        """Append computed steps below `node`; the tree owns their extents from now on.
-
-        Returns the last node of the path, and the extents of tokens the tree already had (another request
-        computed them meanwhile): the caller frees those.
+        """Append computed steps below `node`; the tree owns their extents from now on. Returns the last node of the
+        path, and the extents of tokens the tree already had (another request computed them meanwhile): the caller frees
+        those.
         """
         surplus: list[Extent] = []
         for step, extent in steps:

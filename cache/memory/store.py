@@ -118,9 +118,8 @@ class Store:
         return "disk" if self._is_being_written(key) or (self.disk is not None and key in self.disk) else None
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """Look a module up, load it from disk if it is there, and pin it.
-
-        Raises CapacityError if it is on disk and the arena cannot take it now; nothing is pinned then.
+        """Look a module up, load it from disk if it is there, and pin it. Raises CapacityError if it is on disk and the
+        arena cannot take it now; nothing is pinned then.
         """
         key = self.key(segment, tenant)
         tier = self.tier(key)

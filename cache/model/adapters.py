@@ -39,9 +39,7 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def keep_base(folder: Path, base: Path | None) -> None:
-    """Keep a copy of the adapter that one in a folder was trained on top of (None: of none). base: its folder, neither
-    this one nor one in it.
-    """
+    """Keep a copy of the adapter that one in a folder was trained on top of, if any. base: a folder not in this one."""
     shutil.rmtree(folder / BASE, ignore_errors=True)
     if base is None:
         return
@@ -52,8 +50,8 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """A model with an adapter merged into its weights, after the one it was trained on top of, and the fingerprint of
-    both. Raises ModelError.
+    """A model with an adapter merged into its weights, after the one it was trained on top of, and their fingerprint.
+    Raises ModelError.
     """
     from peft import PeftModel  # takes a second to import, and most desks have no adapter
 

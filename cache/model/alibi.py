@@ -17,7 +17,6 @@ from cache.attention.forward_pass import Pass
 
 class AlibiAttention:
     """Takes over the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
-
     slopes: float32 `[H]`, how much a head's score falls per position id.
     """
 

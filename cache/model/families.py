@@ -39,9 +39,8 @@ POSITIONS_OF_BLOOM = 2048
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """How modules of a model are placed, and why they cannot be (empty if they can).
-
-    name: the model's, for the message. Raises ModelError for a model that cannot be served at all.
+    """How modules of a model are placed, and why they cannot be (empty if they can). name: the model's, for messages.
+    Raises ModelError for a model that cannot be served at all.
     """
     scheme = FAMILIES.get(config.model_type)
     if scheme is None:
@@ -68,10 +67,8 @@ def why_not_placeable(config: Any) -> str:
 
 
 def usable_positions(config: Any) -> int:
-    """Position ids 0 .. n-1 at which the model works as it was trained to.
-
-    Rotary frequencies that depend on the length of the prompt are constant up to the length the model was first trained
-    with, so that length is the limit.
+    """Position ids 0 .. n-1 at which the model works as it was trained to. Rotary frequencies that depend on the length
+    of the prompt are constant up to the length the model was first trained with, so that is the limit.
     """
     limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
     for scheme in rope_schemes(config):

@@ -69,10 +69,8 @@ class Model(Protocol):
     device: torch.device
 
     def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
-        """One packed pass: writes the KV of all rows into the arena.
-
-        outputs: packed rows whose logits are wanted; the chunks' rows are packed one chunk after another.
-        Returns float32 logits `[len(outputs), vocabulary]` on the model's device.
+        """One packed pass over the chunks' rows, one chunk after another: writes their KV into the arena. outputs:
+        packed rows whose logits are wanted. Returns float32 logits `[len(outputs), vocabulary]` on the model's device.
         """
 
     def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:
@@ -82,10 +80,9 @@ class Model(Protocol):
 
 
 class LanguageModel:
-    """A causal language model that attends over an arena.
-
-    hf: a transformers causal model; its attention is replaced, and on CPU in bfloat16 its linear layers are
-    prepacked (bitwise the same results). Raises ModelError for a family not in `cache.model.families`.
+    """A transformers causal model that attends over an arena: its attention is replaced, and on CPU in bfloat16 its
+    linear layers are prepacked (bitwise the same results). Raises ModelError for a family not in
+    `cache.model.families`.
     """
 
     def __init__(self, hf: Any, tokenizer: Any, *, name: str, fingerprint: str, kernel: Kernel | None = None) -> None:

@@ -25,10 +25,9 @@ from cache.prompt.model_tokenizer import ModelTokenizer
 def load_model(
     name: str | None, *, device: str, converted: Path, dtype: torch.dtype | None = None, adapter: Path | None = None
 ) -> LanguageModel:
-    """Load a model by name: None for the bundled one, a folder, a `.gguf` file, or a name on the model hub.
-
-    converted: folder for dequantised GGUF files. adapter: folder of a LoRA adapter that is merged into the weights and
-    becomes part of the fingerprint. Raises ModelError that says what to do.
+    """Load a model by name: None for the bundled one, a folder, a `.gguf` file, or a name on the model hub. converted:
+    folder for dequantised GGUF files. adapter: folder of a LoRA adapter that is merged into the weights and becomes
+    part of the fingerprint. Raises ModelError that says what to do.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -70,10 +69,7 @@ def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer
 
 
 def folder_placement_problem(folder: Path) -> str:
-    """Why modules of the model in a folder cannot be placed, empty if they can; only its configuration is read.
-
-    Raises ModelError if it cannot be read or its family is not supported.
-    """
+    """Why modules of the model in a folder cannot be placed; empty if they can. Raises ModelError."""
     source = ModelSource(str(folder), True, "")
     with explained(source):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -81,10 +77,7 @@ def folder_placement_problem(folder: Path) -> str:
 
 
 def random_model(shape: Mapping[str, int], tokenizer: ModelTokenizer, *, name: str) -> LanguageModel:
-    """A Qwen2 model with random weights, on the CPU: computes as long as a real one, to measure speed with.
-
-    shape: fields of transformers' Qwen2Config.
-    """
+    """A Qwen2 model of a shape (fields of Qwen2Config) with random weights, on the CPU: to measure speed with."""
     torch.manual_seed(0)
     config = Qwen2Config(**shape)
     hf = AutoModelForCausalLM.from_config(config, dtype=default_dtype(torch.device("cpu")))
