@@ -309,7 +309,7 @@ def test_writing_again_replaces(tmp_path: Path) -> None:
 
 
 def test_writing_beside_reading(tmp_path: Path) -> None:
-    """One thread writes while another reads: what is read is whole, and room is made meanwhile."""
+    """One thread writes while another reads: what is read is whole, and files are evicted meanwhile."""
     headers = [header_of(str(i)) for i in range(8)]
     tier = DiskTier(tmp_path, BIG)
     tier.write(headers[0], rows_of(0))

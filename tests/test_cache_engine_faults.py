@@ -51,7 +51,7 @@ def ask(engine: Engine, *parts: Segment | str, session: str | None = None) -> Co
 
 
 def still_serves(engine: Engine) -> None:
-    """The engine answers, and its books are right."""
+    """The engine answers, and its accounting is right."""
     assert ask(engine, SYSTEM, A, "Still there?").usage.prompt_tokens > 0
     engine.call(Store.check_integrity)
 

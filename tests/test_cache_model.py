@@ -282,7 +282,7 @@ def test_modules_with_gaps_at_any_offset_and_from_disk(family: str, offset: int,
 @pytest.mark.parametrize("family", ALIBI)
 def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str) -> None:
     model = build(family)
-    segment = make_segment("unit", "Returns take 30 days from delivery.")
+    segment = make_segment("returns", "Returns take 30 days from delivery.")
     plans = [
         Plan(
             spans=(

@@ -195,7 +195,7 @@ def test_keys_cover_the_left_context_and_are_as_before_without_one() -> None:
     behind = [replace(BEHIND_LED, prefix=prefix) for prefix in (LED, other)]
     assert len({key(segment) for segment in (A, LED, other, same_start, *behind)}) == 6
     tokens = (*NEAR_TEXT.encode(), *A.tokens)
-    assert key(LED) != key(replace(A, tokens=tokens)), "a left context is not the unit's own"
+    assert key(LED) != key(replace(A, tokens=tokens)), "a left context is not the segment's own"
     # written down before segments had left contexts: what is on disk stays valid
     assert key(Segment(name="a", tokens=(4, 5), start=3, prefix=Segment(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
 

@@ -127,7 +127,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     with torch.no_grad():
         out = hf(input_ids=torch.tensor([rows.tokens]), attention_mask=mask, output_attentions=True, **given)
     length = len(QUESTION.encode())
-    weights = out.attentions[1][0].mean(0)[-length:]  # of three layers, only the second is watched
+    weights = out.attentions[1][0].mean(0)[-length:]  # of three layers, only the second is scored
     at = 0
     for segment in plan.segments():
         first = at + sum(len(part.tokens) for part in list(segment.with_ancestors())[:-1])

@@ -1,4 +1,4 @@
-"""The store: where modules are found, why they are missing, what is evicted, and that the books are right."""
+"""The store: where modules are found, why they are missing, what is evicted, and that the accounting is right."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> No
     store.close()
 
 
-def test_old_glory_fades() -> None:
+def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
     store = store_of(slots=20)
     add(store, A)
     for _ in range(5):

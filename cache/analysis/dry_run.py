@@ -1,4 +1,4 @@
-"""What an engine would compute for a series of requests, counted by the engine's own books without a model.
+"""What an engine would compute for a series of requests, counted by the engine's own accounting, without a model.
 
 The same admission, store, eviction and prefix tree over an arena of as many tokens, with rows of one byte and a model
 that returns zeros. One token is generated per request; timings mean nothing.

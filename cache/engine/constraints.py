@@ -2,8 +2,8 @@
 
 An answer is one or more whole choices, none twice, then the stop token. At every step only tokens that keep to this
 are allowed (constrained decoding over a trie: GENRE, De Cao et al. 2021, arXiv 2010.00904), without their beam search:
-one greedy or sampled descent. The logit of each allowed token is raised by the prior of the best choice that continues
-with it, so that priors matter only where choices differ. Where they do not differ the token is forced and costs
+one greedy or sampled descent. To the logit of each allowed token the prior of the best choice that continues with it
+is added, so that priors matter only where choices differ. Where they do not differ the token is forced and costs
 nothing, so long choices are not at a disadvantage and no length normalisation is needed.
 
 Token ids only: which texts are choices, how they are tokenised and what their priors are is decided by the caller

@@ -115,7 +115,7 @@ class Engine:
         check_tenant(tenant)
         info = self.model.info
         for segment in segments:
-            # where ids can be shifted a prefix needs no room in the prompt, but a left context may be long
+            # where ids can be shifted, ids of prefixes do not count; those of the left context do
             first = segment.left_context_positions.start if info.is_position_independent else 0
             if segment.end - first > info.max_positions:
                 raise PromptError(f"module {segment.name!r} ends beyond the model's {info.max_positions} positions")

@@ -6,7 +6,6 @@ For every completion prompt_tokens = computed + session + prefix + module, count
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -118,13 +117,13 @@ class Completion:
 
 
 class Generation:
-    """An answer in the making: iterate for pieces of text, then read `completion`. Safe to use from any thread; several
-    readers share the pieces between them and all see the end.
+    """An answer that is being generated: iterate for pieces of text, then read `completion`. Safe to use from any
+    thread; several readers share the pieces between them and all see the end.
     """
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
-        self._cancelled = threading.Event()
+        self.is_cancelled = False  # whether nobody wants the rest
         self._end: Completion | CacheError | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -147,14 +146,9 @@ class Generation:
         assert isinstance(self._end, Completion)
         return self._end
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether nobody wants the rest."""
-        return self._cancelled.is_set()
-
     def cancel(self) -> None:
         """Stop generating; what was generated so far still arrives as the completion."""
-        self._cancelled.set()
+        self.is_cancelled = True
 
     def deliver(self, event: str | Completion | CacheError) -> None:
         """For the engine: add a piece of text, the completion, or the error that ended the request."""
