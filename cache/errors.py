@@ -26,8 +26,8 @@ class PromptError(CacheError):
 class PMLError(CacheError):
     """A mistake in PML. Nothing was registered, laid out or computed.
 
-    where: in which kind of text. line: 1-based, of the start tag complained about, or None. column: 0-based, where it
-    is known. source: name of the file or function, where it is known; the reader of that file fills it in.
+    where: in which kind of text. line: 1-based, of the start tag at fault, or None. column: 0-based, or None.
+    source: name of the file or function, or None; filled in by the reader of that file.
     """
 
     def __init__(self, message: str, *, where: Where, line: int | None = None, column: int | None = None) -> None:
@@ -37,8 +37,8 @@ class PMLError(CacheError):
 
     def __str__(self) -> str:
         """`file:line: message`, as far as they are known."""
-        place = [self.source or self.where, *([str(self.line)] if self.line else [])]
-        return f"{':'.join(place)}: {self.message}"
+        line = f":{self.line}" if self.line else ""
+        return f"{self.source or self.where}{line}: {self.message}"
 
 
 class ModelError(CacheError):

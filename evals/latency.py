@@ -28,7 +28,8 @@ import torch
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
-from cache.model.language_model import LanguageModel, ModelInfo, find_device, load_stock
+from cache.model.language_model import LanguageModel, ModelInfo
+from cache.model.loading import find_device, load_stock
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Plan, Segment, Span
 from evals.machine import describe_machine

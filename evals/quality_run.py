@@ -23,7 +23,7 @@ from app.domain.settings import Settings
 from app.knowledge.prompting import PromptBuilder
 from cache.engine.engine import Engine
 from cache.memory.keys import digest, file_digest
-from cache.model.language_model import find_device, load_model
+from cache.model.loading import find_device, load_model
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
 from evals.cases import Case, CaseReader

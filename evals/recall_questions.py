@@ -19,7 +19,7 @@ import numpy as np
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from cache.model.language_model import load_tokenizer
+from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
 from retrieval.documents.document import Block, Document, Passage, content_hash
 from retrieval.documents.splitting import split

@@ -23,7 +23,8 @@ from app.pml.facts import read_prompt, read_schema
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
 from cache.engine.sampling import Sampling
-from cache.model.language_model import LanguageModel, load_model, random_model
+from cache.model.language_model import LanguageModel
+from cache.model.loading import load_model, random_model
 from cache.pml.registry import Registry
 from evals.evidence import table
 from evals.machine import describe_machine

@@ -15,7 +15,7 @@ from app.domain.settings import load_settings
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
-from cache.model.language_model import load_model
+from cache.model.loading import load_model
 from cache.prompt.plan import Plan
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"

@@ -20,7 +20,7 @@ from app.domain.errors import DeskError
 from app.knowledge.forgetting import Traces
 from app.storage import tables
 from app.storage.history import PastMessage
-from cache.engine.engine import MAX_RUNNING
+from cache.engine.engine_core import MAX_RUNNING
 from cache.memory.keys import PUBLIC_TENANT
 
 SECRET = "xylophone marmalade zeppelin"
@@ -367,8 +367,8 @@ def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: 
         desk.ingest([pages])
         for _ in desk.ask("What is the word of the day?", policy="balanced"):
             pass
-        assert desk.engine._row_selector._chosen
+        assert desk.engine._core.row_selector._selected
         assert any(SECRET in text for text in desk.search._sentences)
         desk.forget("secret.md")
-        assert not desk.engine._row_selector._chosen
+        assert not desk.engine._core.row_selector._selected
         assert not any(SECRET in text for text in desk.search._sentences)

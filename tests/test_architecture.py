@@ -52,7 +52,12 @@ LARGEST_ROOM = 0.25
 """No room holds more than this share of its package, neither of its lines nor of its files."""
 
 ONLY_IN = {
-    "transformers": {"cache.model.files", "cache.model.language_model", "cache.training.training_model"},
+    "transformers": {
+        "cache.model.files",
+        "cache.model.language_model",
+        "cache.model.loading",
+        "cache.training.training_model",
+    },
     "peft": {"cache.model.adapters", "cache.training.trainer"},
     "faiss": {"retrieval.search.vector_index"},
     "pdfplumber": {"retrieval.pdf.pages"},

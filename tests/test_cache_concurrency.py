@@ -130,7 +130,7 @@ def expected() -> dict[Ask, Answer]:
 
 
 def check(engine: Engine, completions: list[Completion], expected: dict[Ask, Answer]) -> None:
-    """Same answers, exact books, and modules that were evicted and came back."""
+    """Same answers, exact accounting, and modules that were evicted and came back."""
     for one, completion in zip(asks(), completions, strict=True):
         assert answer_of(completion) == expected[one], one
         assert completion.usage.prompt_tokens == completion.usage.computed + completion.usage.cached_tokens

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 import cache.memory.disk
-from cache.memory.disk import DiskTier, Header, LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.keys import digest
+from cache.memory.module_header import ModuleHeader
 
 SHAPE = (2, 3, 5, 2, 4)
 BIG = 1 << 30
 
 
-def header_of(name: str) -> Header:
-    return Header(
+def header_of(name: str) -> ModuleHeader:
+    return ModuleHeader(
         key=digest(name),
         tenant="public",
         name=name,
@@ -41,7 +43,7 @@ def rows_of(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 A, B = header_of("a"), header_of("b")
 
 
-def path_of(folder: Path, header: Header) -> Path:
+def path_of(folder: Path, header: ModuleHeader) -> Path:
     (path,) = (path for path in folder.iterdir() if header.key.split(":")[1] in path.name)
     return path
 
@@ -222,7 +224,7 @@ def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path: Path) -
         tier.write(header, rows_of(0))
     limit = tier.num_bytes * 3 // 4
     lowered = DiskTier(tmp_path, limit)
-    lowered.tidy()
+    lowered.clean_up()
     assert lowered.num_bytes <= limit
 
 
@@ -274,8 +276,23 @@ def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path: P
     (tmp_path / "notes.txt").write_text("not ours")
     tier = DiskTier(tmp_path, BIG)
     assert len(list(tmp_path.iterdir())) == 2, "a second process that only reads removes nothing"
-    tier.tidy()
+    tier.clean_up()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_files_of_version_0_1_are_still_read(tmp_path: Path) -> None:
+    """Its headers called the left context "lead"."""
+    header = replace(A, left_context=digest("before"))
+    DiskTier(tmp_path, BIG).write(header, rows_of(1))
+    path = path_of(tmp_path, header)
+    with safe_open(path, framework="pt") as file:
+        metadata, rows = file.metadata(), file.get_tensor("kv")
+    old = asdict(header)
+    old["lead"] = old.pop("left_context")
+    save_file({"kv": rows}, path, metadata | {"header": json.dumps(old)})
+    tier = DiskTier(tmp_path, BIG)
+    assert tier.headers() == [header]
+    assert torch.equal(tier.read(header.key), rows_of(1))
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:
@@ -292,7 +309,7 @@ def test_writing_again_replaces(tmp_path: Path) -> None:
 
 
 def test_writing_beside_reading(tmp_path: Path) -> None:
-    """One thread writes while another reads: what is read is whole, and room is made meanwhile."""
+    """One thread writes while another reads: what is read is whole, and files are evicted meanwhile."""
     headers = [header_of(str(i)) for i in range(8)]
     tier = DiskTier(tmp_path, BIG)
     tier.write(headers[0], rows_of(0))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import KERNELS, make_chunk
 from torch import Tensor
 
 from cache.attention.forward_pass import Pass
-from cache.attention.items import Chunk, View
-from cache.attention.kernels import KERNELS
+from cache.attention.items import Chunk, KVView
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 
@@ -49,12 +49,12 @@ def scenes(draw: st.DrawFn, most_offset: int) -> Scene:
         own = Extent(20 + 20 * i, length)
         first = draw(st.integers(0, length - 1))
         last = draw(st.integers(first + 1, length))
-        view = st.builds(View, st.sampled_from(SHARED), st.integers(0, most_offset), st.integers(0, 4))
+        view = st.builds(KVView, st.sampled_from(SHARED), st.integers(0, most_offset), st.integers(0, 4))
         views = draw(st.lists(view, max_size=3, unique_by=lambda v: v.extent))
         at = max((positions[v.extent.end - 1] + v.offset for v in views), default=0)
         for slot in range(own.start, own.end):
             positions[slot] = at = at + draw(jumps)
-        chunks.append(Chunk(first=first, last=last, own=own, views=views))
+        chunks.append(make_chunk(first, last, own, views, positions[own.start + first : own.start + last]))
     return Scene(chunks, positions)
 
 
@@ -99,8 +99,7 @@ def run(scene: Scene, kernel: str, group: int, slopes: Tensor | None, window: in
     rows = len(scene.packed)
     q = torch.randn(1, HEADS * group, rows, SIZE, generator=random)
     k, v = torch.randn(2, 1, HEADS, rows, SIZE, generator=random)
-    ids = [scene.positions[slot] for slot in scene.packed]
-    running = Pass.plan(scene.chunks, ids, arena, KERNELS[kernel], CPU, slopes=slopes)
+    running = Pass(scene.chunks, arena, KERNELS[kernel], CPU, slopes=slopes)
     out = running.attend(0, q, k, v, SCALE, window)
     assert arena.positions.tolist() == scene.positions
     return out.double(), written_out(scene, arena, q, slopes, window)
@@ -127,8 +126,8 @@ def test_a_window_that_hides_nothing_costs_nothing() -> None:
     """Layers whose window is longer than the prompt run the calls of layers without one; others read fewer keys."""
     arena = Arena(KVShape(layers=1, kv_heads=1, head_dim=SIZE, dtype=torch.float32), 100, CPU)
     arena.positions.copy_(torch.arange(100))
-    chunks = [Chunk(first=0, last=1, own=Extent(50, 4), views=[View(Extent(0, 30)), View(Extent(30, 20))])]
-    running = Pass.plan(chunks, [50], arena, KERNELS["matmul"], CPU)
+    chunks = [make_chunk(0, 1, Extent(50, 4), [KVView(Extent(0, 30)), KVView(Extent(30, 20))], [50])]
+    running = Pass(chunks, arena, KERNELS["matmul"], CPU)
     q = torch.ones(1, 2, 1, SIZE)
     for window in (51, 50, 10):
         running.attend(0, q, q[:, :1], q[:, :1], SCALE, window)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from recording import Recorder, answer, running
-from tiny import CONFIGS, LEARNED_POSITIONS, build, make_segment, oracle_logits, stock
+from tiny import CONFIGS, KERNELS, LEARNED_POSITIONS, build, make_chunk, make_segment, oracle_logits, stock
 
 from cache.engine.request import Request
 from cache.engine.sampling import Sampling
@@ -55,7 +55,6 @@ def placed(family: str, *parts: Segment | str) -> Plan:
 @pytest.mark.parametrize("kernel", ["flash_cpu", "matmul"])
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kernel: str) -> None:
-    from cache.attention.kernels import KERNELS
 
     model = build(family, kernel=KERNELS[kernel])
     recorder = Recorder(model)
@@ -153,7 +152,7 @@ def test_batch_neighbours_change_nothing() -> None:
         alone = [answer(engine, plan, 24) for plan in plans]
     rows_per_pass: list[int] = []
     forward = model.forward
-    model.forward = lambda *args: (rows_per_pass.append(len(args[2])), forward(*args))[1]  # type: ignore[method-assign]
+    model.forward = lambda *args: (rows_per_pass.append(len(args[0])), forward(*args))[1]  # type: ignore[method-assign]
     with running(model) as engine:
         generations = [engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=24))) for plan in plans]
         together = [generation.completion for generation in generations]
@@ -279,11 +278,11 @@ def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
 
 def test_a_module_shared_by_two_requests_is_read_once() -> None:
     """One item for the shared extent, whatever the number of conversations that read it."""
-    from cache.attention.items import Chunk, View, plan_items
+    from cache.attention.items import KVView, plan_items
     from cache.memory.allocator import Extent
 
     shared = Extent(0, 10)
-    chunks = [Chunk(first=4, last=5, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i)]) for i in range(3)]
+    chunks = [make_chunk(4, 5, Extent(20 + 10 * i, 8), [KVView(shared, offset=7 * i)]) for i in range(3)]
     items = plan_items(chunks)
     assert sum(item.extent == shared for item in items) == 1
 

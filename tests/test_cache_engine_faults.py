@@ -15,7 +15,8 @@ import pytest
 from tiny import build, make_segment
 from torch import Tensor
 
-from cache.engine.engine import MAX_RUNNING, Engine
+from cache.engine.engine import Engine
+from cache.engine.engine_core import MAX_RUNNING, ForgetJob
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.sampling import Sampling
 from cache.errors import CacheError, CapacityError, EngineStopped
@@ -50,7 +51,7 @@ def ask(engine: Engine, *parts: Segment | str, session: str | None = None) -> Co
 
 
 def still_serves(engine: Engine) -> None:
-    """The engine answers, and its books are right."""
+    """The engine answers, and its accounting is right."""
     assert ask(engine, SYSTEM, A, "Still there?").usage.prompt_tokens > 0
     engine.call(Store.check_integrity)
 
@@ -186,7 +187,7 @@ def test_what_is_asked_while_something_is_forgotten_keeps_its_turn(engine: Engin
     with ThreadPoolExecutor(2) as pool:
         running = [ask_about_a(40) for _ in range(MAX_RUNNING + 2)]  # two of them wait
         first = pool.submit(engine.forget, partial(find, "first"))
-        while engine._forgetting is None:
+        while ForgetJob not in [type(one) for one in list(engine._core.inbox)]:
             time.sleep(0.001)
         later = ask_about_a(2)
         second = pool.submit(engine.forget, partial(find, "second"))
@@ -202,7 +203,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets() -> None:
     with ThreadPoolExecutor(2) as pool:
         running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
         waiting = [pool.submit(engine.forget, lambda _: frozenset()) for _ in range(2)]
-        while engine._forgetting is None or not engine._later:
+        while [type(one) for one in list(engine._core.inbox)] != [ForgetJob, ForgetJob]:
             time.sleep(0.001)
         engine.close()
         for one in waiting:

@@ -6,8 +6,9 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import make_chunk
 
-from cache.attention.items import Chunk, Item, View, plan_items
+from cache.attention.items import Chunk, Item, KVView, plan_items
 from cache.memory.allocator import Extent
 
 SHARED = [Extent(0, 3), Extent(3, 5), Extent(8, 1), Extent(9, 0)]
@@ -23,21 +24,14 @@ def passes(draw: st.DrawFn) -> list[Chunk]:
         length = draw(st.integers(1, 8))
         first = draw(st.integers(0, length - 1))
         last = draw(st.integers(first + 1, length))
-        view = st.builds(View, st.sampled_from(SHARED), st.integers(-3, 3), st.integers(0, 10))
+        view = st.builds(KVView, st.sampled_from(SHARED), st.integers(-3, 3), st.integers(0, 10))
         views = draw(st.lists(view, max_size=4))
-        chunks.append(
-            Chunk(
-                first=first,
-                last=last,
-                own=Extent(100 + 20 * i, length + draw(st.integers(0, 3))),
-                views=views,
-            )
-        )
+        chunks.append(make_chunk(first, last, Extent(100 + 20 * i, length + draw(st.integers(0, 3))), views))
     return chunks
 
 
 def naive(chunks: list[Chunk]) -> Seen:
-    """Straight from the definitions of Chunk and View."""
+    """Straight from the definitions of Chunk and KVView."""
     seen: Seen = Counter()
     packed = 0
     for chunk in chunks:
@@ -84,23 +78,20 @@ def test_no_item_is_empty_and_no_extent_is_read_twice(chunks: list[Chunk]) -> No
 
 def test_a_module_of_three_conversations_is_one_item_with_three_placements() -> None:
     shared = Extent(0, 10)
-    chunks = [
-        Chunk(first=2, last=4, own=Extent(20 + 10 * i, 8), views=[View(shared, offset=7 * i, first_row=i)])
-        for i in range(3)
-    ]
+    chunks = [make_chunk(2, 4, Extent(20 + 10 * i, 8), [KVView(shared, offset=7 * i, first_row=i)]) for i in range(3)]
     (item,) = [item for item in plan_items(chunks) if item.extent == shared]
     assert [(r.first, r.last, r.offset) for r in item.ranges] == [(0, 2, 0), (2, 4, 7), (4, 6, 14)]
 
 
 def test_a_module_placed_twice_in_one_conversation_is_still_one_item() -> None:
     shared = Extent(0, 10)
-    chunk = Chunk(first=0, last=3, own=Extent(20, 3), views=[View(shared, 5, 0), View(shared, 30, 2)])
+    chunk = make_chunk(0, 3, Extent(20, 3), [KVView(shared, 5, 0), KVView(shared, 30, 2)])
     (item,) = [item for item in plan_items([chunk]) if item.extent == shared]
     assert [(r.first, r.last, r.offset) for r in item.ranges] == [(0, 3, 5), (2, 3, 30)]
 
 
 def test_a_single_row_needs_no_causal_item() -> None:
-    items = plan_items([Chunk(first=5, last=6, own=Extent(20, 9), views=[])])
+    items = plan_items([make_chunk(5, 6, Extent(20, 9), [])])
     assert [(item.extent, item.causal) for item in items] == [(Extent(20, 6), False)]
 
 

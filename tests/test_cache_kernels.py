@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import KERNELS
 from torch import Tensor
 
-from cache.attention.kernels import HIDDEN, KERNELS, Kernel, default_kernel, flash_cpu, matmul
+from cache.attention.kernels import HIDDEN, Kernel, default_kernel, flash_cpu, matmul
 
 SCALE = 0.37
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

@@ -48,6 +48,13 @@ def test_keys_are_stable_and_tagged() -> None:
     assert digest("a", b"b") == "b2:" + digest(b"a", "b")[3:]
 
 
+def test_keys_of_version_0_1_are_still_the_same() -> None:
+    """Modules on disk were written under these keys; a change would encode every document again."""
+    assert key() == "b2:59f0c1981b67ca658d9d408f120a187f9385e9dc1eb87374d56dae3ccc3df52e"
+    full = replace(SEGMENT, tokens=(4, 5, 6), start=9, gaps=((1, 7),), left_context=(7, 8))
+    assert key(full, tenant="shop") == "b2:3499d73b55fab94c5116ca51833a8b48060d84648d44119a3af74d541accc2c5"
+
+
 @given(*[st.lists(st.text(alphabet="ab", max_size=3), max_size=4)] * 2)
 def test_different_lists_of_parts_never_collide_by_concatenation(one: list[str], two: list[str]) -> None:
     assert (digest(*one) == digest(*two)) == (one == two)

@@ -31,12 +31,12 @@ from transformers import (
     Qwen2Config,
 )
 
-from cache.engine.engine import scheduler
+from cache.engine import scheduler
 from cache.engine.request import Request
 from cache.engine.sampling import Sampling
 from cache.errors import ModelError, PromptError
 from cache.memory.disk import DiskTier
-from cache.model.families import find_placement, usable_positions
+from cache.model.families import find_position_scheme, usable_positions
 from cache.model.language_model import LanguageModel
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment, Span
@@ -156,7 +156,8 @@ def test_modules_of_models_without_placement_are_computed_with_the_prompt(family
 )
 def test_the_reason_why_modules_cannot_be_placed_is_one_sentence(family: str, reason: str, positions: int) -> None:
     info = build(family).info
-    assert (info.placement, info.placement_reason, info.max_positions) == ("none", reason, positions)
+    assert (info.position_scheme, info.max_positions) == ("none", positions)
+    assert find_position_scheme(UNPLACEABLE[family](), family) == ("none", reason)
     assert not info.places_modules
     assert not info.is_position_independent
 
@@ -165,7 +166,7 @@ def test_the_reason_why_modules_cannot_be_placed_is_one_sentence(family: str, re
 def test_the_other_families_place_modules(family: str) -> None:
     info = build(family).info
     assert info.places_modules
-    assert info.placement_reason == ""
+    assert find_position_scheme(CONFIGS[family](), family) == (info.position_scheme, "")
     assert info.is_position_independent == (family not in LEARNED_POSITIONS)
     assert info.max_positions == (2048 if family == "bloom" else 4096)
 
@@ -176,13 +177,13 @@ def test_a_window_as_long_as_the_context_is_none() -> None:
         Qwen2Config(use_sliding_window=False, sliding_window=512),
         Qwen2Config(use_sliding_window=True, sliding_window=512, num_hidden_layers=4, max_window_layers=4),
     ):
-        assert find_placement(config, "m") == ("rotary", "")
+        assert find_position_scheme(config, "m") == ("rotary", "")
     full = MistralConfig(max_position_embeddings=4097, sliding_window=4096)
-    assert find_placement(full, "m")[1] == "attention is limited to a sliding window of 4096 tokens"
+    assert find_position_scheme(full, "m")[1] == "attention is limited to a sliding window of 4096 tokens"
 
 
 def test_different_frequencies_by_layer_are_named() -> None:
-    assert find_placement(Gemma3TextConfig(sliding_window=1 << 20), "m") == (
+    assert find_position_scheme(Gemma3TextConfig(sliding_window=1 << 20), "m") == (
         "none",
         "layers differ in their rotary frequencies",
     )
@@ -190,7 +191,7 @@ def test_different_frequencies_by_layer_are_named() -> None:
     alike = Gemma3TextConfig(
         sliding_window=1 << 20, rope_parameters={"full_attention": same, "sliding_attention": same}
     )
-    assert find_placement(alike, "m") == ("rotary", "")
+    assert find_position_scheme(alike, "m") == ("rotary", "")
 
 
 def test_a_length_dependent_scheme_limits_the_context_to_the_original_length() -> None:
@@ -204,9 +205,9 @@ def test_unknown_families_and_models_that_see_ahead_are_refused() -> None:
     with pytest.raises(
         ModelError, match=r"is of type 'falcon'; supported types are bloom, gemma, .*, opt, phi3, qwen2"
     ):
-        find_placement(falcon, "some/falcon")
+        find_position_scheme(falcon, "some/falcon")
     with pytest.raises(ModelError, match="'m' lets tokens see later ones"):
-        find_placement(GemmaConfig(use_bidirectional_attention=True), "m")
+        find_position_scheme(GemmaConfig(use_bidirectional_attention=True), "m")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,7 @@ def test_modules_with_gaps_at_any_offset_and_from_disk(family: str, offset: int,
 @pytest.mark.parametrize("family", ALIBI)
 def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str) -> None:
     model = build(family)
-    segment = make_segment("unit", "Returns take 30 days from delivery.")
+    segment = make_segment("returns", "Returns take 30 days from delivery.")
     plans = [
         Plan(
             spans=(
@@ -300,7 +301,7 @@ def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str)
         forward = model.forward
 
         def counting(*args: Any) -> torch.Tensor:
-            chunks.append(len(args[2]))
+            chunks.append(len(args[0]))
             return forward(*args)
 
         model.forward = counting  # type: ignore[method-assign]

@@ -53,7 +53,7 @@ def where_it_stands(family: str, plan: Plan) -> Plan:
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))
-def test_a_segment_with_a_lead_equals_one_forward_with_the_block_mask(family: str) -> None:
+def test_a_segment_with_a_left_context_equals_one_forward_with_the_block_mask(family: str) -> None:
     """With a prefix and without one, computed, then placed out of the arena."""
     model = build(family)
     recorder = Recorder(model)
@@ -69,7 +69,7 @@ def test_a_segment_with_a_lead_equals_one_forward_with_the_block_mask(family: st
     assert not second.exact
 
 
-def test_a_lead_changes_what_is_computed_and_is_not_kept() -> None:
+def test_a_left_context_changes_what_is_computed_and_is_not_kept() -> None:
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -81,11 +81,11 @@ def test_a_lead_changes_what_is_computed_and_is_not_kept() -> None:
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() > FAR
     assert kept["a"] == (len(A.tokens), LED.start)
     question_rows = 2 * len(QUESTION.encode())
-    assert used == len(SYSTEM.tokens) + 2 * len(A.tokens) + question_rows, "rows of the lead were given back"
+    assert used == len(SYSTEM.tokens) + 2 * len(A.tokens) + question_rows, "rows of the left context were given back"
 
 
 @pytest.mark.parametrize("shift", [0, 1000])
-def test_a_segment_with_a_lead_may_stand_anywhere(shift: int) -> None:
+def test_a_segment_with_a_left_context_may_stand_anywhere(shift: int) -> None:
     model = build()
     recorder = Recorder(model)
     spans = [Span(start=shift, tokens=LED.tokens, segment=LED), Span(start=shift + len(LED.tokens), tokens=(1, 2, 3))]
@@ -95,7 +95,7 @@ def test_a_segment_with_a_lead_may_stand_anywhere(shift: int) -> None:
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_behind_a_segment_with_a_lead_only_its_own_rows_are_seen() -> None:
+def test_behind_a_segment_with_a_left_context_only_its_own_rows_are_seen() -> None:
     """A prefix's left context was read by the prefix, not by what stands behind it."""
     model = build()
     recorder = Recorder(model)
@@ -107,7 +107,7 @@ def test_behind_a_segment_with_a_lead_only_its_own_rows_are_seen() -> None:
         assert (logits - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_a_segment_with_a_lead_comes_back_from_disk_bit_equal(tmp_path: Path) -> None:
+def test_a_segment_with_a_left_context_comes_back_from_disk_bit_equal(tmp_path: Path) -> None:
     plan = plan_of(SYSTEM, LED, B, QUESTION)
     logits = []
     for source in ("computed", "disk"):
@@ -121,7 +121,7 @@ def test_a_segment_with_a_lead_comes_back_from_disk_bit_equal(tmp_path: Path) ->
     assert (logits[0] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_memory_for_few_segments_evicts_those_with_leads_too_and_stays_right() -> None:
+def test_memory_for_few_segments_evicts_those_with_left_contexts_too_and_stays_right() -> None:
     model = build()
     recorder = Recorder(model)
     segments = [
@@ -139,7 +139,7 @@ def test_memory_for_few_segments_evicts_those_with_leads_too_and_stays_right() -
         assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
 
 
-def test_encoding_ahead_of_use_reads_leads_and_says_when_they_are_too_long() -> None:
+def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_long() -> None:
     model = build()
     with running(model) as engine:
         assert engine.encode([SYSTEM, LED, A]).result(timeout=60) == 3
@@ -150,7 +150,7 @@ def test_encoding_ahead_of_use_reads_leads_and_says_when_they_are_too_long() -> 
             engine.encode([long])
 
 
-def test_a_lead_needs_ids_before_the_segment() -> None:
+def test_a_left_context_needs_ids_before_the_segment() -> None:
     with pytest.raises(ValueError, match="2 position ids before it, 3 in its left context"):
         Segment(name="u", tokens=(1,), start=2, left_context=(7, 8, 9))
     assert list(Segment(name="u", tokens=(1,), start=5, left_context=(7, 8, 9)).left_context_positions) == [2, 3, 4]
@@ -160,15 +160,15 @@ def exact(*parts: Segment | str) -> bool:
     return plan_of(*parts).is_exact
 
 
-def test_exact_only_where_prefix_and_lead_stand_before_it() -> None:
-    assert exact(SYSTEM, NEAR_TEXT, LED, QUESTION), "the lead's own tokens are in the prompt"
+def test_exact_only_where_prefix_and_left_context_stand_before_it() -> None:
+    assert exact(SYSTEM, NEAR_TEXT, LED, QUESTION), "the left context's own tokens are in the prompt"
     assert exact(SYSTEM, make_segment("near", NEAR_TEXT, SYSTEM), LED, QUESTION), "as a module"
-    assert not exact(SYSTEM, LED, QUESTION), "the lead is missing"
+    assert not exact(SYSTEM, LED, QUESTION), "the left context is missing"
     assert not exact(SYSTEM, NEAR_TEXT.upper(), LED, QUESTION)
     assert not exact(SYSTEM, NEAR_TEXT, A, QUESTION), "encoded without what stands there"
     assert not exact(NEAR_TEXT, LED, QUESTION), "the prefix is missing"
     assert exact(NEAR_TEXT, ALONE, QUESTION)
-    assert not exact(SYSTEM, NEAR_TEXT, LED, BEHIND_LED, QUESTION), "it has not seen its prefix's lead"
+    assert not exact(SYSTEM, NEAR_TEXT, LED, BEHIND_LED, QUESTION), "it has not seen its prefix's left context"
     behind_alone = Segment(name="behind", tokens=tuple(b"See above."), start=ALONE.end, prefix=ALONE)
     assert not exact(bytes(ALONE.tokens).decode(), behind_alone, QUESTION), "its prefix has seen more"
     gap = plan_of(SYSTEM, NEAR_TEXT, LED, QUESTION).spans
@@ -186,7 +186,7 @@ def test_what_counts_as_exact_equals_full_attention() -> None:
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
 
 
-def test_keys_cover_the_lead_and_are_as_before_without_one() -> None:
+def test_keys_cover_the_left_context_and_are_as_before_without_one() -> None:
     def key(segment: Segment) -> str:
         return segment_key(segment, fingerprint="model")
 
@@ -195,12 +195,12 @@ def test_keys_cover_the_lead_and_are_as_before_without_one() -> None:
     behind = [replace(BEHIND_LED, prefix=prefix) for prefix in (LED, other)]
     assert len({key(segment) for segment in (A, LED, other, same_start, *behind)}) == 6
     tokens = (*NEAR_TEXT.encode(), *A.tokens)
-    assert key(LED) != key(replace(A, tokens=tokens)), "a lead is not the unit's own"
+    assert key(LED) != key(replace(A, tokens=tokens)), "a left context is not the segment's own"
     # written down before segments had left contexts: what is on disk stays valid
     assert key(Segment(name="a", tokens=(4, 5), start=3, prefix=Segment(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
 
 
-def test_a_miss_because_of_another_lead_is_told_as_a_changed_document(tmp_path: Path) -> None:
+def test_a_miss_because_of_another_left_context_is_told_as_a_changed_document(tmp_path: Path) -> None:
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         answer(engine, plan_of(SYSTEM, LED, QUESTION))
         (use,) = answer(engine, plan_of(SYSTEM, with_left_context(A, NEAR_TEXT.upper()), QUESTION)).modules[1:]
@@ -317,7 +317,7 @@ def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
     assert tokenizer.encode([text("<a>")]) == list(b"<a>")
 
 
-def test_the_oracle_hides_a_lead_from_everybody_else() -> None:
+def test_the_oracle_hides_a_left_context_from_everybody_else() -> None:
     """The oracle itself, by hand: who sees the rows of a left context."""
     plan = plan_of(SYSTEM, LED, BEHIND_LED, "?")
     rows = oracle_rows(plan)

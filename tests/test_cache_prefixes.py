@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cache.memory.allocator import Extent, ExtentAllocator
-from cache.memory.prefix_tree import NO_ROWS, Node, PrefixTree, Step, common_length
+from cache.memory.allocator import NO_ROWS, Extent, ExtentAllocator
+from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree, common_length
 
 CAPACITY = 400
 MODULES = {"m1": (7, 7), "m2": (7, 8, 9), "m3": (5,)}
@@ -23,7 +23,7 @@ Atom = tuple[int, int | str]
 Path = tuple[Atom, ...]
 
 
-def atoms(step: Step) -> Iterator[Atom]:
+def atoms(step: PathStep) -> Iterator[Atom]:
     """The path elements of a step."""
     if step.key is not None:
         yield (step.start, f"{step.key}/{len(step.tokens)}")
@@ -31,7 +31,7 @@ def atoms(step: Step) -> Iterator[Atom]:
         yield from enumerate(step.tokens, step.start)
 
 
-def path_of(node: Node) -> Path:
+def path_of(node: PrefixNode) -> Path:
     """A node's path, outermost first."""
     return tuple(atom for step in [n.step for n in node.path()][::-1] for atom in atoms(step))
 
@@ -42,15 +42,15 @@ def is_module(atom: Atom) -> bool:
 
 
 @st.composite
-def prompts(draw: st.DrawFn) -> list[Step]:
+def prompts(draw: st.DrawFn) -> list[PathStep]:
     """Runs and modules one after another; two tokens only, so that beginnings are often shared."""
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     at = 0
     for part in draw(
         st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5) | st.sampled_from([*MODULES]), max_size=5)
     ):
         tokens, key = (MODULES[part], part) if isinstance(part, str) else (tuple(part), None)
-        steps.append(Step(start=at, tokens=tokens, key=key))
+        steps.append(PathStep(start=at, tokens=tokens, key=key))
         at = steps[-1].start + len(tokens)
     return steps
 
@@ -60,9 +60,9 @@ class InFlight:
     """A request between its match and its insert, as the engine does it."""
 
     tenant: str
-    node: Node
+    node: PrefixNode
     prefix: Path
-    rest: list[Step]
+    rest: list[PathStep]
     own: Extent
 
 
@@ -108,12 +108,12 @@ class PrefixMachine(RuleBasedStateMachine):
         return any(pin[: len(path)] == path for pin in self.pins(tenant))
 
     @rule(tenant=st.sampled_from(["a", "b"]), steps=prompts())
-    def begin(self, tenant: str, steps: list[Step]) -> None:
+    def begin(self, tenant: str, steps: list[PathStep]) -> None:
         path = tuple(atom for step in steps for atom in atoms(step))
         known = self.naive[tenant].longest(path)
         node = self.tree.match(tenant, steps)
         assert path_of(node) == path[:known]
-        rest: list[Step] = []
+        rest: list[PathStep] = []
         matched = sum(len(n.step.tokens) for n in node.path())
         for step in steps:
             cut = min(matched, len(step.tokens))
@@ -135,9 +135,9 @@ class PrefixMachine(RuleBasedStateMachine):
         request = self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))
         computed = data.draw(st.integers(0, request.own.length))
         naive, path, row = self.naive[request.tenant], request.prefix, 0
-        steps: list[tuple[Step, Extent]] = []
+        steps: list[tuple[PathStep, Extent]] = []
         surplus: list[int] = []
-        waiting: list[Step] = []
+        waiting: list[PathStep] = []
         for step in request.rest:
             if step.key is not None:
                 waiting.append(step)
@@ -236,14 +236,14 @@ PrefixMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=
 TestPrefixTree = PrefixMachine.TestCase
 
 
-def run(start: int, *tokens: int) -> Step:
+def run(start: int, *tokens: int) -> PathStep:
     """A computed run."""
-    return Step(start=start, tokens=tokens)
+    return PathStep(start=start, tokens=tokens)
 
 
-def module(start: int, key: str) -> Step:
+def module(start: int, key: str) -> PathStep:
     """A placed module of two tokens."""
-    return Step(start=start, tokens=(7, 7), key=key)
+    return PathStep(start=start, tokens=(7, 7), key=key)
 
 
 def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins() -> None:
@@ -276,7 +276,7 @@ def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
     assert tree.match("t", [module(0, "k")]) is tree.root("t")
     assert tree.match("t", [run(0, 7, 7), run(2, 7, 7)]).extent == Extent(0, 2)
     assert tree.match("t", [run(0, 7, 7), module(2, "other")]).extent == Extent(0, 2)
-    assert tree.match("t", [run(0, 7, 7), Step(start=2, tokens=(7,), key="k")]).extent == Extent(0, 2)
+    assert tree.match("t", [run(0, 7, 7), PathStep(start=2, tokens=(7,), key="k")]).extent == Extent(0, 2)
     assert tree.match("t", [run(0, 7, 7), module(2, "k"), run(4, 1)]).extent == Extent(2, 1)
     assert tree.match("u", [run(0, 7, 7)]) is tree.root("u")
 

@@ -1,4 +1,4 @@
-"""The store: where modules are found, why they are missing, what is evicted, and that the books are right."""
+"""The store: where modules are found, why they are missing, what is evicted, and that the accounting is right."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from cache.errors import CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
-from cache.memory.disk import DiskTier, Header
-from cache.memory.prefix_tree import Step
-from cache.memory.store import CacheEntry, Found, Store
+from cache.memory.disk import DiskTier
+from cache.memory.module_header import ModuleHeader
+from cache.memory.prefix_tree import PathStep
+from cache.memory.store import CacheEntry, Lookup, Store
 from cache.prompt.plan import Segment
 
 SHAPE = KVShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32)
@@ -55,7 +56,7 @@ def add(store: Store, *segments: Segment) -> None:
         store.release(build(store, segment))
 
 
-def find(store: Store, segment: Segment, tenant: str = TENANT) -> Found:
+def find(store: Store, segment: Segment, tenant: str = TENANT) -> Lookup:
     """Look a segment up and let it go."""
     found = store.find(segment, tenant)
     if found.entry is not None:
@@ -170,7 +171,7 @@ def test_rows_of_another_shape_are_load_failed(tmp_path: Path) -> None:
     for rows in (torch.zeros(2, 2, 9, 2, 4), torch.zeros(2, 2, 10, 2, 4, dtype=torch.float16)):
         store = store_of(folder=tmp_path)
         key = store.key(A, TENANT)
-        header = Header(
+        header = ModuleHeader(
             key=key, name="a", tenant="public", fingerprint="model", prefix="", tokens="", start=0, num_tokens=10
         )
         assert store.disk is not None
@@ -185,15 +186,15 @@ def test_pinned_modules_and_prefixes_are_never_evicted() -> None:
     store = store_of(slots=40)
     pinned = build(store, A)
     add(store, B)
-    store.prefixes.insert(store.prefixes.root(TENANT), [(Step(start=0, tokens=(1,) * 10), store.reserve(10))], None)
-    prefix = store.prefixes.match(TENANT, [Step(start=0, tokens=(1,) * 10)])
+    store.prefixes.insert(store.prefixes.root(TENANT), [(PathStep(start=0, tokens=(1,) * 10), store.reserve(10))], None)
+    prefix = store.prefixes.match(TENANT, [PathStep(start=0, tokens=(1,) * 10)])
     store.prefixes.pin(prefix)
     extents = [store.reserve(10), store.reserve(10)]
     assert store.evictions == {"module": 1}
     with pytest.raises(CapacityError):
         store.reserve(1)
     assert find(store, A).entry is pinned
-    assert store.prefixes.match(TENANT, [Step(start=0, tokens=(1,) * 10)]) is prefix
+    assert store.prefixes.match(TENANT, [PathStep(start=0, tokens=(1,) * 10)]) is prefix
     for extent in extents:
         store.allocator.free(extent)
     store.prefixes.unpin(prefix)
@@ -263,7 +264,7 @@ def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> No
     store.close()
 
 
-def test_old_glory_fades() -> None:
+def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
     store = store_of(slots=20)
     add(store, A)
     for _ in range(5):
@@ -298,7 +299,7 @@ def test_forget_waits_for_a_module_that_is_being_written(store: Store, monkeypat
     assert store.disk is not None
     go, write = threading.Event(), store.disk.write
 
-    def slow(header: Header, rows: torch.Tensor) -> None:
+    def slow(header: ModuleHeader, rows: torch.Tensor) -> None:
         go.wait(5)
         write(header, rows)
 
@@ -310,15 +311,15 @@ def test_forget_waits_for_a_module_that_is_being_written(store: Store, monkeypat
     assert list(store.disk.folder.iterdir()) == []
 
 
-def placed(segment: Segment, store: Store, start: int = 0) -> Step:
-    return Step(start=start, tokens=segment.tokens, key=store.key(segment, TENANT))
+def placed(segment: Segment, store: Store, start: int = 0) -> PathStep:
+    return PathStep(start=start, tokens=segment.tokens, key=store.key(segment, TENANT))
 
 
 def test_forget_takes_all_prefixes() -> None:
     store = store_of()
     add(store, A, B)
     root = store.prefixes.root(TENANT)
-    question = Step(start=10, tokens=(1, 2, 3))
+    question = PathStep(start=10, tokens=(1, 2, 3))
     for segment in (A, B):
         steps = [(placed(segment, store), Extent(0, 0)), (question, store.reserve(3))]
         assert store.prefixes.insert(root, steps, None)[1] == []
@@ -338,7 +339,7 @@ def test_forget_two_modules_of_one_conversation() -> None:
     steps = [
         (placed(A, store), Extent(0, 0)),
         (placed(B, store, 10), Extent(0, 0)),
-        (Step(start=20, tokens=(1, 2)), store.reserve(2)),
+        (PathStep(start=20, tokens=(1, 2)), store.reserve(2)),
     ]
     store.prefixes.insert(store.prefixes.root(TENANT), steps, None)
     assert store.forget({store.key(A, TENANT), store.key(B, TENANT)}) == 2
@@ -360,7 +361,7 @@ class FinishesWhileAsked(DiskTier):
     finish: threading.Event
     finished: threading.Event
 
-    def write(self, header: Header, rows: torch.Tensor) -> None:
+    def write(self, header: ModuleHeader, rows: torch.Tensor) -> None:
         self.finish.wait(5)
         super().write(header, rows)
 
@@ -397,7 +398,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
 def test_a_refusing_disk_is_only_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.disk is not None
 
-    def full(header: Header, rows: torch.Tensor) -> None:
+    def full(header: ModuleHeader, rows: torch.Tensor) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.disk, "write", full)
@@ -415,7 +416,7 @@ def test_the_writer_survives_an_unexpected_error(store: Store, monkeypatch: pyte
     assert store.disk is not None
     monkeypatch.setattr("threading.excepthook", lambda args: None)
 
-    def broken(header: Header, rows: torch.Tensor) -> None:
+    def broken(header: ModuleHeader, rows: torch.Tensor) -> None:
         raise ValueError("non contiguous tensor")
 
     monkeypatch.setattr(store.disk, "write", broken)
@@ -449,7 +450,7 @@ def test_any_history_keeps_the_books(history: list[tuple[str, str]]) -> None:
             elif action == "drop" and name in pinned:
                 store.release(pinned.pop(name))
             elif action == "prefix":
-                step = Step(start=0, tokens=segment.tokens)
+                step = PathStep(start=0, tokens=segment.tokens)
                 root, own = store.prefixes.root(TENANT), store.reserve(len(segment.tokens))
                 for surplus in store.prefixes.insert(root, [(step, own)], None)[1]:
                     store.allocator.free(surplus)

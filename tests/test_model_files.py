@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cache.model import files as model_files
 from cache.model.files import convert_gguf
-from cache.model.language_model import files as model_files
 
 
 class Saved:

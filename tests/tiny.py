@@ -28,12 +28,16 @@ from transformers import (
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
+from cache.attention.items import Chunk, KVView
+from cache.attention.kernels import Kernel, flash_cpu, matmul
+from cache.memory.allocator import Extent
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.prompt.chat_template import PLAIN
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment
 
+KERNELS: dict[str, Kernel] = {"matmul": matmul, "flash_cpu": flash_cpu}
 VOCABULARY = 300
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -260,6 +264,11 @@ def written_out_alibi(hf: Any, positions: Tensor, allowed: Tensor) -> Tensor:
     slopes = -build_mpt_alibi_tensor(heads, 2)[:, :, :1]
     hf.transformer.build_mpt_alibi_tensor = lambda heads, length, device: slopes * positions
     return ~allowed
+
+
+def make_chunk(first: int, last: int, own: Extent, views: Sequence[KVView], positions: Sequence[int] = ()) -> Chunk:
+    """Rows of a sequence whose tokens, and unless they are given positions, do not matter."""
+    return Chunk([0] * (last - first), positions or [0] * (last - first), first, own, views)
 
 
 def make_segment(name: str, text: str, prefix: Segment | None = None, start: int | None = None) -> Segment:

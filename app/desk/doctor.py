@@ -59,7 +59,7 @@ def torch_build(settings: Settings) -> str:
     """PyTorch, its device and arithmetic."""
     import torch
 
-    from cache.model.language_model import default_dtype, find_device
+    from cache.model.loading import default_dtype, find_device
 
     device = find_device(settings.device)
     dtype = str(default_dtype(device)).removeprefix("torch.")
@@ -69,14 +69,14 @@ def torch_build(settings: Settings) -> str:
 def language_model(settings: Settings) -> str:
     """Where the model is and, if so, why its modules cannot be placed; it is not loaded."""
     from cache.model.files import bundled_gguf
-    from cache.model.language_model import folder_placement
+    from cache.model.loading import folder_placement_problem
 
     if settings.model is None:
         path = bundled_gguf()
         return f"{path.name} ({path.stat().st_size >> 20} MB), bundled"
     path = Path(settings.model).expanduser()
     if path.is_dir():
-        reason = folder_placement(path)
+        reason = folder_placement_problem(path)
         return f"{path}: exact prefix reuse only, {reason}" if reason else str(path)
     if path.exists():
         return str(path)

@@ -15,8 +15,8 @@ from app.knowledge.prompting import SYSTEM
 from app.storage.history import History
 from app.storage.library import Library
 from cache.engine.engine import Engine
-from cache.memory.disk import Header
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.module_header import ModuleHeader
 from cache.memory.store import PrefixUse
 
 SHOWN_PREFIXES = 10
@@ -29,8 +29,8 @@ PREFIX_TOKENS = 24
 class Tiers:
     """What is where. device, disk: headers of the modules in each tier."""
 
-    device: tuple[Header, ...] = ()
-    disk: tuple[Header, ...] = ()
+    device: tuple[ModuleHeader, ...] = ()
+    disk: tuple[ModuleHeader, ...] = ()
     bytes_per_token: dict[str, int] = field(default_factory=dict)
     num_bytes: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def tiers_of(engine: Engine) -> Tiers:
 
     store, per_token = engine.store, engine.model.info.kv.bytes_per_token
 
-    def device() -> tuple[tuple[Header, ...], int, dict[str, int]]:
+    def device() -> tuple[tuple[ModuleHeader, ...], int, dict[str, int]]:
         headers = tuple(resident.header for resident in store.entries.values())
         used = store.allocator.capacity - store.allocator.free_slots
         return headers, used * per_token, dict(store.evictions)

@@ -40,7 +40,8 @@ from app.storage.library import Library
 from cache.engine.engine import Engine
 from cache.engine.request import Reuse
 from cache.memory.disk import DiskTier
-from cache.model.language_model import LanguageModel, load_model, load_tokenizer
+from cache.model.language_model import LanguageModel
+from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
 from retrieval.search.embedding import Embedder
@@ -101,7 +102,7 @@ class Service:
         model = self._load_model(settings)
         disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
         if disk is not None:
-            disk.tidy()
+            disk.clean_up()
         return Engine(
             model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
         ).start()

@@ -33,7 +33,7 @@ def registry_for(
     roles = NO_ROLES if template is None else NAMED[template]
     if tokenizer == "words":
         return Registry(WordTokenizer(), roles=roles, max_positions=max_positions)
-    from cache.model.language_model import load_tokenizer
+    from cache.model.loading import load_tokenizer
 
     loaded, positions = load_tokenizer(tokenizer or settings.model, converted=settings.models_folder)
     return Registry(

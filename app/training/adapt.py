@@ -16,7 +16,7 @@ from app.knowledge.prompting import PromptBuilder
 from app.training.training_data import LABELLED, LONGEST_PASSAGE, OWN, Material, School, read_rows
 from cache.memory.keys import digest
 from cache.model.adapters import keep_base, merge_adapter
-from cache.model.language_model import find_device, load_stock
+from cache.model.loading import find_device, load_stock
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.training.trainer import AdapterTraining, Progress, Schedule
 

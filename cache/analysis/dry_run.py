@@ -1,4 +1,4 @@
-"""What an engine would compute for a series of requests, counted by the engine's own books without a model.
+"""What an engine would compute for a series of requests, counted by the engine's own accounting, without a model.
 
 The same admission, store, eviction and prefix tree over an arena of as many tokens, with rows of one byte and a model
 that returns zeros. One token is generated per request; timings mean nothing.
@@ -30,26 +30,11 @@ class CountingModel:
         self.tokenizer = model.tokenizer
         self.device = torch.device("cpu")
 
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        chunks: Sequence[Chunk],
-        arena: Arena,
-        outputs: Sequence[int],
-    ) -> Tensor:
+    def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
         """Zeros `[len(outputs), 1]`: token 0 is the likeliest."""
         return torch.zeros(len(outputs), 1)
 
-    def score_attention(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        chunk: Chunk,
-        arena: Arena,
-        rows: int,
-        extents: Sequence[Extent],
-    ) -> list[Tensor]:
+    def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:
         """Zeros: the first rows are as good as any."""
         return [torch.zeros(extent.length) for extent in extents]
 

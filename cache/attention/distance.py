@@ -1,15 +1,15 @@
-"""Items as kernel calls: what a row does not see of an extent, and what the distance between position ids does besides
-rotary angles (ALiBi slopes, sliding windows).
+"""Items as kernel calls. What a row must not see of an extent, and what depends on the distance between position ids
+(ALiBi slopes, sliding windows; rotary angles are elsewhere), becomes a bias on the scores of an item.
 
-All of it becomes a bias on the scores of an item. Ids are compared in the frame in which the extent was encoded: a
-query that reads an extent placed `offset` ids further on stands at its own id - offset there.
+Ids are compared as they were when the extent was encoded: for an extent that is placed `offset` ids further on, a query
+counts as standing at its own id - offset.
 
 Shape letters: R rows over all items (a row counts once per item it is in), L keys of an item, H heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,10 +20,9 @@ from cache.attention.kernels import HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One kernel call: the `rows` query positions of an item over `length` slots of the arena from `start` on.
-
-    length: 0 if no row sees any key. bias: see `cache.attention.kernels.Kernel`.
+class KernelCall:
+    """One kernel call: the `rows` query positions of an item over `length` slots of the arena from `start` on (0 if no
+    row sees any key). bias: see `cache.attention.kernels.Kernel`.
     """
 
     rows: int
@@ -33,18 +32,16 @@ class Call:
     bias: Tensor | None = None
 
 
-def plain_calls(items: Sequence[Item], device: torch.device) -> list[Call]:
-    """Near or far makes no difference."""
+def plain_calls(items: Sequence[Item], device: torch.device) -> list[KernelCall]:
+    """For layers in which distance has no effect besides rotation."""
     return [
-        Call(item.num_rows, item.extent.start, item.extent.length, item.causal, hidden_keys(item, device))
+        KernelCall(item.num_rows, item.extent.start, item.extent.length, item.causal, hidden_keys(item, device))
         for item in items
     ]
 
 
 def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
-    """The bias that hides from rows what their visible ranges leave out: `[1, 1, n or 1, L]`, None if nothing is
-    hidden.
-    """
+    """The bias that hides what rows' visible ranges leave out: `[1, 1, n or 1, L]`, None if nothing is hidden."""
     if not any(r.visible_ranges for r in item.ranges):
         return None
     masks: list[Tensor] = []
@@ -61,31 +58,31 @@ def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
 
 def sloped_calls(
     items: Sequence[Item], queries: Tensor, positions: Tensor, slopes: Tensor
-) -> tuple[list[Call], Tensor]:
+) -> tuple[list[KernelCall], Tensor]:
     """ALiBi: a head's score falls by its slope for every id between query and key.
 
-    queries: int64 `[R]`, ids of the items' rows in their extents' frames. positions: int64 `[slots]`, ids of the
+    queries: int64 `[R]`, ids of the items' rows as their extents were encoded. positions: int64 `[slots]`, ids of the
     arena's keys. slopes: float32 `[H]`.
 
-    The distance to the item's last key is the same for all keys, so it does not enter the kernel: the bias needs no
-    rows unless keys are hidden from some. It is returned apart, float32 `[H, R]`, to be added to the log-sum-exp before
-    items are merged.
+    A row's distance to the item's last key lowers all its scores alike. So the kernel's bias holds only the distances
+    between keys, the same for all rows, and the rest is returned, float32 `[H, R]`: to be added to the log-sum-exp
+    before items are merged.
     """
-    calls: list[Call] = []
+    calls: list[KernelCall] = []
     shifts: list[Tensor] = []
     for item, rows in zip(items, per_item(items, queries), strict=True):
         keys = positions[item.extent.start : item.extent.end]
         bias = (slopes[:, None] * (keys - keys[-1]))[None, :, None]
         hidden = hidden_keys(item, bias.device)
         bias = bias if hidden is None else bias + hidden
-        calls.append(Call(len(rows), item.extent.start, item.extent.length, item.causal, bias))
+        calls.append(KernelCall(len(rows), item.extent.start, item.extent.length, item.causal, bias))
         shifts.append(slopes[:, None] * (keys[-1] - rows))
     return calls, torch.cat(shifts, 1)
 
 
-def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, window: int) -> list[Call]:
+def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, window: int) -> list[KernelCall]:
     """A row sees only keys less than `window` ids behind it. queries, positions: as for `sloped_calls`."""
-    calls: list[Call] = []
+    calls: list[KernelCall] = []
     for item, rows in zip(items, per_item(items, queries), strict=True):
         start, length = item.extent.start, item.extent.length
         is_near = rows[:, None] - positions[start : start + length] < window  # [n, L]
@@ -93,10 +90,10 @@ def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, wi
         hidden = hidden_keys(item, is_near.device)
         is_near = (is_near if hidden is None else is_near & (hidden[0, 0] == 0))[:, passed:]
         bias = None if is_near.all() else torch.where(is_near, 0.0, HIDDEN)[None, None]
-        calls.append(Call(len(rows), start + passed, length - passed, item.causal, bias))
+        calls.append(KernelCall(len(rows), start + passed, length - passed, item.causal, bias))
     return calls
 
 
-def per_item(items: Sequence[Item], rows: Tensor) -> Iterator[Tensor]:
+def per_item(items: Sequence[Item], rows: Tensor) -> Sequence[Tensor]:
     """Rows over all items, cut into those of each."""
-    return iter(torch.split(rows, [item.num_rows for item in items]))
+    return torch.split(rows, [item.num_rows for item in items])

@@ -1,9 +1,9 @@
-"""Attention over items: the function that stands in for a transformers model's own attention.
+"""Attention over items: the function that replaces a transformers model's own attention.
 
 `Pass` holds what one forward pass needs on the device; every layer uses the same one. New keys and values are
 written to the arena first. Then the query rows of all items are gathered and rotated at once, each item runs as one
 kernel call over its extent in place, and each row's partial results are merged by log-sum-exp. No key or value is
-copied or concatenated. What depends on distance other than by rotation is in `distance`.
+copied or concatenated. What depends on distance other than by rotation is in `cache.attention.distance`.
 
 Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most
 items any row is in, H key/value heads, G query heads per key/value head, D head size.
@@ -12,15 +12,15 @@ items any row is in, H key/value heads, G query heads per key/value head, D head
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cache.attention.distance import Call, plain_calls, sloped_calls, windowed_calls
-from cache.attention.items import Chunk, Item, plan_items
+from cache.attention.distance import KernelCall, plain_calls, sloped_calls, windowed_calls
+from cache.attention.items import Chunk, plan_items
 from cache.attention.kernels import Kernel, matmul
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
@@ -28,9 +28,8 @@ from cache.memory.arena import Arena
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary frequencies. frequencies: float32 `[D_rotary / 2]`, radians per position id.
-
-    Only a pure rotation moves queries: an attention factor (YaRN) is in queries and keys already.
+    """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Only a pure rotation moves queries: an
+    attention factor (YaRN) is in queries and keys already.
     """
 
     frequencies: Tensor
@@ -51,15 +50,15 @@ class Rotation:
 
 
 class ScoringFinished(Exception):
-    """Ends a pass whose last watched layer is through."""
+    """Ends a pass behind the last layer that is scored."""
 
 
 @dataclass(slots=True, eq=False)
 class AttentionScoring:
-    """How much the rows of a pass look at keys (InfoFlow KV): the weight of a key, as a mean over heads, its norm over
-    rows, and the mean of that over `layers`. The pass ends with the last of them.
+    """How much the rows of a pass look at keys (InfoFlow KV): a key's attention weight, averaged over heads, its norm
+    over rows, averaged over `layers`. The pass ends with the last of these layers.
 
-    rows: the last packed rows count. scores: for each extent that is watched, float32 `[L]`.
+    rows: so many packed rows at the end count. scores: of the keys of each extent asked for, float32 `[L]`.
     """
 
     layers: frozenset[int]
@@ -67,92 +66,61 @@ class AttentionScoring:
     scores: dict[Extent, Tensor]
 
 
-@dataclass(slots=True)
 class Pass:
-    """One packed forward pass over an arena.
-
-    positions: id of every packed row, int64 `[T]`. slots: its arena slot, int64 `[T]`. rows: packed row of every item
-    row, int64 `[R]`. parts: item row of (part, packed row), int64 `[P, T]`, R where a row has fewer parts. cos, sin:
-    of the angle each item row is rotated by, or None if nothing is placed away from where it was encoded. calls: the
-    items as kernel calls. shift: what ALiBi adds to each item row's log-sum-exp, float32 `[H, R]`. first_slot: where
-    the packed rows' slots begin, if they are one run. is_dense: whether item rows are the packed rows, P times over.
-    windowed: calls of layers with a sliding window, by its size, made when the first such layer asks. watch: what is
-    wanted of the pass besides its result, if anything.
+    """One packed forward pass over an arena: the chunks' rows, one chunk after another. Notes in the arena at which
+    position ids they stand. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be
+    scored besides, if anything.
     """
 
-    arena: Arena
-    kernel: Kernel
-    rotation: Rotation | None
-    items: list[Item]
-    positions: Tensor
-    slots: Tensor
-    rows: Tensor
-    parts: Tensor
-    calls: list[Call]
-    cos: Tensor | None = None
-    sin: Tensor | None = None
-    shift: Tensor | None = None
-    first_slot: int | None = None
-    is_dense: bool = False
-    windowed: dict[int, list[Call]] = field(default_factory=dict)
-    scoring: AttentionScoring | None = None
-
-    @classmethod
-    def plan(
-        cls,
+    def __init__(
+        self,
         chunks: Sequence[Chunk],
-        positions: Sequence[int],
         arena: Arena,
         kernel: Kernel,
         device: torch.device,
         *,
         rotation: Rotation | None = None,
         slopes: Tensor | None = None,
-    ) -> Pass:
-        """Turn chunks into index tensors, and note in the arena at which ids their rows stand.
-
-        positions: ids of the packed rows. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`.
-        """
-        items = plan_items(chunks)
+        scoring: AttentionScoring | None = None,
+    ) -> None:
+        self.arena, self.kernel, self.rotation, self.scoring = arena, kernel, rotation, scoring
+        self.items = plan_items(chunks)
         slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
-        ranges = [r for item in items for r in item.ranges]
+        ranges = [r for item in self.items for r in item.ranges]
         rows = [row for r in ranges for row in range(r.first, r.last)]
         parts: list[list[int]] = [[] for _ in slots]
         for item_row, row in enumerate(rows):
             parts[row].append(item_row)
         most = max(len(p) for p in parts)
         padded = torch.tensor([p + [len(rows)] * (most - len(p)) for p in parts], device=device)
-        contiguous = slots == list(range(slots[0], slots[0] + len(slots)))
-        made = cls(
-            arena=arena,
-            kernel=kernel,
-            rotation=rotation,
-            items=items,
-            positions=torch.tensor(positions, device=device),
-            slots=torch.tensor(slots, device=device),
-            rows=torch.tensor(rows, device=device),
-            parts=padded.T.contiguous(),
-            calls=plain_calls(items, device),
-            first_slot=slots[0] if contiguous else None,
-            is_dense=rows == list(range(len(slots))) * most,
-        )
-        arena.positions.index_copy_(0, made.slots, made.positions)
+        # position id [T] and arena slot [T] of every packed row, packed row [R] of every item row
+        self.positions = torch.tensor([position for chunk in chunks for position in chunk.positions], device=device)
+        self.slots, self.rows = torch.tensor(slots, device=device), torch.tensor(rows, device=device)
+        self.parts = padded.T.contiguous()  # item row of (part, packed row) [P, T]; R where a row has fewer parts
+        self.is_dense = rows == list(range(len(slots))) * most  # whether item rows are the packed rows, P times over
+        is_one_run = slots == list(range(slots[0], slots[0] + len(slots)))
+        self.first_slot = slots[0] if is_one_run else None
+        arena.positions.index_copy_(0, self.slots, self.positions)
+        self.calls = plain_calls(self.items, device)
+        self.windowed: dict[int, list[KernelCall]] = {}  # of layers with a sliding window, by its size; made when asked
+        self.shift: Tensor | None = None  # what ALiBi adds to each item row's log-sum-exp, float32 [H, R]
+        self.turn: tuple[Tensor, Tensor] | None = None  # cos and sin of the angle each item row is rotated back by
         if slopes is not None:
-            made.calls, made.shift = sloped_calls(items, made._framed_positions(), arena.positions, slopes)
+            self.calls, self.shift = sloped_calls(self.items, self._framed_positions(), arena.positions, slopes)
         elif any(r.offset for r in ranges):
             assert rotation is not None, "this model's modules cannot be moved"
-            made.cos, made.sin = (table.to(device) for table in rotation.angles(made._offsets()))
-        return made
+            cos, sin = rotation.angles(self._offsets())
+            self.turn = cos.to(device), sin.to(device)
 
     def _offsets(self) -> Tensor:
         """How far the extent an item row reads is placed from where it was encoded: int64 `[R]`, in host memory."""
         return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
 
     def _framed_positions(self) -> Tensor:
-        """Ids of item rows in the frames of the extents they read, int64 `[R]`."""
+        """Ids of item rows as the extents they read were encoded, int64 `[R]`."""
         return self.positions[self.rows] - self._offsets().to(self.positions.device)
 
-    def _calls(self, window: int | None) -> list[Call]:
+    def _calls(self, window: int | None) -> list[KernelCall]:
         """The kernel calls of a layer with a sliding window of that size, or without one."""
         if window is None:
             return self.calls
@@ -174,17 +142,16 @@ class Pass:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`.
-
-        window: of the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`.
+        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`. window: of
+        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`.
         """
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
         q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]
         if len(self.items) > 1:
             q = q.index_select(1, self.rows)  # [H, R, G, D]
-            if self.cos is not None and self.sin is not None and self.rotation is not None:
-                q = self.rotation.back(q, self.cos, self.sin)
+            if self.turn is not None and self.rotation is not None:
+                q = self.rotation.back(q, *self.turn)
         group, d = q.shape[2:]
         kernel = self.kernel if softcap is None else partial(matmul, softcap=softcap)
         out, lse = self._run(layer, q.reshape(1, h, -1, d), group, scale, self._calls(window), kernel)
@@ -208,11 +175,10 @@ class Pass:
             values.index_copy_(0, self.slots, v)
 
     def _run(
-        self, layer: int, q: Tensor, group: int, scale: float, calls: list[Call], kernel: Kernel
+        self, layer: int, q: Tensor, group: int, scale: float, calls: list[KernelCall], kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
-        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`.
-
-        Few operations per item: at one row each, their overhead is what decoding costs.
+        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`. Few
+        operations per item: at one row each, their overhead is what decoding costs.
         """
         keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
         outs: list[Tensor] = []
@@ -224,15 +190,15 @@ class Pass:
             if call.length:
                 k, v = keys.narrow(2, call.start, call.length), values.narrow(2, call.start, call.length)
                 out, lse = kernel(rows, k, v, group, call.causal, scale, call.bias)
-            else:  # all of it is out of sight
+            else:  # no key is within the window
                 out, lse = torch.zeros_like(rows), rows.new_full(rows.shape[:3], float("-inf"), dtype=torch.float32)
             outs.append(out)
             lses.append(lse)
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
     def _score(self, scoring: AttentionScoring, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
-        """Add a layer's attention weights to the watch. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, as they are
-        merged. Raises Watched behind the last layer.
+        """Add a layer's attention weights to the scores. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, before they
+        are merged. Raises ScoringFinished behind the last layer.
         """
         padded = torch.cat((lse, lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))), 1)
         whole = torch.stack([padded.index_select(1, part) for part in self.parts]).logsumexp(0)  # [H, T, G]

@@ -1,4 +1,4 @@
-"""The work list of one forward pass: which query rows attend to which extent of the arena, and rotated how far.
+"""The work items of one forward pass: which query rows attend to which extent of the arena, and how far rotated.
 
 No tensors. Every sequence contributes a chunk of new rows; each extent it sees becomes an item, and extents that
 several sequences see become one item, so that shared keys are read once for the whole batch. Partial results of a
@@ -23,13 +23,13 @@ class VisibleRange:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class KVView:
     """An extent a sequence reads but does not write.
 
     offset: position ids between where the extent was encoded and where this sequence places it.
     first_row: the first of the sequence's own rows that sees it.
-    visible ranges: of an extent in which some rows are hidden, or seen by later rows only, what is seen; empty if that
-    is all of it. Counted from the extent's start, and in the sequence's own rows.
+    visible_ranges: the parts that are seen, counted from the extent's start, each from some own row of the sequence
+        on; empty if all of it is seen.
     """
 
     extent: Extent
@@ -38,21 +38,28 @@ class View:
     visible_ranges: tuple[VisibleRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows `first` .. `last`-1 of a sequence, computed in this pass; row r is kept in slot own.start + r."""
+    """Rows `first` .. `last`-1 of a sequence, computed in this pass: `tokens` at position ids `positions`. Row r is
+    kept in slot own.start + r.
+    """
 
+    tokens: Sequence[int]
+    positions: Sequence[int]
     first: int
-    last: int
     own: Extent
-    views: Sequence[View]
+    views: Sequence[KVView]
+
+    @property
+    def last(self) -> int:
+        """The row behind the last one."""
+        return self.first + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
     """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions.
-
-    visible ranges: as of a `View`, in packed rows.
+    visible_ranges: as of a `KVView`, in packed rows.
     """
 
     first: int
@@ -63,7 +70,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Query rows against one extent. causal: row i of the (single) range sees keys 0 .. i of the extent only."""
+    """Query rows that attend to one extent. causal: row i of the (single) range sees only keys 0 .. i of it."""
 
     extent: Extent
     ranges: tuple[RowRange, ...]
@@ -85,10 +92,8 @@ def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
         for view in chunk.views:
             first = base + max(view.first_row - chunk.first, 0)
             if first < end and view.extent.length:
-                visible_ranges = tuple(
-                    replace(s, seen_from=base + s.seen_from - chunk.first) for s in view.visible_ranges
-                )
-                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, visible_ranges))
+                moved = tuple(replace(r, seen_from=base + r.seen_from - chunk.first) for r in view.visible_ranges)
+                shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, moved))
         alone = chunk.last - chunk.first == 1  # a single row sees itself without a causal mask
         past = chunk.own.part(0, chunk.last if alone else chunk.first)
         if past.length:

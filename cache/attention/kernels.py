@@ -20,8 +20,8 @@ product serves them all. causal needs n == L. bias: float32 [1, H or 1, n or 1, 
 """
 
 HIDDEN = -1e30
-"""Bias of a key that a row must not see. Finite, so that a row that sees no key at all gives numbers and not NaN: its
-log-sum-exp is so low that it weighs exactly nothing once it is merged with a part in which the row sees a key."""
+"""Bias of a key that a row must not see. Finite, so that a row that sees no key at all does not give NaN: its
+log-sum-exp is so low that its weight is exactly 0 when it is merged with a part in which the row sees a key."""
 
 
 def matmul(
@@ -69,6 +69,3 @@ def default_kernel(device: torch.device) -> Kernel:
     if device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         return flash_cpu
     return matmul
-
-
-KERNELS: dict[str, Kernel] = {"matmul": matmul, "flash_cpu": flash_cpu}

@@ -1,15 +1,14 @@
-"""Answers out of a given set: a trie over the token ids of the texts an answer may consist of, and how much is
-expected of each before the model has said anything.
+"""Constrained answers: a trie over the token ids of the texts an answer may consist of, with a prior for each text.
 
 An answer is one or more whole choices, none twice, then the stop token. At every step only tokens that keep to this
 are allowed (constrained decoding over a trie: GENRE, De Cao et al. 2021, arXiv 2010.00904), without their beam search:
-one greedy or sampled descent. To the model's logits is added the prior of the best choice behind each token, so that
-priors act where choices part and nowhere else. Where choices do not part there is nothing to decide and the token is
-free: the length of a choice costs it nothing, and no length normalisation is needed.
+one greedy or sampled descent. To the logit of each allowed token the prior of the best choice that continues with it
+is added, so that priors matter only where choices differ. Where they do not differ the token is forced and costs
+nothing, so long choices are not at a disadvantage and no length normalisation is needed.
 
-Ids only: which texts are choices, how they are tokenised and what is expected of them is the caller's affair
+Token ids only: which texts are choices, how they are tokenised and what their priors are is decided by the caller
 (`app.answering.quoting`). Not covered: looking ahead. The model decides between two choices at the token where they
-part, by that token alone.
+differ, by that token alone.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One text an answer may consist of. behind: its tokens where another choice stands before it, with what parts
-    the two; None: the same tokens. prior: log-weight, not normalised. Raises ValueError.
+    """One text an answer may consist of. behind: its tokens where another choice stands before it, the separator
+    included; None: the same tokens. prior: log-weight, not normalised. Raises ValueError.
     """
 
     tokens: tuple[int, ...]
@@ -37,10 +36,10 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Node:
-    """A place in a trie. below: numbers of the choices that go through here or end here. ends: of the one that does."""
+class TrieNode:
+    """A node of the trie. below: the choices that pass or end here, by number. ends: the one that ends here."""
 
-    children: dict[int, Node] = field(default_factory=dict)
+    children: dict[int, TrieNode] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
     ends: int | None = None
 
@@ -49,7 +48,7 @@ class Node:
         node = self
         node.below.add(number)
         for token in tokens:
-            node = node.children.setdefault(token, Node())
+            node = node.children.setdefault(token, TrieNode())
             node.below.add(number)
         if node.ends is not None:
             raise ValueError(f"choices {node.ends} and {number} have the same tokens")
@@ -58,17 +57,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """One reading of an answer so far: choices said, in their order, and where in a trie the next one stands."""
+    """One reading of an answer so far: numbers of the choices said, in order, and how far the next one has come."""
 
     said: tuple[int, ...]
-    node: Node
+    node: TrieNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
     """What an answer may consist of. stop: the token that ends it. most: choices in one answer. enough: log-weight of
-    saying no more, where another choice could be said; None: that of the choices that cannot be said any more. Never
-    changes: all about an answer in the making is read from its tokens.
+    ending where another choice could follow; None: that of the best choice said already. Immutable: the state of an
+    answer is derived from its tokens every time.
 
     Raises ValueError for no choices, two with the same tokens, one that holds the stop token, and `most` below 1.
     """
@@ -77,8 +76,8 @@ class Choices:
     stop: int
     most: int = 2
     enough: float | None = None
-    _first: Node = field(init=False, repr=False, compare=False, default_factory=Node)
-    _behind: Node = field(init=False, repr=False, compare=False, default_factory=Node)
+    _first: TrieNode = field(init=False, repr=False, compare=False, default_factory=TrieNode)
+    _behind: TrieNode = field(init=False, repr=False, compare=False, default_factory=TrieNode)
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -93,20 +92,18 @@ class Choices:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest possible answer, its stop token included: what Sampling.max_tokens must allow if no
-        choice is to be cut.
-        """
+        """Tokens of the longest possible answer with its stop token: what `Sampling.max_tokens` must allow."""
         lengths = sorted((max(len(c.tokens), len(c.behind or ())) for c in self.choices), reverse=True)
         return sum(lengths[: self.most]) + 1
 
     def allowed(self, answer: Sequence[int]) -> dict[int, float]:
         """Every token that may come next, with the log-weight to be added to its logit.
 
-        The weights are those of this process, given the answer so far: choices are drawn by their priors, until one
-        is drawn that was said already, or `most` are said. A token's weight is that of its best continuation (a sum
-        would favour words that many choices begin with), less that of the best of all: where the model is indifferent,
-        the likeliest token left contexts to the choice with the highest prior. Behind tokens that are no beginning of
-        an answer only the stop token is allowed. Takes time in the length of the answer.
+        The weights model this process: choices are drawn by their priors until one is drawn a second time, or `most`
+        are drawn. A token's weight is that of its best continuation (a sum would favour words that many choices begin
+        with), minus the highest of these weights. So where the model is indifferent, the likeliest token leads to the
+        choice with the highest prior. After tokens that begin no answer only the stop token is allowed. Takes time in
+        proportion to the length of the answer.
         """
         weights: dict[int, float] = {}
         for parse in self._parses(answer):
@@ -118,8 +115,8 @@ class Choices:
         return {token: weight - best for token, weight in weights.items()}
 
     def _parses(self, answer: Sequence[int]) -> list[Parse]:
-        """All readings of an answer: more than one if a choice is the beginning of another one, or of two joined. One
-        that would say a choice twice may be among them; nothing goes on from it.
+        """All readings of an answer: more than one if a choice is the beginning of another one, or of two joined. A
+        reading that says a choice twice may be among them; it has no continuation.
         """
         parses = [Parse((), self._first)]
         for token in answer:
@@ -132,7 +129,7 @@ class Choices:
         return parses
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
-        """Next tokens with the joint log-weight of all that is said and of what they left context to."""
+        """Next tokens with the joint log-weight of the choices said and of the best one each token leads to."""
         for state in self._states(parse):
             for token, child in state.node.children.items():
                 if possible := child.below.difference(state.said):
@@ -147,7 +144,7 @@ class Choices:
             yield Parse(said, self._behind)
 
     def _ended(self, parse: Parse) -> tuple[int, ...] | None:
-        """What is said if the choice that ends here, if one does, was meant."""
+        """The choices said if a new one ends here; None if none does."""
         number = parse.node.ends
         return None if number is None or number in parse.said else (*parse.said, number)
 

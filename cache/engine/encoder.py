@@ -1,29 +1,45 @@
-"""Encoding of missing modules: each alone behind its conditioning prefix, as a sequence of the common passes. A left
-context is computed in front of its segment, in rows that are given back when the segment's own are admitted.
+"""Encoding of missing modules: each behind its conditioning prefix only, as a sequence of the common passes. A left
+context is computed in front of its segment, in rows that are freed when the segment's own are admitted to the store.
 
-A module asked for by several requests at once is encoded once. The encoder decides what must be computed and admits
-the result to the store; it does not run passes itself.
+A module wanted by several requests at once is encoded once. The encoder decides what must be computed and admits the
+result; it does not run passes itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
-from cache.attention.items import View
+from cache.attention.items import KVView
 from cache.engine.sequence import Sequence
-from cache.memory.store import CacheEntry, Found, MissReason, Store
+from cache.errors import CapacityError
+from cache.memory.module_header import MissReason
+from cache.memory.store import CacheEntry, Lookup, Store
 from cache.prompt.plan import Segment
+
+MAX_ENCODINGS = 16
+"""Modules encoded at the same time ahead of use."""
 
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """A module being encoded."""
+    """A module being encoded. prefixes: its conditioning prefixes, pinned meanwhile."""
 
     segment: Segment
     tenant: str
     sequence: Sequence
     prefixes: list[CacheEntry]
     reason: MissReason | None
+
+
+@dataclass(slots=True, eq=False)
+class EncodeJob:
+    """Modules to be encoded ahead of use; `done` gets the number that had to be computed."""
+
+    segments: deque[tuple[Segment, str]]
+    done: Future[int]
+    started: set[str] = field(default_factory=set)
 
 
 class Encoder:
@@ -33,49 +49,68 @@ class Encoder:
         self.store = store
         self.running: dict[str, Encoding] = {}
 
-    def find(self, segment: Segment, tenant: str) -> Found:
-        """The module, pinned, if the store has it; else it is being encoded from now on: ask again later.
-
-        Raises CapacityError if there is no memory for it now.
+    def find(self, segment: Segment, tenant: str) -> Lookup:
+        """The module, pinned, if the store has it; else it is being encoded from now on: ask again later. Raises
+        CapacityError if there is no memory for it now.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
-            return Found(entry=None, source="computed", reason=self.running[key].reason)
-        found = self.store.find(segment, tenant)
-        if found.entry is None:
-            self._start(key, segment, tenant, found.reason)
-        return found
+            return Lookup(reason=self.running[key].reason)
+        lookup = self.store.find(segment, tenant)
+        if lookup.entry is None:
+            self._start(key, segment, tenant, lookup.reason)
+        return lookup
+
+    def advance(self, job: EncodeJob, *, is_alone: bool) -> bool:
+        """Start encodings of a job while few are running; True when the job is done. is_alone: no request is running,
+        whose end would free memory.
+        """
+        while job.segments and len(self.running) < MAX_ENCODINGS:
+            segment, tenant = job.segments[0]
+            key = self.store.key(segment, tenant)
+            if key in self.running:
+                break
+            if self.store.tier(key) is None:
+                try:
+                    self.find(segment, tenant)
+                except CapacityError as error:
+                    if self.running or not is_alone:
+                        return False
+                    job.done.set_exception(error)
+                    return True
+                if key not in self.running:
+                    break  # its conditioning prefix comes first
+                job.started.add(key)
+            job.segments.popleft()
+        if job.segments or any(key in self.running for key in job.started):
+            return False
+        job.done.set_result(len(job.started))
+        return True
+
+    def collect(self) -> None:
+        """Admit what is fully computed."""
+        for key in [key for key, encoding in self.running.items() if not encoding.sequence.pending]:
+            encoding = self.running.pop(key)
+            own, context = encoding.sequence.own, len(encoding.segment.left_context)
+            self.store.allocator.free(own.part(0, context))
+            entry = self.store.put(encoding.segment, encoding.tenant, own.part(context, own.length))
+            for used in (entry, *encoding.prefixes):
+                self.store.release(used)
 
     def _start(self, key: str, segment: Segment, tenant: str, reason: MissReason | None) -> None:
         prefixes: list[CacheEntry] = []
         try:
             for ancestor in list(segment.with_ancestors())[:-1]:
-                found = self.find(ancestor, tenant)
-                if found.entry is None:  # the ancestor first
+                lookup = self.find(ancestor, tenant)
+                if lookup.entry is None:  # the ancestor first
                     return
-                prefixes.append(found.entry)
+                prefixes.append(lookup.entry)
             own = self.store.reserve(len(segment.left_context) + len(segment.tokens))
-            views = [View(entry.extent) for entry in prefixes]
+            views = [KVView(entry.extent) for entry in prefixes]
             positions = [*segment.left_context_positions, *segment.positions]
             sequence = Sequence([*segment.left_context, *segment.tokens], positions, own, views)
             self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason)
             prefixes = []  # the encoding holds them now
         finally:
-            self._release(prefixes)
-
-    def _release(self, entries: list[CacheEntry]) -> None:
-        while entries:
-            self.store.release(entries.pop())
-
-    def collect(self) -> int:
-        """Admit what is fully computed; returns how many modules that was."""
-        finished = [key for key, encoding in self.running.items() if not encoding.sequence.pending]
-        for key in finished:
-            encoding = self.running.pop(key)
-            segment, own = encoding.segment, encoding.sequence.own
-            self.store.allocator.free(own.part(0, len(segment.left_context)))
-            self.store.release(
-                self.store.put(segment, encoding.tenant, own.part(len(segment.left_context), own.length))
-            )
-            self._release(encoding.prefixes)
-        return len(finished)
+            for entry in prefixes:
+                self.store.release(entry)

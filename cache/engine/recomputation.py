@@ -1,13 +1,13 @@
 """Selective recomputation: which rows of placed modules are computed again in the request that uses them.
 
-A module was encoded without the modules that stand before it in a prompt. Computing some of its rows again, in place
-and with everything before them in sight, links it to them; the rest stays as it was encoded. A policy only changes the
-plan. Anything short of all rows is approximate.
+A module was encoded without the modules that stand before it in a prompt. Rows that are computed again, at the same
+ids, see everything before them; the other rows stay as they were encoded. A policy only changes the plan. Anything
+short of all rows is approximate.
 
-- first: the first k rows of every module, where what is missing shows most (EPIC, Hu et al., ICML 2025).
+- first: the first k rows of every module, where the missing context matters most (EPIC, Hu et al., ICML 2025).
 - share, by question: the rows of the newest modules that the question looks at (InfoFlow KV, ICML 2026): a pass over
   the question alone scores them by the attention of some layers past the middle.
-- share, by chance: the control for the one before.
+- share, at random: the control for the one before.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from torch import Tensor
 from cache.prompt.plan import Plan, Segment, Span, join_spans
 
 REMEMBERED = 10_000
-"""Choices kept for later turns of conversations; without its choices a turn is computed as it was placed."""
+"""Selections kept for later turns of conversations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
     """What to compute again. first: rows at the beginning of each module. share: of the rows of the modules that came
-    with the last turn, chosen `by` the question or at random. EXACT leaves nothing that is not exact as it stands, also
-    of earlier turns. Raises ValueError for values out of range.
+    with the last turn, selected `by` the question or at random. Raises ValueError for values out of range.
     """
 
     first: int = 0
@@ -46,90 +45,85 @@ class SelectiveRecomputation:
 
 
 EXACT = SelectiveRecomputation(share=1.0)
-"""Computes everything again but modules that are exact where they stand (`Plan.exact_part`)."""
+"""Computes again every module that is not exact where it stands, also those of earlier turns (`Plan.exact_part`)."""
 
-Rows = Mapping[int, Collection[int]]
+RowsBySpan = Mapping[int, Collection[int]]
 """Rows to compute again, counted in their span, by the span's index."""
 
-ScoreRows = Callable[[Plan, Sequence[int]], Sequence[Tensor]]
+AttentionScorer = Callable[[Plan, Sequence[int]], Sequence[Tensor]]
 """(plan, indices of spans) -> for each span, float32 `[rows]`: how much the question looks at it."""
 
 
 class RowSelector:
-    """Applies policies; remembers what was chosen in a conversation, so that its next turn finds this one's rows."""
+    """Applies policies. Remembers the rows selected in a conversation, so that its next turn finds them computed."""
 
     def __init__(self) -> None:
-        self._chosen: OrderedDict[tuple[str, int, Segment], tuple[int, ...]] = OrderedDict()
+        self._selected: OrderedDict[tuple[str, int, Segment], tuple[int, ...]] = OrderedDict()
 
     def select(
-        self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: ScoreRows
+        self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
     ) -> Plan:
         """The plan with the policy's rows computed."""
-        loose = [i for i, span in enumerate(plan.spans) if span.segment is not None and i >= plan.exact_spans]
-        if not loose or not (recomputation.first or recomputation.share):
+        if not (recomputation.first or recomputation.share):
             return plan
-        rows: dict[int, set[int]] = {i: set(range(min(recomputation.first, len(plan.spans[i].tokens)))) for i in loose}
+        inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
+        if not inexact:
+            return plan
+        rows = {i: set(range(min(recomputation.first, len(plan.spans[i].tokens)))) for i in inexact}
         if not recomputation.share:
             return with_recomputed(plan, rows)
-        new = {i for i in newest(plan) if not self._is_chosen(session, plan.spans[i])}  # a turn may bring none
-        for i in loose:
-            rows[i] |= set(self._recall(session, plan.spans[i]) if i not in new else ())
-        fresh = [i for i in loose if i in new]
+        for i in inexact:
+            rows[i].update(self._recall(session, plan.spans[i]) or ())
+        new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may bring none
+        candidates = [i for i in inexact if i in new]
         budget = round(recomputation.share * sum(len(plan.spans[i].tokens) for i in new))
-        for i, chosen in self._choose(plan, rows, fresh, budget, recomputation, score_attention).items():
-            rows[i] |= set(chosen)
-            self._remember(session, plan.spans[i], chosen)
+        if not candidates:
+            return with_recomputed(plan, rows)
+        if recomputation.by == "random":
+            selected = random_rows(plan, candidates, budget)
+        else:
+            earlier = with_recomputed(plan, {i: rows[i] for i in inexact if i not in candidates})
+            shift = len(earlier.spans) - len(plan.spans)  # spans of earlier turns may be in pieces now
+            scores = score_attention(earlier, [i + shift for i in candidates])
+            selected = highest_rows(dict(zip(candidates, scores, strict=True)), budget)
+        for i in candidates:
+            chosen = sorted(row for j, row in selected if j == i)
+            rows[i].update(chosen)
+            if session is not None:
+                self._remember(session, plan.spans[i], chosen)
         return with_recomputed(plan, rows)
 
     def clear(self) -> None:
-        """Remember nothing of any conversation."""
-        self._chosen.clear()
+        """Forget the selections of all conversations."""
+        self._selected.clear()
 
-    def _choose(
-        self,
-        plan: Plan,
-        rows: Rows,
-        fresh: list[int],
-        budget: int,
-        recomputation: SelectiveRecomputation,
-        score_attention: ScoreRows,
-    ) -> Rows:
-        if not fresh:
-            return {}
-        if recomputation.by == "random":
-            candidates = [(i, row) for i in fresh for row in range(len(plan.spans[i].tokens))]
-            chosen = random.Random(plan.num_tokens).sample(candidates, min(budget, len(candidates)))
-        else:
-            older = with_recomputed(plan, {i: rows[i] for i in rows if i not in fresh})
-            shift = len(older.spans) - len(plan.spans)  # spans of older turns may be in pieces now
-            row_scores = score_attention(older, [i + shift for i in fresh])
-            scored = [
-                (float(score), i, row)
-                for i, scores in zip(fresh, row_scores, strict=True)
-                for row, score in enumerate(scores)
-            ]
-            chosen = [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[:budget]]
-        return {i: tuple(sorted(row for j, row in chosen if j == i)) for i in fresh}
-
-    def _is_chosen(self, session: str | None, span: Span) -> bool:
-        return session is not None and (session, span.start, span.segment) in self._chosen
-
-    def _recall(self, session: str | None, span: Span) -> tuple[int, ...]:
-        assert span.segment is not None
-        return () if session is None else self._chosen.get((session, span.start, span.segment), ())
-
-    def _remember(self, session: str | None, span: Span, rows: Collection[int]) -> None:
+    def _recall(self, session: str | None, span: Span) -> tuple[int, ...] | None:
+        """The rows selected in an earlier turn; None if the span is new."""
         if session is None or span.segment is None:
-            return
-        self._chosen[session, span.start, span.segment] = tuple(rows)
-        while len(self._chosen) > REMEMBERED:
-            self._chosen.popitem(last=False)
+            return None
+        return self._selected.get((session, span.start, span.segment))
+
+    def _remember(self, session: str, span: Span, rows: Collection[int]) -> None:
+        assert span.segment is not None
+        self._selected[session, span.start, span.segment] = tuple(rows)
+        while len(self._selected) > REMEMBERED:
+            self._selected.popitem(last=False)
+
+
+def random_rows(plan: Plan, indices: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """`(span, row)` of so many rows of some spans; the same every time for a plan of the same length."""
+    rows = [(i, row) for i in indices for row in range(len(plan.spans[i].tokens))]
+    return random.Random(plan.num_tokens).sample(rows, min(budget, len(rows)))
+
+
+def highest_rows(scores: Mapping[int, Tensor], budget: int) -> list[tuple[int, int]]:
+    """`(span, row)` of the rows with the highest scores, over all spans together. scores: float32 `[rows]` by span."""
+    scored = [(float(score), i, row) for i, found in scores.items() for row, score in enumerate(found)]
+    return [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[:budget]]
 
 
 def newest(plan: Plan) -> list[int]:
-    """Indices of the spans that segments supply between the last two computed ones; not the prompt's first span, which
-    nothing stands before.
-    """
+    """Indices of the spans that segments supply between the last two computed ones, without the prompt's first span."""
     found: list[int] = []
     for i in range(len(plan.spans) - 2, 0, -1):
         if plan.spans[i].segment is None:
@@ -138,7 +132,7 @@ def newest(plan: Plan) -> list[int]:
     return found[::-1]
 
 
-def with_recomputed(plan: Plan, rows: Rows) -> Plan:
+def with_recomputed(plan: Plan, rows: RowsBySpan) -> Plan:
     """The same tokens at the same ids, some rows of segments computed."""
     spans: list[Span] = []
     for i, span in enumerate(plan.spans):

@@ -1,13 +1,11 @@
-"""What goes into the engine and what comes out: requests, completions and their exact accounting.
+"""What goes into the engine and what comes out: requests, completions and where their tokens came from.
 
-Accounting holds for every completion: prompt_tokens = computed + session + prefix + module. It is counted when the
-request executes, from what was really read.
+For every completion prompt_tokens = computed + session + prefix + module, counted from what the request really read.
 """
 
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,26 +16,25 @@ from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.sampling import Sampling
 from cache.errors import CacheError
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import MissReason, Source
+from cache.memory.module_header import MissReason
+from cache.memory.store import Source
 from cache.prompt.plan import Plan
 
 Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
 
 FinishReason = Literal["stop", "length", "repeated", "cancelled", "scored"]
-"""repeated: the answer began to say the same again and was ended there. scored: it was given
-(`Request.teacher_forced`).
-"""
+"""repeated: ended because the answer began to repeat itself. scored: it was given (`Request.teacher_forced`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt to be answered.
 
-    link: which rows of placed modules are computed again; approximate unless all of them are (see `linking`).
-    session: conversation the request belongs to: labels reuse as its own past, and keeps its links.
+    recomputation: which rows of placed modules are computed again (see `cache.engine.recomputation`).
+    session: the conversation the request belongs to: its own past is counted apart, and its selected rows are kept.
     tenant: who may share its KV. Raises ValueError for a bad tenant.
-    follow: an answer to be read instead of generated: the completion has the logits that predict its tokens.
+    teacher_forced: an answer to be read instead of generated: the completion has the logits that predict its tokens.
     """
 
     plan: Plan
@@ -54,7 +51,9 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Where every prompt token came from. recomputed: of the computed ones, those that a module could have supplied."""
+    """Where every prompt token came from: computed now; session, prefix: rows computed by earlier requests of the same
+    conversation or of others; module: encoded ahead. recomputed: computed tokens that a module could have supplied.
+    """
 
     prompt_tokens: int
     computed: int = 0
@@ -95,17 +94,16 @@ class Timings:
     total: float = 0.0
 
     def first_token(self, ttft: float) -> None:
-        """Note the time to the first token; what was neither queue nor load was prefill."""
+        """Note the time to the first token; prefill is what was neither queue nor load."""
         self.ttft = ttft
         self.prefill = ttft - self.queue - self.load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token.
-
-    exact: whether every token saw what it would have seen under full attention. logits: float32 `[teacher_forced,
-    vocabulary]` in host memory, if the request gave an answer to follow.
+    """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token. exact: whether
+    every token saw what it would have seen under full attention. logits: float32 `[answer tokens, vocabulary]` in host
+    memory, if the request was teacher-forced.
     """
 
     text: str
@@ -119,14 +117,13 @@ class Completion:
 
 
 class Generation:
-    """An answer in the making: iterate for pieces of text, then read `completion`.
-
-    Safe to use from any thread; several readers share the pieces between them and all see the end.
+    """An answer that is being generated: iterate for pieces of text, then read `completion`. Safe to use from any
+    thread; several readers share the pieces between them and all see the end.
     """
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
-        self._cancelled = threading.Event()
+        self.is_cancelled = False  # whether nobody wants the rest
         self._end: Completion | CacheError | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -149,15 +146,10 @@ class Generation:
         assert isinstance(self._end, Completion)
         return self._end
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether nobody wants the rest."""
-        return self._cancelled.is_set()
-
     def cancel(self) -> None:
         """Stop generating; what was generated so far still arrives as the completion."""
-        self._cancelled.set()
+        self.is_cancelled = True
 
     def deliver(self, event: str | Completion | CacheError) -> None:
-        """For the engine: hand over a piece of text, the completion, or the error that ended the request."""
+        """For the engine: add a piece of text, the completion, or the error that ended the request."""
         self._events.put(event)

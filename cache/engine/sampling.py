@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from cache.engine.constraints import Choices
+from cache.prompt.model_tokenizer import ModelTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How an answer is generated. temperature 0 is greedy; top_k 0 and top_p 1 mean no cut; a seed makes a sampled
-    answer repeatable. repetition_penalty makes tokens of the answer so far less likely (1 changes nothing; Keskar et
-    al., 2019); tokens of the prompt are not penalised, because answers are to quote it. choices: what the answer must
-    consist of; nothing is penalised then, because the choices' words are not the model's. opening: a token, and what is
-    added to its logit where an answer begins with it; how readily a model opens with words it was taught for every
-    question it cannot answer. Raises ValueError for values out of range.
+    """How an answer is generated. Raises ValueError for values out of range.
+
+    temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a sampled answer repeatable.
+    repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019); 1 changes nothing. Tokens
+    of the prompt are not penalised, because answers should quote it. stop: strings that end the answer.
+    choices: what the answer must consist of; nothing is penalised then.
+    opening: (token, bias): added to the token's logit where the answer begins, for a model that was trained to open
+    its refusals with that token.
     """
 
     max_tokens: int = 256
@@ -33,27 +35,22 @@ class Sampling:
     opening: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}: at least 1")
-        if self.temperature != 0 and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"temperature is {self.temperature}: 0, or from 0.01 to 100")
-        if self.top_k < 0:
-            raise ValueError(f"top_k is {self.top_k}: 0 or more")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}: more than 0, at most 1")
-        if not 1 <= self.repetition_penalty <= 100:
-            raise ValueError(f"repetition_penalty is {self.repetition_penalty}: from 1 to 100")
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed}: from 0 to 2**63 - 1")
+        for name, is_in_range, allowed in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature == 0 or 0.01 <= self.temperature <= 100, "0, or from 0.01 to 100"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("repetition_penalty", 1 <= self.repetition_penalty <= 100, "from 1 to 100"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
+        ):
+            if not is_in_range:
+                raise ValueError(f"{name} is {getattr(self, name)}: {allowed}")
         if any(not stop for stop in self.stop):
             raise ValueError("an empty stop string would end every answer at once")
 
 
 def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) -> int:
-    """How many tokens at the end say again, one for one, what the tokens before them said; 0 if none do.
-
-    Small models fall into loops under greedy decoding; what follows the first repetition is never wanted.
-    """
+    """How many tokens at the end repeat exactly the ones before them (a loop of greedy decoding); 0 if none do."""
     size = len(tokens)
     for length in range(shortest, min(longest, size // 2) + 1):
         if tokens[size - length :] == tokens[size - 2 * length : size - length]:
@@ -62,7 +59,7 @@ def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) ->
 
 
 class Sampler:
-    """Picks tokens for one request; its random numbers are its own, so batch neighbours change nothing."""
+    """Picks tokens for one request, with random numbers of its own: other requests of the batch change nothing."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -73,7 +70,7 @@ class Sampler:
             self._random.seed()
 
     def forced(self, answer: Sequence[int]) -> int | None:
-        """The token that must follow, whatever a model says; None if there is something to decide."""
+        """The only token that may follow; None if the model has something to decide."""
         choices = self.sampling.choices
         allowed = {} if choices is None else choices.allowed(answer)
         return next(iter(allowed)) if len(allowed) == 1 else None
@@ -81,15 +78,15 @@ class Sampler:
     def choose(self, logits: Tensor, answer: Sequence[int] = ()) -> int:
         """One token id from logits `[vocabulary]`; answer: the tokens generated so far."""
         if self.sampling.choices is None:
-            return self._pick(self._opening(logits) if not answer else self._penalised(logits, answer))
+            return self._pick(self._penalised(logits, answer) if answer else self._biased(logits))
         allowed = self.sampling.choices.allowed(answer)
         tokens = list(allowed)
         if len(tokens) == 1:
-            return tokens[0]  # whatever the logits say, and without a random number
+            return tokens[0]  # without drawing a random number
         weights = torch.tensor(list(allowed.values()), dtype=logits.dtype, device=logits.device)
         return tokens[self._pick(logits[tokens] + weights)]
 
-    def _opening(self, logits: Tensor) -> Tensor:
+    def _biased(self, logits: Tensor) -> Tensor:
         if self.sampling.opening is None:
             return logits
         token, bias = self.sampling.opening
@@ -104,7 +101,7 @@ class Sampler:
         return logits.index_copy(0, said, torch.where(scores > 0, scores / penalty, scores * penalty))
 
     def _pick(self, logits: Tensor) -> int:
-        """A place in logits of any length."""
+        """An index into logits of any length."""
         if self.sampling.temperature == 0:
             return int(logits.argmax())
         scaled = logits.cpu() / self.sampling.temperature
@@ -117,28 +114,20 @@ class Sampler:
         return int(ids[torch.multinomial(probabilities, 1, generator=self._random)])
 
 
-class Decoder(Protocol):
-    """What streaming needs of a tokenizer."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids."""
-
-
 class TextStream:
-    """Text of a growing list of tokens, given out in pieces that never have to be taken back.
-
-    Held back: half a character, and an ending that may become a stop string.
+    """Text of a growing list of tokens, in pieces that never have to be taken back: half a character, or an ending that
+    may become a stop string, is held back.
     """
 
-    def __init__(self, decoder: Decoder, stop: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, stop: tuple[str, ...]) -> None:
         self.stopped = False
         self.text = ""
-        self._decoder, self._stop = decoder, stop
+        self._tokenizer, self._stop = tokenizer, stop
         self._given = 0
 
     def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
-        """The text that is new and certain. `stopped` tells that a stop string ended it."""
-        text = self._decoder.decode(tokens)
+        """The text that is new and certain; `stopped` is set when a stop string ended it."""
+        text = self._tokenizer.decode(tokens)
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self.stopped = True

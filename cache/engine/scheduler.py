@@ -1,4 +1,4 @@
-"""Who computes how many rows in the next forward pass. No tensors.
+"""Which sequence computes how many rows in the next forward pass. No tensors.
 
 Sequences that generate come first, one row each, so that running answers keep their pace; prompts and modules being
 encoded fill the rest of the pass in order of arrival, in chunks.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cache.engine.sequence import Sequence
 
 MAX_ROWS = 512
-"""Rows of one pass when nobody is waiting for a next token: enough to keep the matrix segments busy."""
+"""Rows of one pass when no answer is streaming: enough for large matrix products."""
 
 MAX_ROWS_WHILE_DECODING = 128
 """Rows of one pass while answers are streaming: bounds the pause between two of their tokens."""
@@ -28,16 +28,11 @@ class ScheduledChunk:
 
 def schedule(sequences: Iterable[Sequence]) -> list[ScheduledChunk]:
     """Divide the next pass among sequences; every sequence has at least one pending row."""
-    decoding: list[Sequence] = []
-    prefilling: list[Sequence] = []
-    for sequence in sequences:
-        (decoding if sequence.pending == 1 else prefilling).append(sequence)
-    scheduled = [ScheduledChunk(sequence, 1) for sequence in decoding]
-    token_budget = (MAX_ROWS_WHILE_DECODING if decoding else MAX_ROWS) - len(scheduled)
-    for sequence in prefilling:
-        if token_budget <= 0:
-            break
-        rows = min(token_budget, sequence.pending)
-        scheduled.append(ScheduledChunk(sequence, rows))
-        token_budget -= rows
+    waiting = list(sequences)
+    scheduled = [ScheduledChunk(sequence, 1) for sequence in waiting if sequence.pending == 1]
+    token_budget = (MAX_ROWS_WHILE_DECODING if scheduled else MAX_ROWS) - len(scheduled)
+    for sequence in waiting:
+        if sequence.pending > 1 and token_budget > 0:
+            scheduled.append(ScheduledChunk(sequence, min(token_budget, sequence.pending)))
+            token_budget -= scheduled[-1].rows
     return scheduled

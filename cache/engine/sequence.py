@@ -1,26 +1,32 @@
-"""A run of tokens to be computed behind what it reads from the arena: a prompt being answered or a module being
-encoded. Knows rows and positions; neither tokenizer nor model.
+"""A run of tokens to be computed behind what it reads from the arena, and how the spans of a plan become one.
+
+A sequence knows rows and positions; neither tokenizer nor model. When one is built from a plan, everything the plan's
+spans name is in the arena: modules as cache entries, the exact prefix as nodes of the prefix tree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-from cache.attention.items import Chunk, View
-from cache.memory.allocator import Extent
+from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.memory.allocator import NO_ROWS, Extent
+from cache.memory.prefix_tree import PathStep, PrefixNode
+from cache.memory.store import CacheEntry
+from cache.prompt.plan import Segment, Span
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """tokens[i] stands at position id positions[i] and its KV goes to slot own.start + i.
-
-    own may be longer than `tokens`: the rest is room for generated ones. Rows before `computed` are in the arena.
+    """tokens[i] stands at position id positions[i] and its KV goes to slot own.start + i. own may be longer than
+    `tokens`: the rest is for generated ones. Rows before `computed` are in the arena.
     """
 
     tokens: list[int]
     positions: list[int]
     own: Extent
-    views: list[View] = field(default_factory=list)
+    views: list[KVView] = field(default_factory=list)
     computed: int = 0
 
     @property
@@ -42,4 +48,65 @@ class Sequence:
     def chunk(self, rows: int) -> Chunk:
         """The next `rows` rows."""
         assert 0 < rows <= self.pending, (rows, self)
-        return Chunk(first=self.computed, last=self.computed + rows, own=self.own, views=self.views)
+        part = slice(self.computed, self.computed + rows)
+        return Chunk(self.tokens[part], self.positions[part], self.computed, self.own, self.views)
+
+
+def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[PathStep]:
+    """The path of a plan through the prefix tree."""
+    return [
+        PathStep(
+            start=span.start,
+            tokens=span.tokens,
+            key=None if span.segment is None else f"{entries[span.segment].header.key}/{span.row}",
+        )
+        for span in spans
+    ]
+
+
+def build_sequence(
+    spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode
+) -> tuple[Sequence, list[tuple[PathStep, int]]]:
+    """The sequence behind a matched prefix, and what it adds to the path: computed steps with their first own row,
+    modules between them with row -1. The sequence's own extent is still missing.
+    """
+    nodes = [*prefix.path()][::-1]
+    matched = sum(len(node.step.tokens) for node in nodes)
+    computed = join_extents(node.extent for node in nodes if node.step.key is None)
+    sequence = Sequence([], [], NO_ROWS, [KVView(extent) for extent in computed])
+    fresh: list[tuple[PathStep, int]] = []
+    visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # of each segment, at each offset
+    before = 0
+    for span, step in zip(spans, path, strict=True):
+        known = min(max(matched - before, 0), len(span.tokens))
+        before += len(span.tokens)
+        rows = len(sequence.tokens)
+        if span.segment is not None:
+            visible_range = VisibleRange(span.row, span.row + len(span.tokens), seen_from=rows)
+            visible.setdefault((span.segment, span.offset), []).append(visible_range)
+            if not known:
+                fresh.append((step, -1))
+        elif known < len(span.tokens):
+            fresh.append((step.cut(known, len(step.tokens)), rows))
+            sequence.tokens.extend(span.tokens[known:])
+            sequence.positions.extend(range(span.start + known, span.end))
+    sequence.views += [view_of(entries[segment].extent, at, ranges) for (segment, at), ranges in visible.items()]
+    return sequence, fresh
+
+
+def view_of(extent: Extent, offset: int, ranges: Many[VisibleRange]) -> KVView:
+    """One view of a module. ranges: its visible rows, ascending; rows between them are computed again, so hidden."""
+    first, seen_from = ranges[0].first, ranges[0].seen_from
+    moved = tuple(VisibleRange(r.first - first, r.last - first, r.seen_from) for r in ranges)
+    return KVView(extent.part(first, ranges[-1].last), offset, seen_from, moved if len(ranges) > 1 else ())
+
+
+def join_extents(extents: Iterable[Extent]) -> list[Extent]:
+    """Extents that touch, as one: rows of a conversation mostly lie side by side, and fewer views are faster."""
+    joined: list[Extent] = []
+    for extent in extents:
+        if joined and joined[-1].end == extent.start:
+            joined[-1] = Extent(joined[-1].start, joined[-1].length + extent.length)
+        elif extent.length:
+            joined.append(extent)
+    return joined

@@ -29,6 +29,9 @@ class Extent:
         return Extent(self.start + first, last - first)
 
 
+NO_ROWS = Extent(0, 0)
+
+
 class ExtentAllocator:
     """Best-fit allocation over `capacity` slots."""
 

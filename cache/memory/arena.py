@@ -1,8 +1,7 @@
 """The KV arena: one K and one V tensor per layer, allocated once, addressed by extents.
 
-Per layer `[slots, kv_heads, head_dim]`, token-major, in the model's dtype, and for each slot the position id at which
-its key was encoded. Rows are written by the attention of a forward pass or copied in from a file; nothing here decides
-who owns them.
+Per layer `[slots, kv_heads, head_dim]` in the model's dtype, and for each slot the position id at which its key was
+encoded. Not covered: who owns which slots.
 """
 
 from __future__ import annotations
@@ -45,16 +44,10 @@ class Arena:
 
     def read(self, extent: Extent) -> Tensor:
         """A copy of an extent in host memory: `[2, layers, length, kv_heads, head_dim]`, keys first."""
-        rows = slice(extent.start, extent.end)
-        size = (2, self.shape.layers, extent.length, self.shape.kv_heads, self.shape.head_dim)
-        copy = torch.empty(size, dtype=self.shape.dtype)
-        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-            copy[0, layer] = keys[rows]
-            copy[1, layer] = values[rows]
-        return copy
+        rows = [layer[extent.start : extent.end] for layer in (*self.keys, *self.values)]
+        return torch.stack(rows).cpu().view(2, self.shape.layers, *rows[0].shape)
 
     def write(self, extent: Extent, rows: Tensor) -> None:
         """Copy rows shaped as `read` gives them into an extent."""
-        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-            keys[extent.start : extent.end] = rows[0, layer]
-            values[extent.start : extent.end] = rows[1, layer]
+        for layer, copy in zip((*self.keys, *self.values), rows.flatten(0, 1), strict=True):
+            layer[extent.start : extent.end] = copy

@@ -2,7 +2,7 @@
 
 A file is written under a temporary name, synced and renamed. Anything odd about a file when it is read (missing,
 truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept by
-removing the least recently used files. Not thread-safe by itself except that `write` may run beside `read`.
+removing the least recently used files. `write` may run beside `read`; nothing else is thread-safe.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cache.memory.module_header import ModuleHeader
+
 SUFFIX = ".safetensors"
 
 
@@ -28,27 +30,11 @@ class LoadFailed(Exception):
     """A module file could not be used; the message says why. The file is gone now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What a module file says about itself; enough to explain a later miss of the same name."""
-
-    key: str
-    name: str
-    tenant: str
-    fingerprint: str
-    prefix: str
-    tokens: str
-    start: int
-    num_tokens: int
-    gaps: str = ""
-    left_context: str = ""
-
-
 @dataclass(slots=True)
-class Entry:
+class DiskEntry:
     """A file of the tier."""
 
-    header: Header
+    header: ModuleHeader
     num_bytes: int
     last_used: float
 
@@ -58,18 +44,16 @@ class DiskTier:
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self.folder, self.capacity = folder, capacity
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, DiskEntry] = {}
         self.evictions = 0
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(f"*{SUFFIX}"):
-            self._adopt(path)
+            self._register(path)
 
-    def tidy(self) -> None:
-        """Remove half-written files of a process that died, and what is above the capacity. Only for the one process
-        that writes here.
-        """
-        self._make_room()
+    def clean_up(self) -> None:
+        """Remove half-written files of a dead process and what exceeds the capacity. Only for the writing process."""
+        self._evict()
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 
@@ -83,29 +67,26 @@ class DiskTier:
         """Whether there is a file for the key, sound or not."""
         return self._path(key).exists()
 
-    def headers(self) -> list[Header]:
+    def headers(self) -> list[ModuleHeader]:
         """Headers of all sound files."""
         with self._lock:
             return [entry.header for entry in self.entries.values() if entry.header.name]
 
-    def write(self, header: Header, rows: Tensor) -> None:
+    def write(self, header: ModuleHeader, rows: Tensor) -> None:
         """Store one module. Raises OSError when the disk does not take it; then nothing is left behind."""
         path = self._path(header.key)
         temporary = path.with_suffix(".tmp")
         metadata = {"header": json.dumps(asdict(header)), "checksum": checksum(rows)}
         try:
-            try:
-                save_file({"kv": rows}, temporary, metadata)
-            except SafetensorError as error:  # safetensors wraps the operating system's errors
-                raise OSError(str(error)) from error
+            save_file({"kv": rows}, temporary, metadata)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except OSError:
+        except (OSError, SafetensorError) as error:  # safetensors wraps the operating system's errors
             temporary.unlink(missing_ok=True)
-            raise
-        self._adopt(path, header)
-        self._make_room(keep=header.key)
+            raise OSError(str(error)) from error
+        self._register(path, header)
+        self._evict(keep=header.key)
 
     def read(self, key: str) -> Tensor:
         """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
@@ -115,12 +96,9 @@ class DiskTier:
                 metadata = file.metadata() or {}
                 rows: Tensor = file.get_tensor("kv")
             if json.loads(metadata["header"])["key"] != key:
-                raise LoadFailed("the file holds another module")
+                raise ValueError("the file holds another module")
             if checksum(rows) != metadata["checksum"]:
-                raise LoadFailed("checksum mismatch")
-        except LoadFailed:
-            self.remove(key)
-            raise
+                raise ValueError("checksum mismatch")
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
@@ -132,7 +110,7 @@ class DiskTier:
         return rows
 
     def remove(self, key: str) -> None:
-        """Forget a module; unknown keys are fine."""
+        """Remove a module's file; unknown keys are fine."""
         with self._lock:
             self.entries.pop(key, None)
         self._path(key).unlink(missing_ok=True)
@@ -140,7 +118,7 @@ class DiskTier:
     def _path(self, key: str) -> Path:
         return self.folder / (key.replace(":", "-") + SUFFIX)
 
-    def _adopt(self, path: Path, header: Header | None = None) -> None:
+    def _register(self, path: Path, header: ModuleHeader | None = None) -> None:
         try:
             status = path.stat()
         except OSError:
@@ -148,9 +126,9 @@ class DiskTier:
         header = header or read_header(path)
         if self._path(header.key) == path:
             with self._lock:
-                self.entries[header.key] = Entry(header, status.st_size, status.st_mtime)
+                self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
 
-    def _make_room(self, keep: str | None = None) -> None:
+    def _evict(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
             with self._lock:
                 victims = [key for key in self.entries if key != keep]
@@ -161,7 +139,7 @@ class DiskTier:
             self.evictions += 1
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> ModuleHeader:
     """The header of a module file. A damaged or foreign file gets one without a name: it counts, can be evicted, and
     `DiskTier.read` says what is wrong with it.
     """
@@ -170,10 +148,10 @@ def read_header(path: Path) -> Header:
             header = json.loads((file.metadata() or {})["header"])
         if "lead" in header:  # its name in files of version 0.1
             header["left_context"] = header.pop("lead")
-        return Header(**header)
+        return ModuleHeader(**header)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         key = path.name.removesuffix(SUFFIX).replace("-", ":", 1)
-        return Header(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
+        return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 
 def checksum(rows: Tensor) -> str:

@@ -2,8 +2,7 @@
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
 share it (tenant), what stood before the segment while it was encoded (prefix and left context), its positions and its
-token ids. Equal keys mean interchangeable bytes. Keys carry a tag of the hash algorithm; digests are BLAKE2b with 256
-bits.
+token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256).
 """
 
 from __future__ import annotations
@@ -48,10 +47,8 @@ def check_tenant(tenant: str) -> None:
 
 
 def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
-    """Key of an encoded segment.
-
-    fingerprint: the model's (weights, dtype, position scheme). tenant: namespace that may share the entry.
-    Raises ValueError for a bad tenant.
+    """Key of an encoded segment. fingerprint: the model's (weights, dtype, position scheme). tenant: namespace that may
+    share the entry. Raises ValueError for a bad tenant.
     """
     check_tenant(tenant)
     prefix = "" if segment.prefix is None else segment_key(segment.prefix, fingerprint=fingerprint, tenant=tenant)

@@ -1,9 +1,9 @@
-"""Exact prefix reuse: a radix tree over everything the engine has computed, cut at any token.
+"""Exact prefix reuse: a radix tree over everything the engine has computed, which can be split at any token.
 
 A path from the root is the beginning of a prompt: placed modules (named by key, they own no memory here) and runs
 of computed tokens (they own the extents of their KV). The rows of a run are valid for every prompt that begins
-with the same path, because a computed token sees only what stands before it. A conversation's earlier turns are
-such a path, and so is a system prompt or any prefix two customers share.
+with the same path, because a computed token sees only what stands before it. Earlier turns of a conversation are
+such a path, and so is a system prompt.
 
 No tensors and no allocation: eviction hands extents back to the caller. After the radix cache of SGLang (Zheng et
 al., 2024), with placed modules as edges of their own.
@@ -11,16 +11,16 @@ al., 2024), with placed modules as edges of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from cache.memory.allocator import Extent
+from cache.memory.allocator import NO_ROWS, Extent
 
 Edge = tuple[int, int | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PathStep:
     """One piece of a path: `tokens` at position ids from `start`; `key` names the module they come from, if any."""
 
     start: int
@@ -32,33 +32,27 @@ class Step:
         """What a parent finds its child by."""
         return (self.start, self.tokens[0] if self.key is None else f"{self.key}/{len(self.tokens)}")
 
-    def cut(self, first: int, last: int) -> Step:
+    def cut(self, first: int, last: int) -> PathStep:
         """Tokens `first` .. `last`-1."""
-        return Step(start=self.start + first, tokens=self.tokens[first:last], key=self.key)
-
-
-NO_ROWS = Extent(0, 0)
+        return PathStep(start=self.start + first, tokens=self.tokens[first:last], key=self.key)
 
 
 @dataclass(slots=True, eq=False)
-class Node:
-    """A step some prompt has taken. `refs` counts the requests in flight whose path goes through the node."""
+class PrefixNode:
+    """A step of a prompt that was computed. owner: the session that computed it. refs: requests in flight whose path
+    goes through the node. hits: requests that found it.
+    """
 
-    step: Step
-    parent: Node | None
+    step: PathStep
+    parent: PrefixNode | None
     extent: Extent = NO_ROWS
     owner: str | None = None
-    children: dict[Edge, Node] = field(default_factory=dict)
+    children: dict[Edge, PrefixNode] = field(default_factory=dict)
     refs: int = 0
     hits: int = 0
     priority: float = 0.0
 
-    @property
-    def saved(self) -> int:
-        """Tokens that requests did not compute because of this step."""
-        return self.hits * len(self.step.tokens)
-
-    def path(self) -> Iterator[Node]:
+    def path(self) -> Iterator[PrefixNode]:
         """This node and its ancestors, the root left out, innermost first."""
         node = self
         while node.parent is not None:
@@ -69,35 +63,23 @@ class Node:
 def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     """Length of the longest common beginning."""
     shorter = min(len(a), len(b))
-    if a[:shorter] == b[:shorter]:
+    if a[:shorter] == b[:shorter]:  # far faster than the loop, and the usual case
         return shorter
     return next(i for i in range(shorter) if a[i] != b[i])
-
-
-def subtree(node: Node) -> Iterator[Node]:
-    """The node and everything below it."""
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        stack.extend(node.children.values())
-        yield node
 
 
 class PrefixTree:
     """One tree per tenant; nothing is shared between tenants."""
 
     def __init__(self) -> None:
-        self._roots: dict[str, Node] = {}
+        self._roots: dict[str, PrefixNode] = {}
 
-    def root(self, tenant: str) -> Node:
+    def root(self, tenant: str) -> PrefixNode:
         """The empty prefix of a tenant."""
-        return self._roots.setdefault(tenant, Node(Step(start=0, tokens=()), None))
+        return self._roots.setdefault(tenant, PrefixNode(PathStep(start=0, tokens=()), None))
 
-    def match(self, tenant: str, steps: Sequence[Step]) -> Node:
-        """The node at the end of the longest known prefix of `steps`; a partly matching run is split there.
-
-        Does not pin: call `pin` before anything that may evict.
-        """
+    def match(self, tenant: str, steps: Sequence[PathStep]) -> PrefixNode:
+        """The node at the end of the longest known prefix of `steps`, not pinned; a run that partly matches is cut."""
         node = self.root(tenant)
         for step in steps:
             while step.tokens:
@@ -112,18 +94,19 @@ class PrefixTree:
                 step = step.cut(common, len(step.tokens))
         return node
 
-    def insert(self, node: Node, steps: Sequence[tuple[Step, Extent]], owner: str | None) -> tuple[Node, list[Extent]]:
-        """Append computed steps below `node`; the tree owns their extents from now on.
-
-        Returns the last node of the path, and the extents of tokens the tree already had (another request
-        computed them meanwhile): the caller frees those.
+    def insert(
+        self, node: PrefixNode, steps: Iterable[tuple[PathStep, Extent]], owner: str | None
+    ) -> tuple[PrefixNode, list[Extent]]:
+        """Append computed steps below `node`; the tree owns their extents from now on. Returns the last node of the
+        path, and the extents of tokens the tree already had (another request computed them meanwhile): the caller frees
+        those.
         """
         surplus: list[Extent] = []
         for step, extent in steps:
             while step.tokens:
                 child = node.children.get(step.edge)
                 if child is None:
-                    child = Node(step, node, extent, owner)
+                    child = PrefixNode(step, node, extent, owner)
                     node.children[step.edge] = child
                     common = len(step.tokens)
                 elif step.key is not None:
@@ -137,32 +120,34 @@ class PrefixTree:
                 extent = extent if step.key is not None else extent.part(common, extent.length)
         return node, surplus
 
-    def pin(self, node: Node) -> None:
+    def pin(self, node: PrefixNode) -> None:
         """Keep the path to `node` until it is unpinned."""
         for step in node.path():
             step.refs += 1
 
-    def unpin(self, node: Node) -> None:
+    def unpin(self, node: PrefixNode) -> None:
         """Undo one `pin`."""
         for step in node.path():
             assert step.refs > 0, step
             step.refs -= 1
 
-    def leaves(self) -> Iterator[Node]:
+    def leaves(self) -> Iterator[PrefixNode]:
         """Nodes that may be evicted now: those without children and without references."""
         return (node for node in self.nodes() if not node.children and not node.refs)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[PrefixNode]:
         """All nodes but the roots."""
-        for root in self._roots.values():
-            for child in root.children.values():
-                yield from subtree(child)
+        stack = [child for root in self._roots.values() for child in root.children.values()][::-1]
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
 
-    def evict(self, leaf: Node) -> Extent:
+    def evict(self, leaf: PrefixNode) -> Extent:
         """Remove a leaf, and placed modules above it that nothing else needs; returns the leaf's extent."""
         assert not leaf.children, leaf
         assert not leaf.refs, leaf
-        node: Node = leaf
+        node: PrefixNode = leaf
         while True:
             parent = node.parent
             assert parent is not None
@@ -178,7 +163,7 @@ class PrefixTree:
             freed.extend(self.evict(leaf) for leaf in leaves)
         return freed
 
-    def _split(self, node: Node, length: int) -> Node:
+    def _split(self, node: PrefixNode, length: int) -> PrefixNode:
         """Let `node` keep the tokens from `length` on and return the new node that holds those before it."""
         assert node.step.key is None
         assert length > 0
@@ -186,15 +171,8 @@ class PrefixTree:
             return node
         parent = node.parent
         assert parent is not None
-        upper = Node(
-            node.step.cut(0, length),
-            parent,
-            node.extent.part(0, length),
-            node.owner,
-            {},
-            node.refs,
-            node.hits,
-            node.priority,
+        upper = replace(
+            node, step=node.step.cut(0, length), parent=parent, extent=node.extent.part(0, length), children={}
         )
         parent.children[upper.step.edge] = upper
         node.step = node.step.cut(length, len(node.step.tokens))

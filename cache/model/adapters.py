@@ -39,9 +39,7 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def keep_base(folder: Path, base: Path | None) -> None:
-    """Note that the adapter in a folder is for a model into which another one is merged, or none. base: neither this
-    folder nor one in it.
-    """
+    """Keep a copy of the adapter that one in a folder was trained on top of, if any. base: a folder not in this one."""
     shutil.rmtree(folder / BASE, ignore_errors=True)
     if base is None:
         return
@@ -52,8 +50,8 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """A model with an adapter merged into its weights, behind the one it was trained on top of, and the fingerprint of
-    both. Raises ModelError.
+    """A model with an adapter merged into its weights, after the one it was trained on top of, and their fingerprint.
+    Raises ModelError.
     """
     from peft import PeftModel  # takes a second to import, and most desks have no adapter
 
@@ -70,7 +68,7 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
 
 
 def adapter_fingerprint(folder: Path) -> str:
-    """Identity of an adapter, and of the one it was trained on top of; of no files if there are none."""
+    """Identity of an adapter and of the one it was trained on top of; files that do not exist are left out."""
     files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
     below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
     return digest(*(file_digest(file) for file in files), below)

@@ -1,8 +1,8 @@
 """BLOOM and MPT attending over an arena.
 
-Their attention is written out in modules of their own, for which transformers has no hook. So each of these modules is
-replaced by one that projects with the original's layers and attends with the pass that is running, and the models are
-kept from building masks and biases, which nothing would read.
+transformers has no hook for their attention modules. So each of these modules is replaced by one that projects with the
+original's layers and attends with the running pass, and the models no longer build masks and biases: nothing would read
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from cache.attention.forward_pass import Pass
 
 class AlibiAttention:
     """Takes over the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
-
     slopes: float32 `[H]`, how much a head's score falls per position id.
     """
 
@@ -39,7 +38,7 @@ class AlibiAttention:
         self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
 
     def options(self, running: Pass) -> dict[str, Any]:
-        """Arguments for the model's forward: a mask that is taken as it is, in place of one as large as the prompt."""
+        """Arguments for the model's forward: a mask of one element, which the model passes on and nothing reads."""
         self.running = running
         return {"attention_mask": self._mask}
 
@@ -54,15 +53,14 @@ class BloomAttention(nn.Module):
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
-        self.query_key_value, self.dense = own.query_key_value, own.dense
-        self.num_heads, self.layer_idx, self.scale = own.num_heads, own.layer_idx, own.inv_norm_factor
-        self._alibi = alibi
+        self.own, self._alibi = own, alibi
 
     def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
         """Both `[1, T, hidden]`; returns the residual plus what was attended to, `[1, T, hidden]`."""
-        fused = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, -1))  # [1, T, H, 3, D]
+        own = self.own
+        fused = own.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, -1))  # [1, T, H, 3, D]
         q, k, v = fused.permute(3, 0, 2, 1, 4)
-        return residual + self.dense(self._alibi.attend(self.layer_idx, q, k, v, self.scale)), None
+        return residual + own.dense(self._alibi.attend(own.layer_idx, q, k, v, own.inv_norm_factor)), None
 
 
 class MptAttention(nn.Module):
@@ -70,19 +68,13 @@ class MptAttention(nn.Module):
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
-        self.Wqkv, self.out_proj = own.Wqkv, own.out_proj
-        self.n_heads, self.layer_idx, self.scale, self.clip = (
-            own.n_heads,
-            own.layer_idx,
-            own.softmax_scale,
-            own.clip_qkv,
-        )
-        self._alibi = alibi
+        self.own, self._alibi = own, alibi
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
         """`[1, T, hidden]`; returns what was attended to, `[1, T, hidden]`."""
-        fused = self.Wqkv(hidden_states)
-        if self.clip:
-            fused = fused.clamp(min=-self.clip, max=self.clip)
-        q, k, v = fused.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.out_proj(self._alibi.attend(self.layer_idx, q, k, v, self.scale)), None
+        own = self.own
+        fused = own.Wqkv(hidden_states)
+        if own.clip_qkv:
+            fused = fused.clamp(min=-own.clip_qkv, max=own.clip_qkv)
+        q, k, v = fused.unflatten(-1, (3, own.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        return own.out_proj(self._alibi.attend(own.layer_idx, q, k, v, own.softmax_scale)), None

@@ -1,4 +1,4 @@
-"""Model families: how modules of each are placed, how far its position ids go, and why modules cannot be placed.
+"""Model families: how modules of each can be placed and why not, and how far position ids go.
 
 Reads transformers configurations by attribute; imports nothing of transformers.
 """
@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from cache.errors import ModelError
 
-Placement = Literal["rotary", "absolute", "alibi", "none"]
+PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
 """rotary: anywhere, by rotating queries. alibi: anywhere, by the distance of position ids. absolute: positions are
 learned, so a module is encoded where it stands. none: not at all; such a model reuses exact prefixes only."""
 
-FAMILIES: dict[str, Placement] = {
+FAMILIES: dict[str, PositionScheme] = {
     "llama": "rotary",
     "mistral": "rotary",
     "qwen2": "rotary",
@@ -28,8 +28,8 @@ FAMILIES: dict[str, Placement] = {
     "bloom": "alibi",
     "mpt": "alibi",
 }
-"""Placement by transformers' model type, as long as a configuration has nothing that forbids it. A family enters this
-table when the oracle tests cover it."""
+"""Position scheme by transformers' model type, unless the configuration forbids it (`why_not_placeable`). A family
+enters this table when the oracle tests cover it."""
 
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 
@@ -38,19 +38,18 @@ POSITIONS_OF_BLOOM = 2048
 """What BLOOM models were trained with; most of their configurations do not say."""
 
 
-def find_placement(config: Any, name: str) -> tuple[Placement, str]:
-    """How modules of a model are placed and, if they are not, one sentence that says why (else it is empty).
-
-    name: the model's, for the message. Raises ModelError for a model that cannot be served at all.
+def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
+    """How modules of a model are placed, and why they cannot be (empty if they can). name: the model's, for messages.
+    Raises ModelError for a model that cannot be served at all.
     """
-    placement = FAMILIES.get(config.model_type)
-    if placement is None:
+    scheme = FAMILIES.get(config.model_type)
+    if scheme is None:
         known = ", ".join(sorted(FAMILIES))
         raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
     if getattr(config, "use_bidirectional_attention", False):
         raise ModelError(f"model {name!r} lets tokens see later ones; only causal models can be served")
     reason = why_not_placeable(config)
-    return ("none", reason) if reason else (placement, "")
+    return ("none", reason) if reason else (scheme, "")
 
 
 def why_not_placeable(config: Any) -> str:
@@ -68,10 +67,8 @@ def why_not_placeable(config: Any) -> str:
 
 
 def usable_positions(config: Any) -> int:
-    """Position ids 0 .. n-1 at which the model works as it was trained to.
-
-    Frequencies that depend on the length of the prompt do not below the length the model was first trained with, so
-    that length is taken as the model's context.
+    """Position ids 0 .. n-1 at which the model works as it was trained to. Rotary frequencies that depend on the length
+    of the prompt are constant up to the length the model was first trained with, so that is the limit.
     """
     limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
     for scheme in rope_schemes(config):

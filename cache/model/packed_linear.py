@@ -1,4 +1,4 @@
-"""Linear layers laid out once for oneDNN: what makes few rows fast in bfloat16 on a CPU."""
+"""Linear layers with weights prepacked for oneDNN: makes passes of few rows fast in bfloat16 on a CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight is laid out once for oneDNN; same results, faster for few rows."""
+    """A linear layer with a prepacked weight; same results."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""Link policies against the oracle: rows computed again see everything before them, the rest stays as it was."""
+"""Selective recomputation against the oracle: recomputed rows see everything before them, the rest stays as it was."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,7 +11,14 @@ from recording import Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
 
-from cache.engine.recomputation import EXACT, RowSelector, SelectiveRecomputation, newest, with_recomputed
+from cache.engine.recomputation import (
+    EXACT,
+    AttentionScorer,
+    RowSelector,
+    SelectiveRecomputation,
+    newest,
+    with_recomputed,
+)
 from cache.engine.request import Request
 from cache.engine.sampling import Sampling
 from cache.prompt.plan import Plan, Span
@@ -36,7 +44,7 @@ def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> No
 
 
 @pytest.mark.parametrize(
-    "link",
+    "recomputation",
     [
         SelectiveRecomputation(first=5),
         SelectiveRecomputation(share=0.3),
@@ -54,9 +62,9 @@ def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation)
     with running(model) as engine:
         plan = placed("llama", SYSTEM, A, B, C, QUESTION)
         answer(engine, plan)
-        row_selector = engine._row_selector
-        original = row_selector.recomputation
-        row_selector.recomputation = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
+        row_selector = engine._core.row_selector
+        original = row_selector.select
+        row_selector.select = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
         completion = engine.submit(
             Request(plan=plan, recomputation=recomputation, sampling=Sampling(max_tokens=1))
         ).completion
@@ -90,21 +98,20 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     seen: dict[int, torch.Tensor] = {}
     with running(model) as engine:
         answer(engine, plan)
-        row_selector = engine._row_selector
-        original = row_selector._choose
+        row_selector = engine._core.row_selector
+        original = row_selector.select
 
-        def choose(
-            plan: Plan,
-            rows: object,
-            fresh: list[int],
-            budget: int,
-            recomputation: SelectiveRecomputation,
-            score_attention,
-        ) -> object:  # type: ignore[no-untyped-def]
-            seen.update(zip(fresh, score_attention(plan, fresh), strict=True))
-            return original(plan, rows, fresh, budget, recomputation, score_attention)  # type: ignore[arg-type]
+        def select(
+            plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
+        ) -> Plan:
+            def score(earlier: Plan, indices: Sequence[int]) -> Sequence[torch.Tensor]:
+                scores = score_attention(earlier, indices)
+                seen.update(zip(indices, scores, strict=True))
+                return scores
 
-        row_selector._choose = choose  # type: ignore[method-assign, assignment]
+            return original(plan, recomputation, session, score)
+
+        row_selector.select = select  # type: ignore[method-assign]
         completion = engine.submit(
             Request(plan=plan, recomputation=SelectiveRecomputation(share=0.2), sampling=Sampling(max_tokens=1))
         ).completion
@@ -120,7 +127,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     with torch.no_grad():
         out = hf(input_ids=torch.tensor([rows.tokens]), attention_mask=mask, output_attentions=True, **given)
     length = len(QUESTION.encode())
-    weights = out.attentions[1][0].mean(0)[-length:]  # of three layers, only the second is watched
+    weights = out.attentions[1][0].mean(0)[-length:]  # of three layers, only the second is scored
     at = 0
     for segment in plan.segments():
         first = at + sum(len(part.tokens) for part in list(segment.with_ancestors())[:-1])
@@ -219,7 +226,7 @@ def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
 
 
 @pytest.mark.parametrize("given", [{"first": -1}, {"share": 1.5}, {"share": -0.1}])
-def test_links_out_of_range_are_refused(given: dict[str, float]) -> None:
+def test_policies_out_of_range_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="is"):
         SelectiveRecomputation(**given)  # type: ignore[arg-type]
 

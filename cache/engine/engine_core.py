@@ -1,0 +1,164 @@
+"""What happens on the engine thread, step by step: schedule, forward, sample, deliver.
+
+Not covered: threads and queues between them (`cache.engine.engine`). Nothing here may be used from another thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Set
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cache.engine.encoder import EncodeJob, Encoder
+from cache.engine.recomputation import RowSelector
+from cache.engine.running import Running, admit
+from cache.engine.scheduler import ScheduledChunk, schedule
+from cache.engine.sequence import Sequence
+from cache.engine.waiting import Waiting
+from cache.errors import CacheError, CapacityError, PromptError
+from cache.memory.store import Store
+from cache.model.language_model import Model
+
+MAX_RUNNING = 16
+MAX_WAITING = 64
+PREFILL_ROWS = 64
+"""Passes of fewer rows say little about what computing a module costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetJob:
+    """Modules to be removed from every tier. find: which ones, called when nothing runs that may still add some.
+    done: gets how many were there.
+    """
+
+    find: Callable[[Store], Set[str]]
+    done: Future[int]
+
+
+class EngineCore:
+    """The state of the engine thread. inbox: what has arrived, in order; nothing overtakes a ForgetJob."""
+
+    def __init__(self, model: Model, store: Store) -> None:
+        self.model, self.store = model, store
+        self.row_selector = RowSelector()
+        self.inbox: deque[Waiting | EncodeJob | ForgetJob] = deque()
+        self._encoder = Encoder(store)
+        self._waiting: deque[Waiting] = deque()
+        self._running: list[Running] = []
+        self._jobs: deque[EncodeJob] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.inbox) or self._is_busy
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._waiting or self._running or self._jobs or self._encoder.running)
+
+    def step(self) -> None:
+        """Compute one packed pass for everything that can run."""
+        scheduled = self._schedule()
+        if not scheduled:
+            return
+        outputs = self._forward(scheduled)
+        self._encoder.collect()
+        for running, logits in outputs:
+            reason = running.advance(logits)  # samples and delivers
+            if reason is not None:
+                self._running.remove(running)
+                running.finish(self.store, reason)
+
+    def fail(self, error: CacheError) -> None:
+        """End everything that was asked for with an error."""
+        for asked in [*(r.admitted for r in self._running), *self._waiting, *self._jobs, *self.inbox]:
+            if isinstance(asked, Waiting):
+                asked.generation.deliver(error)
+            else:
+                asked.done.set_exception(error)
+
+    def _schedule(self) -> list[ScheduledChunk]:
+        """Take in what has arrived, admit what fits, and divide the next pass."""
+        self._take_in()
+        self._drop_cancelled()
+        self._admit()
+        encodings = self._encoder.running.values()
+        return schedule([*(r.sequence for r in self._running), *(e.sequence for e in encodings)])
+
+    def _take_in(self) -> None:
+        while self.inbox:
+            arrived = self.inbox[0]
+            if isinstance(arrived, ForgetJob):
+                if self._is_busy:
+                    return
+                self.row_selector.clear()
+                self.store.flush()
+                arrived.done.set_result(self.store.forget(arrived.find(self.store)))
+            elif isinstance(arrived, EncodeJob):
+                self._jobs.append(arrived)
+            else:
+                self._enqueue(arrived)
+            self.inbox.popleft()
+
+    def _enqueue(self, waiting: Waiting) -> None:
+        needed, limit = waiting.request.plan.next_position, self.model.info.max_positions
+        if needed > limit:
+            waiting.generation.deliver(PromptError(f"the prompt needs {needed} positions, the model has {limit}"))
+        elif len(self._waiting) >= MAX_WAITING:
+            busy = "the desk is busy: too many questions are waiting, try again soon"
+            waiting.generation.deliver(CapacityError(busy))
+        else:
+            self._waiting.append(waiting)
+
+    def _drop_cancelled(self) -> None:
+        for running in [r for r in self._running if r.admitted.generation.is_cancelled]:
+            self._running.remove(running)
+            running.finish(self.store, "cancelled")
+        for waiting in [w for w in self._waiting if w.generation.is_cancelled]:
+            waiting.release(self.store)
+            self._waiting.remove(waiting)
+            waiting.generation.deliver(CacheError("the request was cancelled before it started"))
+
+    def _admit(self) -> None:
+        """Move requests from waiting to running, first come, first served; then encode modules ahead of use."""
+        while self._waiting and len(self._running) < MAX_RUNNING:
+            waiting = self._waiting[0]
+            try:
+                if not waiting.find_modules(self._encoder):
+                    return
+                waiting.select_rows(self.row_selector, self.store, self.model)
+                self._running.append(admit(waiting, self.store, self.model))
+            except CapacityError as error:
+                waiting.release(self.store)
+                if self._running or self._encoder.running:
+                    return  # memory comes back when they end
+                waiting.generation.deliver(error)
+            self._waiting.popleft()
+        while not self._waiting and self._jobs and self._encoder.advance(self._jobs[0], is_alone=not self._running):
+            self._jobs.popleft()
+
+    def _forward(self, scheduled: list[ScheduledChunk]) -> list[tuple[Running, Tensor]]:
+        """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""
+        started = time.perf_counter()
+        num_outputs = {running.sequence: running.num_outputs for running in self._running}
+        outputs: list[int] = []
+        rows_of: dict[Sequence, slice] = {}
+        num_rows = 0
+        for part in scheduled:
+            num_rows += part.rows
+            rows_behind = part.sequence.pending - part.rows
+            wanted = min(part.rows, num_outputs.get(part.sequence, 0) - rows_behind)
+            if wanted > 0:
+                rows_of[part.sequence] = slice(len(outputs), len(outputs) + wanted)
+                outputs.extend(range(num_rows - wanted, num_rows))
+        chunks = [part.sequence.chunk(part.rows) for part in scheduled]
+        logits = self.model.forward(chunks, self.store.arena, outputs)
+        for part in scheduled:
+            part.sequence.computed += part.rows
+        if num_rows >= PREFILL_ROWS:
+            self.store.costs.measured_compute(time.perf_counter() - started, num_rows)
+        return [(r, logits[rows_of[r.sequence]]) for r in self._running if r.sequence in rows_of]

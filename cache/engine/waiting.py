@@ -1,0 +1,76 @@
+"""A request that is not running yet: its modules are looked up and pinned, then its rows to recompute are selected."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from cache.engine.encoder import Encoder
+from cache.engine.recomputation import EXACT, RowSelector
+from cache.engine.request import Generation, Request
+from cache.engine.row_scoring import score_rows
+from cache.memory.module_header import MissReason
+from cache.memory.store import CacheEntry, Source, Store
+from cache.model.language_model import Model
+from cache.prompt.plan import Plan, Segment
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that is not running yet, with what was found for it so far.
+
+    places_modules: whether the model can reuse modules at all. picked_up: when its modules were first looked up.
+    loading: seconds spent on looking them up. entries: modules found, pinned until the request has been answered.
+    misses: modules that were missing at the first look, and why.
+    """
+
+    request: Request
+    generation: Generation
+    submitted: float
+    places_modules: bool = True
+    picked_up: float = 0.0
+    loading: float = 0.0
+    recomputed_plan: Plan | None = None
+    entries: dict[Segment, CacheEntry] = field(default_factory=dict)
+    sources: dict[Segment, Source] = field(default_factory=dict)
+    misses: dict[Segment, MissReason | None] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """What will be run. Where no modules are reused, ordinary causal attention."""
+        if self.recomputed_plan is not None:
+            return self.recomputed_plan
+        if self.request.reuse != "on" or not self.places_modules:
+            return self.request.plan.without_segments()
+        return self.request.plan.exact_part() if self.request.recomputation == EXACT else self.request.plan
+
+    def find_modules(self, encoder: Encoder) -> bool:
+        """Look up the modules still missing; True when all of the plan are in the arena. Raises CapacityError."""
+        started = time.perf_counter()
+        self.picked_up = self.picked_up or started
+        complete = True
+        for segment in self.plan.segments():
+            if segment in self.entries:
+                continue
+            lookup = encoder.find(segment, self.request.tenant)
+            if lookup.entry is None:
+                self.misses.setdefault(segment, lookup.reason)
+                complete = False
+            else:
+                self.entries[segment], self.sources[segment] = lookup.entry, lookup.source
+        self.loading += time.perf_counter() - started
+        return complete
+
+    def select_rows(self, row_selector: RowSelector, store: Store, model: Model) -> None:
+        """Select, once, which rows of the modules are computed again. Raises CapacityError."""
+        if self.recomputed_plan is None:
+            request = self.request
+            scorer = partial(score_rows, entries=self.entries, tenant=request.tenant, store=store, model=model)
+            self.recomputed_plan = row_selector.select(self.plan, request.recomputation, request.session, scorer)
+
+    def release(self, store: Store) -> None:
+        """Unpin the modules found; the request may be tried again later."""
+        for entry in self.entries.values():
+            store.release(entry)
+        self.entries.clear()
