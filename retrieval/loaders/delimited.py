@@ -8,12 +8,11 @@ import csv
 import io
 from pathlib import Path
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.parsing.decoding import decode
-from retrieval.parsing.faq import faq_blocks, faq_columns
+from retrieval.parsing.faq import faq_blocks
 from retrieval.parsing.rows import table_blocks
-from retrieval.parsing.titles import choose_title
 
 _DELIMITERS = ",;\t|^~¦\x1f"  # the likelier first
 _PREFERRED = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
@@ -22,24 +21,12 @@ _SAMPLE_CHARACTERS = 256 * 1024
 _LARGEST_CELL = 2**20  # characters
 
 
-def load_delimited(data: bytes, path: Path) -> Document:
+def load_delimited(data: bytes, path: Path) -> Contents:
     """Read a table. Raises UnreadableDocument for binary content and for a cell over 1 MB, naming its row."""
     rows = _rows(decode(data, path), path)
-    columns = faq_columns(rows[0]) if rows else None
-    remarks: list[str] = []
-    blocks: list[Block]
-    if columns:
-        blocks, remarks = faq_blocks(rows[0], rows[1:], columns)
-    else:
-        blocks = table_blocks(rows)
-    return Document(
-        path=path,
-        title=choose_title("", (), path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-        is_faq=columns is not None,
-        remarks=tuple(remarks),
-    )
+    faq = faq_blocks(rows[0], rows[1:]) if rows else None
+    blocks, remarks = faq or (table_blocks(rows), [])
+    return Contents(blocks=blocks, title="", is_faq=faq is not None, remarks=remarks)
 
 
 def _rows(text: str, path: Path) -> list[list[str]]:

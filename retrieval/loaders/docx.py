@@ -10,10 +10,9 @@ from pathlib import Path
 import mammoth
 from bs4 import BeautifulSoup, Tag
 
-from retrieval.documents.document import Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.parsing.containers import check_container, parsing
 from retrieval.parsing.html_blocks import blocks_of
-from retrieval.parsing.titles import choose_title
 
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -21,7 +20,7 @@ _LONGEST_HEADING = 80
 _FIRST_ROW_IS_HEADER_FROM = 3  # columns; a table of two columns reads well as "name: value" either way
 
 
-def load_docx(data: bytes, path: Path) -> Document:
+def load_docx(data: bytes, path: Path) -> Contents:
     """Read a Word file. Raises UnreadableDocument for a damaged or encrypted one."""
     check_container(data, path)
     with parsing(path):
@@ -33,13 +32,7 @@ def load_docx(data: bytes, path: Path) -> Document:
         _as_data(table)
     if not page.find(_HEADINGS):
         _headings_of_bold_lines(page)
-    blocks = blocks_of(page)
-    return Document(
-        path=path,
-        title=choose_title("", blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-    )
+    return Contents(blocks=blocks_of(page))
 
 
 def _no_image(image: object) -> list[object]:

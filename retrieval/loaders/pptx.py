@@ -11,27 +11,21 @@ from typing import Any
 
 from pptx import Presentation
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Block, Contents
 from retrieval.parsing.containers import check_container, parsing
 from retrieval.parsing.rows import one_line, table_blocks
-from retrieval.parsing.titles import choose_title
 from retrieval.text.characters import readable
 
 
-def load_pptx(data: bytes, path: Path) -> Document:
+def load_pptx(data: bytes, path: Path) -> Contents:
     """Read a presentation. Raises UnreadableDocument for a damaged or encrypted one."""
     check_container(data, path)
     blocks: list[Block] = []
     with parsing(path):
         for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, start=1):
             blocks += _slide(slide, number)
-    titles = tuple(block for block in blocks if not block.text.startswith("Slide "))
-    return Document(
-        path=path,
-        title=choose_title("", titles, path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-    )
+    titles = [block.text for block in blocks if block.kind == "heading" and not block.text.startswith("Slide ")]
+    return Contents(blocks=blocks, title=next(iter(titles), ""))
 
 
 # python-pptx has no types: its objects are Any.

@@ -10,11 +10,10 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from docutils.core import publish_string
 
-from retrieval.documents.document import Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.parsing.containers import parsing
 from retrieval.parsing.decoding import decode
 from retrieval.parsing.html_blocks import blocks_of
-from retrieval.parsing.titles import choose_title
 from retrieval.text.characters import readable
 
 _SETTINGS = {
@@ -35,7 +34,7 @@ _SETTINGS = {
 _ROLE = re.compile(r":[\w:.+-]+:`~?([^`<]*?)(?:\s*<[^>`]*>)?`")
 
 
-def load_rst(data: bytes, path: Path) -> Document:
+def load_rst(data: bytes, path: Path) -> Contents:
     """Read a reStructuredText page. Raises UnreadableDocument for binary content."""
     source = readable(decode(data, path))
     with parsing(path):
@@ -47,10 +46,4 @@ def load_rst(data: bytes, path: Path) -> Document:
     for unwanted in page.find_all(class_="system-message"):
         unwanted.decompose()
     content = page.find("main")
-    blocks = blocks_of(content if isinstance(content, Tag) else page)
-    return Document(
-        path=path,
-        title=choose_title("", blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-    )
+    return Contents(blocks=blocks_of(content if isinstance(content, Tag) else page))
