@@ -35,9 +35,9 @@ class MeaningEmbedder:
         return False
 
 
-def retriever_of(units: Mapping[int, Sequence[str]], embedder: Embedder) -> Retriever:
-    """Searches passages given by number with the texts of their units."""
-    ids = [id_ for id_, texts in units.items() for _ in texts]
-    vectors = embedder.embed_documents([text for texts in units.values() for text in texts])
+def retriever_of(windows: Mapping[int, Sequence[str]], embedder: Embedder) -> Retriever:
+    """Searches passages given by number with the texts of their windows."""
+    ids = [id_ for id_, texts in windows.items() for _ in texts]
+    vectors = embedder.embed_documents([text for texts in windows.values() for text in texts])
     index = VectorIndex(embedder.name, embedder.dimension).updated((), ids, vectors)
-    return Retriever(embedder, index, KeywordIndex().updated((), units))
+    return Retriever(embedder, index, KeywordIndex().updated((), windows))

@@ -15,7 +15,7 @@ from app.storage.library import Library
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.search.embedding import Embedder, HashEmbedder, Vectors
 from retrieval.search.retriever import Retriever
-from retrieval.search.units import unit_texts
+from retrieval.search.windows import window_texts
 
 PAGES = {
     1: ("Returns", "Returns take thirty days. Keep the receipt. Do you need a label?"),
@@ -55,7 +55,7 @@ class Desk:
         """Both the library and the search have these pages now."""
         self.pages = pages
         self.retriever: Retriever = retriever_of(
-            {id_: unit_texts([heading], text) for id_, (heading, text) in pages.items()}, self.embedder
+            {id_: window_texts([heading], text) for id_, (heading, text) in pages.items()}, self.embedder
         )
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:

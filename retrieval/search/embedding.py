@@ -1,7 +1,7 @@
-"""Texts as vectors: the seam, and the test double that ships beside it.
+"""Texts as vectors: the interface of embedders, and one without a model, for tests.
 
-Every vector has length 1, so that an inner product is a cosine. Truncation of long texts is the embedder's
-own affair; callers pass whole passages.
+Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
+that are too long for it.
 """
 
 import re
@@ -20,23 +20,23 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Which vectors these are; an index built under another name does not fit."""
+        """Names the vectors: an index made by another embedder does not fit."""
 
     @property
     def dimension(self) -> int:
         """Numbers in a vector."""
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """One row of length 1 a text, shape [len(texts), dimension]. An empty sequence gives no rows."""
+        """One row of length 1 per text, shape `[texts, dimension]`."""
 
     def embed_query(self, text: str) -> Vectors:
-        """The vector of a question, shape [dimension]. Some models embed questions unlike documents."""
+        """The vector of a question, shape `[dimension]`. Some models embed questions and documents differently."""
 
     def knowledge(self, text: str) -> float:
-        """How well the language of a text is known, from 0 to 1: what the vector of it can be worth."""
+        """How well the embedder knows the language of a text, from 0 to 1."""
 
     def knows_word(self, word: str) -> bool:
-        """Whether a word in lower case is known as a whole."""
+        """Whether a word in lower case is one token of the embedder."""
 
 
 class HashEmbedder:
@@ -47,7 +47,7 @@ class HashEmbedder:
         self.dimension = dimension
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        return np.stack([self.embed_query(text) for text in texts]) if texts else self._nothing()
+        return np.array([self.embed_query(text) for text in texts], np.float32).reshape(-1, self.dimension)
 
     def embed_query(self, text: str) -> Vectors:
         vector = np.zeros(self.dimension, dtype=np.float32)
@@ -62,6 +62,3 @@ class HashEmbedder:
 
     def knows_word(self, word: str) -> bool:
         return False
-
-    def _nothing(self) -> Vectors:
-        return np.zeros((0, self.dimension), dtype=np.float32)
