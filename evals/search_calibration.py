@@ -28,14 +28,14 @@ from app.knowledge.finder import wordings
 from evals.recall_questions import Corpus, RememberingEmbedder, corpus_of_folder
 from retrieval.answerability.classifier import AnswerabilityClassifier
 from retrieval.answerability.features import (
+    AnalysedPassage,
     PassageFeatures,
-    Read,
     StatementFeatures,
+    analyse,
     passage_features,
-    read,
     statement_features,
 )
-from retrieval.answerability.logistic import Logistic
+from retrieval.answerability.logistic import LogisticModel
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.retriever import Retriever
 from retrieval.text.terms import words
@@ -160,14 +160,14 @@ def _model(*, balanced: bool = True) -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight=weight, max_iter=500))
 
 
-def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *, balanced: bool) -> Logistic:
+def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *, balanced: bool) -> LogisticModel:
     model = _model(balanced=balanced).fit(rows, labels)
     scaler, regression = model[0], model[1]
 
     def named(values: Matrix) -> dict[str, float]:
         return {name: round(float(value), 5) for name, value in zip(names, values, strict=True)}
 
-    return Logistic(
+    return LogisticModel(
         weights=named(regression.coef_[0]),
         means=named(scaler.mean_),
         deviations=named(scaler.scale_),
@@ -177,10 +177,10 @@ def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *
 
 def read_found(
     corpus: Corpus, retriever: Retriever, found: Sequence[Any], embed: Callable[[Sequence[str]], Vectors]
-) -> list[Read]:
+) -> list[AnalysedPassage]:
     """The passages that were found, read."""
     passages = [corpus.passages[hit.id] for hit in found]
-    return read(found, [(passage.heading_path, passage.text) for passage in passages], embed)
+    return analyse(found, [(passage.heading_path, passage.text) for passage in passages], embed)
 
 
 def closest(answer: str, statements: Sequence[str]) -> int | None:

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 # A child whose .txt files misbehave as their first word says.
 WILD = """
     import os, sys, time
-    from retrieval.loaders.load import load as loaders
-    from retrieval.reading.reader import process as reading_process
+    from retrieval.loaders import load as loaders
+    from retrieval.reading import process as reading_process
     from retrieval.loaders.plain_text import load_text
 
     def wild(data, path):
