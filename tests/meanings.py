@@ -1,8 +1,10 @@
-"""An embedder of three dimensions that is told what texts mean, and retrievers of it: cosines one can work out."""
+"""Embedders without a model, one of which is told what texts mean, and retrievers of them: cosines one can work out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import numpy as np
 
@@ -30,6 +32,31 @@ class MeaningEmbedder:
 
     def knowledge(self, text: str) -> float:
         return self._knowledge
+
+    def knows_word(self, word: str) -> bool:
+        return False
+
+
+class HashEmbedder:
+    """Bag of hashed words: deterministic, no model. Knows no synonyms, no word order."""
+
+    def __init__(self, dimension: int = 256) -> None:
+        self.name = f"hash-{dimension}"
+        self.dimension = dimension
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        return np.array([self.embed_query(text) for text in texts], np.float32).reshape(-1, self.dimension)
+
+    def embed_query(self, text: str) -> Vectors:
+        vector = np.zeros(self.dimension, dtype=np.float32)
+        for word in re.findall(r"\w+", text.casefold()) or [""]:
+            digest = int.from_bytes(blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+            vector[digest % self.dimension] += 1.0
+        unit: Vectors = vector / np.linalg.norm(vector)
+        return unit
+
+    def knowledge(self, text: str) -> float:
+        return 1.0
 
     def knows_word(self, word: str) -> bool:
         return False

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
-from meanings import MeaningEmbedder, retriever_of
+from meanings import HashEmbedder, MeaningEmbedder, retriever_of
 
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import NOTHING, Finder, SearchResults, wordings
 from app.knowledge.search import Search
 from app.storage.library import Library
 from retrieval.answerability.classifier import rule_of_thumb
-from retrieval.search.embedding import Embedder, HashEmbedder, Vectors
+from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.retriever import Retriever
 from retrieval.search.windows import window_texts
 

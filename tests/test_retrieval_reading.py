@@ -147,8 +147,10 @@ def test_the_child_never_imports_torch(tmp_path: Path, wild: Reader) -> None:
     "answer",
     [
         *("[]", "null", "noise", '{"title": 1}', '"reason"', "[" * 5000),
-        '{"title": "", "blocks": [["script", "x", 0]], "content_hash": "", "is_faq": false, "remarks": []}',
-        '{"title": "", "blocks": [["text"]], "content_hash": "", "is_faq": false, "remarks": []}',
+        *(
+            f'{{"title": "", "blocks": [{block}], "content_hash": "", "is_faq": false, "remarks": []}}'
+            for block in ('{"kind": "script", "text": "x", "level": 0}', '{"kind": "text"}')
+        ),
     ],
 )
 def test_answers_are_not_trusted(tmp_path: Path, answer: str) -> None:

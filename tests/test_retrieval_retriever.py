@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from meanings import MeaningEmbedder, retriever_of
+from meanings import HashEmbedder, MeaningEmbedder, retriever_of
 
 from retrieval.errors import RetrievalError
-from retrieval.search.embedding import HashEmbedder
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import ALIKE, PassageHit, Retriever
 from retrieval.search.vector_index import VectorIndex

@@ -4,8 +4,6 @@ Three logistic models over `features`, fitted for one embedder by `warmdesk cali
 decide: a question about something else in the same shop can be as near to a passage as one that the passage answers.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

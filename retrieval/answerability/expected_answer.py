@@ -4,8 +4,6 @@ text has such an answer.
 Types: money, time, number, contact. English and Chinese only. Other questions have no expected type.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Only measures. Cosines are multiplied by the query's trust: how well the embedder knows the question's language.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,7 +82,7 @@ class AnalysedPassage:
 def analyse(
     hits: Sequence[PassageHit], texts: Sequence[tuple[Sequence[str], str]], embed: Callable[[Sequence[str]], Vectors]
 ) -> list[AnalysedPassage]:
-    """Find and embed the statements of passages. texts: their heading paths and texts. embed: to vectors of length 1."""
+    """Find and embed the statements of passages. texts: their heading paths and texts. embed: gives vectors."""
     found = [tuple(dict.fromkeys(statements(text))) for _, text in texts]
     headed = [
         [f"{path[-1]}: {statement}" for statement in ones] if path else ones

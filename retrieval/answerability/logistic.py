@@ -1,7 +1,5 @@
 """A fitted logistic regression over named features, as it is kept in a file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """HTML pages: the main content, not the menus around it.
 
-Nothing is executed or fetched; text that only a script would write does not exist here. Bad markup is
-repaired as lxml does it.
+Nothing is executed or fetched, so text written by scripts is missing. lxml repairs bad markup.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ from retrieval.parsing.decoding import decode
 from retrieval.parsing.html_blocks import blocks_of
 
 _AROUND_CONTENT = frozenset(("nav", "header", "footer", "aside", "form"))
-# Inside <main> or <article>, a header holds the title and an aside is mostly a call-out.
+# Inside <main> or <article>, a header holds the title and an aside is usually a note.
 _INSIDE_CONTENT = frozenset(("nav", "footer", "form"))
 _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 

@@ -1,7 +1,6 @@
 """PDF files with a text layer.
 
-Pages without one, mostly scans, are counted and named, never silently dropped: they need OCR, which is not done
-here.
+Pages without one, mostly scans, need OCR, which is not done here. They are counted and named, never dropped silently.
 """
 
 from pathlib import Path

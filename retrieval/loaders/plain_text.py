@@ -1,7 +1,7 @@
-"""Plain text files: paragraphs are what blank lines separate.
+"""Plain text files: blank lines separate paragraphs.
 
-Lines inside a paragraph stay as they are. A short first line that stands alone is taken as the title. Nothing
-else is guessed: no underlined headings, no column tables.
+Lines inside a paragraph stay as they are. A short first line that stands alone is the title. Nothing else is guessed:
+no underlined headings, no tables in columns.
 """
 
 import re

@@ -1,7 +1,6 @@
-"""PowerPoint files: each slide a section under its title.
+"""PowerPoint files: each slide is a section under its title.
 
-Text frames, tables and speaker notes, in the order in which a screen reader would read them. Charts, SmartArt
-and pictures are not read.
+Reads text frames, tables and speaker notes, in the order of a screen reader. No charts, SmartArt or pictures.
 """
 
 import io
@@ -48,7 +47,7 @@ def _slide(slide: Any, number: int) -> list[Block]:
 
 
 def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
-    """The shapes, those inside groups in the group's place."""
+    """The shapes, with groups replaced by the shapes in them."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _leaves(shape.shapes)
@@ -57,7 +56,7 @@ def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _text(paragraphs: Iterable[Any]) -> list[Block]:
-    """A text frame: one paragraph is text, several are a list, as slides are written."""
+    """A text frame: one paragraph is text, several are a list."""
     lines = [(paragraph.level, one_line(readable(paragraph.text))) for paragraph in paragraphs]
     lines = [(level, line) for level, line in lines if line]
     if len(lines) == 1:

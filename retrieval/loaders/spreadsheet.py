@@ -1,7 +1,7 @@
-"""Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods), each sheet a section.
+"""Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods); each sheet is a section.
 
-Values as they were last computed; formulas, formats, comments, charts and hidden marks are not read.
-A damaged file can make the parser ask for more memory than there is, which ends the process: see `reading`.
+Reads values as last computed, also hidden ones; no formulas, formats, comments or charts. A damaged file can make the
+parser ask for too much memory, which ends the process: see `retrieval.reading`.
 """
 
 import datetime
@@ -54,7 +54,7 @@ def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
 
 
 def _rows(sheet: CalamineSheet) -> list[list[str]]:
-    """All rows from the first of the sheet on; empty ones have no cells, for a sheet can claim a million."""
+    """All rows of the sheet; empty rows have no cells, because a sheet can claim a million of them."""
     return [[_text(cell) for cell in row] if any(cell != "" for cell in row) else [] for row in sheet.iter_rows()]
 
 

@@ -1,7 +1,6 @@
-"""An HTML table as lines of text that can each be read alone.
+"""An HTML table as lines of text that can each be read alone: `header: value; header: value`, with spans filled in.
 
-`header: value; header: value`, with spans filled in. Tables that only arrange a page, with headings or
-further tables inside, are the caller's to leave alone; see `is_data`.
+Not for tables that only arrange a page: the caller asks `is_data` first.
 """
 
 from collections.abc import Callable
@@ -10,12 +9,12 @@ from bs4 import Tag
 
 from retrieval.parsing.rows import row_line
 
-_MAX_SPAN = 50  # what a page can ask for in one attribute is not bounded otherwise
+_MAX_SPAN = 50  # a hostile page could ask for millions of cells
 _PAGE_PARTS = frozenset(("table", "h1", "h2", "h3", "h4", "h5", "h6"))
 
 
 def is_data(table: Tag) -> bool:
-    """Whether the table holds data and does not merely arrange parts of a page."""
+    """Whether the table holds data, and does not just arrange parts of a page."""
     waiting = list(table.contents)  # find() would go to the deepest element first, for every nested table
     while waiting:
         node = waiting.pop()

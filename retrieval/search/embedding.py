@@ -1,12 +1,10 @@
-"""Texts as vectors: the interface of embedders, and one without a model, for tests.
+"""Texts as vectors: the interface of embedders.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
 that are too long for it.
 """
 
-import re
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -37,28 +35,3 @@ class Embedder(Protocol):
 
     def knows_word(self, word: str) -> bool:
         """Whether a word in lower case is one token of the embedder."""
-
-
-class HashEmbedder:
-    """Bag of hashed words: deterministic, no model. For tests; knows no synonyms, no word order."""
-
-    def __init__(self, dimension: int = 256) -> None:
-        self.name = f"hash-{dimension}"
-        self.dimension = dimension
-
-    def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        return np.array([self.embed_query(text) for text in texts], np.float32).reshape(-1, self.dimension)
-
-    def embed_query(self, text: str) -> Vectors:
-        vector = np.zeros(self.dimension, dtype=np.float32)
-        for word in re.findall(r"\w+", text.casefold()) or [""]:
-            digest = int.from_bytes(blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")
-            vector[digest % self.dimension] += 1.0
-        unit: Vectors = vector / np.linalg.norm(vector)
-        return unit
-
-    def knowledge(self, text: str) -> float:
-        return 1.0
-
-    def knows_word(self, word: str) -> bool:
-        return False

@@ -5,8 +5,6 @@ snapshot that never changes: `updated` gives another one, at the cost of the cha
 kept in memory only and is rebuilt from the stored passages. Not covered: phrases, synonyms, misspelt words.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +50,7 @@ class KeywordIndex:
         self._counts = sparse.csr_matrix((0, 0), dtype=np.float32)
         self._weigh()
 
-    def updated(self, removed: Collection[int], added: Mapping[int, Sequence[str]]) -> KeywordIndex:
+    def updated(self, removed: Collection[int], added: Mapping[int, Sequence[str]]) -> "KeywordIndex":
         """A new index without the passages `removed` and with the texts of the windows of the passages `added`, which
         replace those they had. Words that no passage has any more are left out.
         """

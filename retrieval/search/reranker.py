@@ -2,8 +2,6 @@
 far slower. Optional. Uses the network only when the caller names a model of the hub.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol

@@ -6,8 +6,6 @@ knows little Chinese. Adding ranks instead (Cormack et al. 2009) would let a sea
 `warmdesk eval recall` shows both. Whether the passages answer the question is decided in `answerability`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ by the nearest word of the passages with the same first letter (optimal string a
 enough. Only words of four letters or more, in scripts with spaces.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -138,22 +138,21 @@ class VectorIndex:
         Raises IndexDamaged when the file is missing, truncated, altered, or of another embedder or dimension.
         """
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                magic, digest, header_line = (file.readline() for _ in range(3))
+                payload = file.read()
         except OSError as error:
             reason = "no index file" if isinstance(error, FileNotFoundError) else str(error)
             raise IndexDamaged(path, reason) from None
-        if not content.startswith(_MAGIC):
+        if magic != _MAGIC:
             raise IndexDamaged(path, "not a vector index of this program")
-        start_of_data = content.find(b"\n", len(_MAGIC)) + 1
-        start_of_payload = content.find(b"\n", start_of_data) + 1
-        data = memoryview(content)[start_of_data:]  # views, not copies: an index may take hundreds of megabytes
-        if content_hash(data).encode("ascii") != content[len(_MAGIC) : start_of_data - 1]:
+        if content_hash(header_line, payload).encode("ascii") + b"\n" != digest:
             raise IndexDamaged(path, "truncated or altered")
-        header = json.loads(content[start_of_data:start_of_payload])
+        header = json.loads(header_line)
         if (header["embedder"], header["dimension"]) != (embedder, dimension):
             made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
-        vectors = faiss.deserialize_index(np.frombuffer(content, dtype=np.uint8, offset=start_of_payload))
+        vectors = faiss.deserialize_index(np.frombuffer(payload, dtype=np.uint8))
         return cls(embedder, dimension)._like(vectors)
 
     def _like(self, vectors: faiss.Index) -> "VectorIndex":

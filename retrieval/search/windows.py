@@ -7,8 +7,6 @@ article of the sample help centre is among the first three for 96 % of its quest
 Indexes hold window ids: the passage's id times WINDOWS_PER_PASSAGE, plus the window's place in the passage.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 
