@@ -24,7 +24,7 @@ from app.knowledge.finder import wordings
 from evals.evidence import table
 from evals.machine import describe_machine
 from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
-from evals.search_calibration import read_found
+from evals.search_calibration import analyse_hits
 from retrieval.answerability.features import passage_features
 from retrieval.documents.document import with_headings
 from retrieval.search.embedding import Embedder
@@ -110,7 +110,7 @@ def measure_recall(
             names = list(dict.fromkeys(corpus.document_of[hit.id] for hit in hits))
             refused = None
             if name == "fused":
-                passages = read_found(corpus, retriever, hits[: settings.passages], remembering.embed_sentences)
+                passages = analyse_hits(corpus, hits[: settings.passages], remembering.embed_sentences)
                 refused = not passages
                 if passages:
                     features = passage_features(retriever, queries[-1], queries[0], passages)

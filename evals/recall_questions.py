@@ -25,7 +25,7 @@ from retrieval.documents.document import Block, Document, Passage, content_hash
 from retrieval.documents.splitting import split
 from retrieval.errors import UnreadableDocument
 from retrieval.reading.files import find_files
-from retrieval.reading.reader import Reader
+from retrieval.reading.reader import FileReader
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
@@ -122,7 +122,7 @@ def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question
 def read_folder(folder: Path) -> dict[str, Document]:
     """The documents of a folder by their path below it; what cannot be read is left out."""
     found: dict[str, Document] = {}
-    with Reader() as reader:
+    with FileReader() as reader:
         for path, problem in find_files([folder]):
             if problem is None:
                 with suppress(UnreadableDocument):

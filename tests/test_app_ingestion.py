@@ -36,7 +36,7 @@ class ReaderHere:
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.Reader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingestion.FileReader", ReaderHere)
 
 
 @pytest.fixture

@@ -127,28 +127,26 @@ def _items(page: PlumberPage, tables: list[tuple[_Box, Table]]) -> Iterator[Line
     """The lines in pdfminer's order, each table at the place of its first line."""
     waiting = list(tables)
     boxes = [box for box in page.layout if isinstance(box, LTTextBox)]
-    for number, box in enumerate(boxes):
-        for line in box:
-            if not isinstance(line, LTTextLine):
-                continue
-            top, bottom = page.height - line.y1, page.height - line.y0
-            x, y = (line.x0 + line.x1) / 2, (top + bottom) / 2
-            around = next((t for t in tables if t[0][0] <= x <= t[0][2] and t[0][1] <= y <= t[0][3]), None)
-            if around is None:
-                if text := _clean(line.get_text()):
-                    sizes = [character.size for character in line if isinstance(character, LTChar)]
-                    yield Line(
-                        text=text,
-                        box=number,
-                        size=round(2 * median(sizes)) / 2 if sizes else 0.0,
-                        left=line.x0,
-                        right=line.x1,
-                        top=top / page.height,
-                        bottom=bottom / page.height,
-                    )
-            elif around in waiting:
+    lines = [(number, line) for number, box in enumerate(boxes) for line in box if isinstance(line, LTTextLine)]
+    for number, line in lines:
+        top, bottom = page.height - line.y1, page.height - line.y0
+        x, y = (line.x0 + line.x1) / 2, (top + bottom) / 2
+        around = next((t for t in tables if t[0][0] <= x <= t[0][2] and t[0][1] <= y <= t[0][3]), None)
+        if around is not None:
+            if around in waiting:
                 waiting.remove(around)
                 yield around[1]
+        elif text := _clean(line.get_text()):
+            sizes = [character.size for character in line if isinstance(character, LTChar)]
+            yield Line(
+                text=text,
+                box=number,
+                size=round(2 * median(sizes)) / 2 if sizes else 0.0,
+                left=line.x0,
+                right=line.x1,
+                top=top / page.height,
+                bottom=bottom / page.height,
+            )
 
 
 def _clean(text: str) -> str:

@@ -5,6 +5,7 @@ over this process can only produce a wrong document. Ends when standard input en
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -46,14 +47,10 @@ def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _limit_memory(size: int) -> None:
-    try:
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses to set it
         import resource
-    except ImportError:  # Windows has no such limit
-        return
-    try:
+
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    except (ValueError, OSError):  # macOS knows the limit and refuses to set it
-        return
 
 
 def _response(request: bytes) -> bytes:

@@ -24,7 +24,7 @@ _COMMAND = (sys.executable, "-m", "retrieval.reading.process")
 _LONGEST_RESPONSE = 256 * 2**20
 
 
-class Reader:
+class FileReader:
     """Reads one file at a time, from any thread. Starts its child with the first file; `close()` ends it."""
 
     def __init__(self, *, seconds: float = 60.0, memory: int = 2 * 2**30, command: Sequence[str] = _COMMAND) -> None:

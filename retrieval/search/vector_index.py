@@ -98,8 +98,8 @@ class VectorIndex:
         self._check(query, 1)
         only = None
         if within is not None:
-            allowed = self._window_ids[np.isin(passage_ids(self._window_ids), within)]
-            only = faiss.SearchParameters(sel=faiss.IDSelectorBatch(allowed))  # type: ignore[call-arg]  # faiss adds the argument at run time
+            selector = faiss.IDSelectorBatch(self._window_ids[np.isin(passage_ids(self._window_ids), within)])
+            only = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # faiss adds the argument at run time
         k = min(max(k, 0), len(self))
         if not k:
             return []
