@@ -9,7 +9,7 @@ table of questions and answers nothing is joined, so that each passage has one q
 from dataclasses import dataclass, field, replace
 
 from retrieval.documents.cutting import CountTokens, cut
-from retrieval.documents.document import Block, Document, Passage
+from retrieval.documents.document import Document, Passage
 
 _JOIN_UP_TO = 0.6  # of max_tokens: sections are joined while they stay below this
 _TINY = 0.12  # of max_tokens: a piece below this is joined as long as the whole stays within max_tokens
@@ -61,10 +61,8 @@ class _Splitter:
         open_sections = [root]
         seen_heading = False
         for block in document.blocks:
-            name, text = block.text, ""
-            if block.kind == "heading" and not self.joins and not self._is_heading(block):
-                name, text = self._shortened(block.text), block.text
-            elif not self._is_heading(block):
+            is_long = block.kind == "heading" and self.count(block.text) > self.limit * _LONGEST_HEADING
+            if block.kind != "heading" or (is_long and self.joins):
                 open_sections[-1].texts.append(block.text)
                 continue
             repeats_title = self.joins and not seen_heading and block.text.casefold() == document.title.casefold()
@@ -73,14 +71,12 @@ class _Splitter:
                 continue
             while len(open_sections) > 1 and open_sections[-1].level >= block.level:
                 open_sections.pop()
+            name, texts = (self._shortened(block.text), [block.text]) if is_long else (block.text, [])
             parent = open_sections[-1]
-            section = _Section(path=(*parent.path, name), level=block.level, texts=[text] if text else [])
+            section = _Section(path=(*parent.path, name), level=block.level, texts=texts)
             parent.children.append(section)
             open_sections.append(section)
         return root
-
-    def _is_heading(self, block: Block) -> bool:
-        return block.kind == "heading" and self.count(block.text) <= self.limit * _LONGEST_HEADING
 
     def _shortened(self, heading: str) -> str:
         """The beginning of a long question, as the heading of its section."""

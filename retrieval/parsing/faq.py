@@ -21,12 +21,7 @@ _NAMED_ROWS = 10  # a remark gives the numbers of so many left-out rows
 
 
 def faq_blocks(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    first: int = 2,
-    level: int = 1,
-    row_name: str = "row",
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
 ) -> tuple[list[Block], list[str]] | None:
     """(blocks, remarks), or None if the header names no question and answer.
 

@@ -1,6 +1,6 @@
 """Embeddings from a sentence-transformers model.
 
-Uses the network only when the caller names a model of the hub. Does not quantise, does not cache vectors.
+Uses the network only when the caller names a model of the hub. Not covered: quantisation, and a cache of vectors.
 """
 
 import threading
@@ -24,7 +24,7 @@ _PADDED = {"text": {"pad_to_multiple_of": 8}}
 
 
 class SentenceEmbedder:
-    """A sentence-transformers model by folder or hub name; None is the model that comes with the program.
+    """A sentence-transformers model by folder or hub name; None is the bundled model.
 
     Raises RetrievalError, with the cure, when the model cannot be loaded.
     """
@@ -100,7 +100,7 @@ def _of_length_one(vectors: Vectors) -> Vectors:
 
 
 def bundled_folder() -> Path:
-    """Where the bundled model lies. Raises RetrievalError when its package is not installed."""
+    """The folder of the bundled model. Raises RetrievalError when its package is not installed."""
     spec = find_spec(_BUNDLED_PACKAGE)
     folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
     if folder is None or not folder.is_dir():
@@ -109,7 +109,7 @@ def bundled_folder() -> Path:
 
 
 def _folder(name_or_path: str) -> Path | None:
-    """The model folder meant, or None for a hub name. Raises RetrievalError for a folder not there."""
+    """The model's folder, None for a hub name. Raises RetrievalError for a missing folder."""
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder

@@ -68,10 +68,7 @@ class VectorIndex:
         return int(self._faiss.ntotal)
 
     def updated(
-        self,
-        removed_ids: Sequence[int] = (),
-        added_ids: Sequence[int] = (),
-        added_vectors: Vectors | None = None,
+        self, removed_ids: Sequence[int] = (), added_ids: Sequence[int] = (), added_vectors: Vectors | None = None
     ) -> "VectorIndex":
         """A new index without the passages `removed_ids` (unknown ones are ignored) and with the added vectors.
 
