@@ -19,7 +19,7 @@ _WANTED = "question and answer, or text, content, body or context"
 
 
 def load_json_lines(data: bytes, path: Path) -> Contents:
-    """Read one JSON object a line. Raises UnreadableDocument naming the first line that is not one."""
+    """Read one JSON object per line. Raises UnreadableDocument naming the first line that is not one."""
     records = []
     for number, line in enumerate(decode(data, path).split("\n"), start=1):
         if line.strip():
