@@ -16,7 +16,7 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.knowledge.ingestion import FileReason, IngestReport
-from retrieval.loaders.load import load as loaders
+from retrieval.loaders import load as loaders
 
 
 class ReaderHere:

@@ -50,7 +50,7 @@ FORMATS = (
     Format("JSON Lines", ".jsonl .ndjson", load_json_lines),
     Format("text", ".txt", load_text),
 )
-SUPPORTED = dict(sorted((suffix, form.loader) for form in FORMATS for suffix in form.suffixes.split()))
+SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
 """Suffix to loader."""
 
 _CURES = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
