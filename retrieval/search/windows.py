@@ -19,15 +19,16 @@ from retrieval.documents.document import with_headings
 WINDOWS_PER_PASSAGE = 4096
 """Most windows of one passage. Part of the format of index files."""
 WINDOW_TOKENS = 60
+"""Most tokens of a part, headings not counted."""
 CHARACTERS_PER_TOKEN = 4
 """About what the embedder's tokenizer counts, without calling it."""
 
 
 def window_texts(heading_path: Sequence[str], text: str) -> list[str]:
-    """The whole passage, then its windows if it has several, each below the passage's headings."""
-    windows = cut(text, lambda part: len(part) // CHARACTERS_PER_TOKEN, WINDOW_TOKENS)
-    parts = [text, *windows] if len(windows) > 1 else [text]
-    return [with_headings(tuple(heading_path), part) for part in parts[:WINDOWS_PER_PASSAGE]]
+    """The whole passage, then its parts if it has several, each below the passage's headings."""
+    parts = cut(text, lambda part: len(part) // CHARACTERS_PER_TOKEN, WINDOW_TOKENS)
+    windows = [text, *parts] if len(parts) > 1 else [text]
+    return [with_headings(tuple(heading_path), window) for window in windows[:WINDOWS_PER_PASSAGE]]
 
 
 def window_ids(passages: Sequence[int]) -> npt.NDArray[np.int64]:
