@@ -24,13 +24,13 @@ from app.knowledge.finder import wordings
 from evals.evidence import table
 from evals.machine import describe_machine
 from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
-from evals.search_calibration import read_found
+from evals.search_calibration import analyse_hits
 from retrieval.answerability.features import passage_features
 from retrieval.documents.document import with_headings
 from retrieval.search.embedding import Embedder
 from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
-from retrieval.search.retriever import CANDIDATES, Found, Query, Retriever
-from retrieval.search.units import passage_of
+from retrieval.search.retriever import CANDIDATES, PassageHit, Query, Retriever
+from retrieval.search.windows import passage_id
 
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
 RANKED = 20
@@ -39,7 +39,7 @@ RRF = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009)."""
 
 
-Arm: TypeAlias = Callable[[Retriever, Sequence[Query]], list[Found]]
+Arm: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def measure_recall(
             names = list(dict.fromkeys(corpus.document_of[hit.id] for hit in hits))
             refused = None
             if name == "fused":
-                passages = read_found(corpus, retriever, hits[: settings.passages], remembering.embed_sentences)
+                passages = analyse_hits(corpus, hits[: settings.passages], remembering.embed_sentences)
                 refused = not passages
                 if passages:
                     features = passage_features(retriever, queries[-1], queries[0], passages)
@@ -136,20 +136,20 @@ def measure_recall(
     }
 
 
-def by_embedding(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+def by_embedding(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
     """Embeddings alone."""
     hits = [hit for query in queries for hit in retriever.index.search(query.vector, CANDIDATES)]
-    return ranked((passage_of(hit.id), hit.score) for hit in hits)
+    return ranked((passage_id(hit.id), hit.score) for hit in hits)
 
 
-def by_keywords(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+def by_keywords(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
     """BM25 alone."""
     scores = np.max([retriever.keywords.scores(query.text) for query in queries], axis=0)
     best = (-scores).argsort()[:CANDIDATES]
-    return ranked((passage_of(int(retriever.keywords.units[at])), float(scores[at])) for at in best)
+    return ranked((passage_id(int(retriever.keywords.window_ids[at])), float(scores[at])) for at in best)
 
 
-def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
     """The ranks of both fused."""
     scores: defaultdict[int, float] = defaultdict(float)
     for hits in (by_embedding(retriever, queries), by_keywords(retriever, queries)):
@@ -158,15 +158,15 @@ def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
     return ranked(scores.items())
 
 
-def fused(retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+def fused(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
     """As the desk searches."""
     return retriever.search(queries, RANKED)
 
 
-def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]) -> list[Found]:
+def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
     """As the desk searches with a reranker."""
 
-    def text_of(found: Found) -> str:
+    def text_of(found: PassageHit) -> str:
         passage = corpus.passages[found.id]
         return with_headings(passage.heading_path, passage.text)
 
@@ -176,13 +176,13 @@ def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: 
 ARMS: dict[str, Arm] = {"dense": by_embedding, "keyword": by_keywords, "rrf": by_ranks, "fused": fused}
 
 
-def ranked(scores: Iterable[tuple[int, float]]) -> list[Found]:
+def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
     """Passages by falling score, each by its best one."""
     best: dict[int, float] = {}
     for id_, score in scores:
         best[id_] = max(score, best.get(id_, score))
     in_order = sorted(best.items(), key=lambda entry: (-entry[1], entry[0]))[:RANKED]
-    return [Found(id=id_, score=score, cosine=score, share=score) for id_, score in in_order]
+    return [PassageHit(id=id_, score=score, cosine=score, share=score) for id_, score in in_order]
 
 
 def summarise(source: str, retriever: str, outcomes: Sequence[Outcome]) -> RecallRow:

@@ -25,12 +25,12 @@ from retrieval.documents.document import Block, Document, Passage, content_hash
 from retrieval.documents.splitting import split
 from retrieval.errors import UnreadableDocument
 from retrieval.reading.files import find_files
-from retrieval.reading.reader import Reader
+from retrieval.reading.reader import FileReader
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
-from retrieval.search.units import unit_texts
 from retrieval.search.vector_index import VectorIndex
+from retrieval.search.windows import window_texts
 
 AT_ONCE = 64
 """Passages embedded between two lines of progress."""
@@ -62,7 +62,7 @@ class Corpus:
     def retriever(self, embedder: Embedder) -> Retriever:
         """Searches the passages as the desk does."""
         index = VectorIndex(embedder.name, embedder.dimension).updated((), self.ids, self.vectors)
-        texts = {id_: unit_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
+        texts = {id_: window_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
         return Retriever(embedder, index, KeywordIndex().updated((), texts))
 
 
@@ -122,7 +122,7 @@ def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question
 def read_folder(folder: Path) -> dict[str, Document]:
     """The documents of a folder by their path below it; what cannot be read is left out."""
     found: dict[str, Document] = {}
-    with Reader() as reader:
+    with FileReader() as reader:
         for path, problem in find_files([folder]):
             if problem is None:
                 with suppress(UnreadableDocument):
@@ -161,9 +161,9 @@ def build_corpus(
         parts: list[Vectors] = []
         for first in range(0, len(passages), AT_ONCE):
             some = range(first, min(first + AT_ONCE, len(passages)))
-            texts = {id_: unit_texts(passages[id_].heading_path, passages[id_].text) for id_ in some}
-            ids += [id_ for id_, units in texts.items() for _ in units]
-            parts.append(embedder.embed_documents([text for units in texts.values() for text in units]))
+            texts = {id_: window_texts(passages[id_].heading_path, passages[id_].text) for id_ in some}
+            ids += [id_ for id_, windows in texts.items() for _ in windows]
+            parts.append(embedder.embed_documents([text for windows in texts.values() for text in windows]))
             report(f"embedded {some.stop}/{len(passages)} passages")
         known = ids, np.concatenate(parts)
         cache.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
-"""Fits what search judges by (`retrieval.answerability.classifier`): whether passages answer a question, and which
-sentence does.
+"""Fits the models of `retrieval.answerability.classifier`: do passages answer a question, and which statement does?
 
-From questions whose answer is a sentence of the documents, and questions that have none: logistic regression over the
-features, on the same passages that the desk would find. The threshold refuses FALSE_REFUSALS of the answered questions,
-each judged by a model that was fitted without it (cross-validation).
+Logistic regression over the features of the passages that the desk would find, for questions whose answer is a sentence
+of the documents and questions without an answer. The threshold refuses FALSE_REFUSALS of the answered questions; each
+question's probability comes from a model that was fitted without it (cross-validation).
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from app.knowledge.finder import wordings
 from evals.recall_questions import Corpus, RememberingEmbedder, corpus_of_folder
 from retrieval.answerability.classifier import AnswerabilityClassifier
 from retrieval.answerability.features import (
+    AnalysedPassage,
     PassageFeatures,
-    Read,
     StatementFeatures,
+    analyse,
     passage_features,
-    read,
     statement_features,
 )
-from retrieval.answerability.logistic import Logistic
+from retrieval.answerability.logistic import LogisticModel
 from retrieval.search.embedding import Embedder, Vectors
-from retrieval.search.retriever import Retriever
+from retrieval.search.retriever import PassageHit
 from retrieval.text.terms import words
 
 FALSE_REFUSALS = 0.05
-"""Share of answered questions that may be refused. Chosen with the sample questions in view, whose 22 without an answer
-make it a coarse choice: the F1 of refusals is .81 at .04, .87 at .05, .80 at .06."""
+"""Share of answered questions that may be refused. Chosen on the sample questions, of which only 22 have no answer:
+the F1 of refusals is .81 at .04, .87 at .05, .80 at .06."""
 SAME_STATEMENT = 0.45
-"""Share of the answer's words that a statement must have to be the answer."""
+"""A statement is the answer if it has at least this share of the answer's words."""
 WRITTEN_FEATURES = ("covered",)
-"""Features that need no embedder."""
+"""Features that do not depend on the embedder."""
 FOLDS = 10
 STRENGTH = 0.3
-"""Inverse regularisation of the relevance model; ten times as much or as little changes nothing."""
+"""Inverse regularisation strength of all models; ten times more or less changes nothing."""
 
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
+class LabelledQuestion:
     """A question with its answer, None if the documents do not answer it."""
 
     question: str
@@ -63,9 +62,9 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """classifier, and how well it tells answered questions from others: area under the curve by cross-validation, and
-    the share of unanswered questions below the threshold.
+class Calibration:
+    """The fitted classifier, and its quality by cross-validation. answered, unanswered: numbers of questions. auc: area
+    under the ROC curve. refused_right: share of the unanswered questions below the threshold.
     """
 
     classifier: AnswerabilityClassifier
@@ -82,8 +81,8 @@ def calibrate_search(
     documents: Path,
     *,
     report: Callable[[str], None],
-) -> Fitted:
-    """Fit both models. Raises DeskError if there are too few questions of either kind."""
+) -> Calibration:
+    """Fit all models. Raises DeskError if there are too few questions with or without an answer."""
     questions = [question for file in files for question in read_labelled(file)]
     answered = sum(question.answer is not None for question in questions)
     if min(answered, len(questions) - answered) < 2 * FOLDS:
@@ -100,9 +99,8 @@ def calibrate_search(
         query = retriever.query(wordings(question.question, None)[0])
         if not question.question.strip():
             raise DeskError(f"question {number} is empty", code="bad-row")
-        passages = read_found(
-            corpus, retriever, retriever.search([query], settings.passages), remembering.embed_sentences
-        )
+        hits = retriever.search([query], settings.passages)
+        passages = analyse_hits(corpus, hits, remembering.embed_sentences)
         of_questions.append(passage_features(retriever, query, query, passages))
         if question.answer is not None:
             texts = [text for passage in passages for text in passage.statements]
@@ -122,8 +120,8 @@ def fit(
     labels: npt.NDArray[np.bool_],
     of_sentences: Sequence[tuple[list[StatementFeatures], int]],
     fitted_on: str,
-) -> Fitted:
-    """Both models from the features. labels: whether each question is answered. of_sentences: the features of all
+) -> Calibration:
+    """All models from the features. labels: whether each question is answered. of_sentences: the features of all
     sentences that were found for a question, and which of them answers it.
     """
     if not of_sentences:
@@ -146,7 +144,7 @@ def fit(
         written=_fitted(list(WRITTEN_FEATURES), rows[:, columns], labels, balanced=True),
         sentence=_fitted(sentence_names, sentence_rows, is_right, balanced=False),
     )
-    return Fitted(
+    return Calibration(
         classifier=classifier,
         answered=int(labels.sum()),
         unanswered=int((~labels).sum()),
@@ -160,14 +158,14 @@ def _model(*, balanced: bool = True) -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight=weight, max_iter=500))
 
 
-def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *, balanced: bool) -> Logistic:
+def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *, balanced: bool) -> LogisticModel:
     model = _model(balanced=balanced).fit(rows, labels)
     scaler, regression = model[0], model[1]
 
     def named(values: Matrix) -> dict[str, float]:
         return {name: round(float(value), 5) for name, value in zip(names, values, strict=True)}
 
-    return Logistic(
+    return LogisticModel(
         weights=named(regression.coef_[0]),
         means=named(scaler.mean_),
         deviations=named(scaler.scale_),
@@ -175,34 +173,33 @@ def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *
     )
 
 
-def read_found(
-    corpus: Corpus, retriever: Retriever, found: Sequence[Any], embed: Callable[[Sequence[str]], Vectors]
-) -> list[Read]:
-    """The passages that were found, read."""
-    passages = [corpus.passages[hit.id] for hit in found]
-    return read(found, [(passage.heading_path, passage.text) for passage in passages], embed)
+def analyse_hits(
+    corpus: Corpus, hits: Sequence[PassageHit], embed: Callable[[Sequence[str]], Vectors]
+) -> list[AnalysedPassage]:
+    """The passages found, with their statements."""
+    passages = [corpus.passages[hit.id] for hit in hits]
+    return analyse(hits, [(passage.heading_path, passage.text) for passage in passages], embed)
 
 
 def closest(answer: str, statements: Sequence[str]) -> int | None:
-    """Which statement an answer is, the shortest if several hold it; None if it is none of them."""
+    """The place of the statement with most of the answer's words, the shortest of equals; None if none has enough."""
     said = set(words(answer))
     shares = [len(said & set(words(statement))) / max(1, len(said)) for statement in statements]
     best = max(range(len(shares)), key=lambda n: (shares[n], -len(statements[n])), default=None)
     return best if best is not None and shares[best] >= SAME_STATEMENT else None
 
 
-def read_labelled(file: Path) -> list[Labelled]:
+def read_labelled(file: Path) -> list[LabelledQuestion]:
     """JSON lines {question, answer}, {question} or {title, context, qas: [{question, answers}]}. Raises DeskError."""
-    found: list[Labelled] = []
+    found: list[LabelledQuestion] = []
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
         for row in (json.loads(line) for line in lines if line.strip()):
             if "qas" in row:
-                found += [
-                    Labelled(question=qa["question"], answer=next(iter(qa["answers"]), None)) for qa in row["qas"]
-                ]
+                pairs = [(qa["question"], next(iter(qa["answers"]), None)) for qa in row["qas"]]
             else:
-                found.append(Labelled(question=row["question"], answer=row.get("answer")))
+                pairs = [(row["question"], row.get("answer"))]
+            found += [LabelledQuestion(question=question, answer=answer) for question, answer in pairs]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeskError(f"{file} cannot be read as questions: {error}", code="bad-file") from error
     return found

@@ -4,7 +4,7 @@
     ├── UnreadableDocument    one file that cannot become a document; the others go on
     └── IndexDamaged          a saved index that must be rebuilt from the stored passages
 
-Broken invariants of our own are assertions, not these.
+Bugs of our own are assertions, not these.
 """
 
 from pathlib import Path

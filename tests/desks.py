@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from meanings import HashEmbedder
 from tiny import build
 
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.settings import Settings
-from retrieval.search.embedding import HashEmbedder
 
 
 def small_settings(folder: Path, **changes: object) -> Settings:

@@ -1,8 +1,10 @@
-"""An embedder of three dimensions that is told what texts mean, and retrievers of it: cosines one can work out."""
+"""Embedders without a model, one of which is told what texts mean, and retrievers of them: cosines one can work out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import numpy as np
 
@@ -35,9 +37,34 @@ class MeaningEmbedder:
         return False
 
 
-def retriever_of(units: Mapping[int, Sequence[str]], embedder: Embedder) -> Retriever:
-    """Searches passages given by number with the texts of their units."""
-    ids = [id_ for id_, texts in units.items() for _ in texts]
-    vectors = embedder.embed_documents([text for texts in units.values() for text in texts])
+class HashEmbedder:
+    """Bag of hashed words: deterministic, no model. Knows no synonyms, no word order."""
+
+    def __init__(self, dimension: int = 256) -> None:
+        self.name = f"hash-{dimension}"
+        self.dimension = dimension
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        return np.array([self.embed_query(text) for text in texts], np.float32).reshape(-1, self.dimension)
+
+    def embed_query(self, text: str) -> Vectors:
+        vector = np.zeros(self.dimension, dtype=np.float32)
+        for word in re.findall(r"\w+", text.casefold()) or [""]:
+            digest = int.from_bytes(blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+            vector[digest % self.dimension] += 1.0
+        unit: Vectors = vector / np.linalg.norm(vector)
+        return unit
+
+    def knowledge(self, text: str) -> float:
+        return 1.0
+
+    def knows_word(self, word: str) -> bool:
+        return False
+
+
+def retriever_of(windows: Mapping[int, Sequence[str]], embedder: Embedder) -> Retriever:
+    """Searches passages given by number with the texts of their windows."""
+    ids = [id_ for id_, texts in windows.items() for _ in texts]
+    vectors = embedder.embed_documents([text for texts in windows.values() for text in texts])
     index = VectorIndex(embedder.name, embedder.dimension).updated((), ids, vectors)
-    return Retriever(embedder, index, KeywordIndex().updated((), units))
+    return Retriever(embedder, index, KeywordIndex().updated((), windows))

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
-from meanings import MeaningEmbedder, retriever_of
+from meanings import HashEmbedder, MeaningEmbedder, retriever_of
 
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import NOTHING, Finder, SearchResults, wordings
 from app.knowledge.search import Search
 from app.storage.library import Library
 from retrieval.answerability.classifier import rule_of_thumb
-from retrieval.search.embedding import Embedder, HashEmbedder, Vectors
+from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.retriever import Retriever
-from retrieval.search.units import unit_texts
+from retrieval.search.windows import window_texts
 
 PAGES = {
     1: ("Returns", "Returns take thirty days. Keep the receipt. Do you need a label?"),
@@ -55,7 +55,7 @@ class Desk:
         """Both the library and the search have these pages now."""
         self.pages = pages
         self.retriever: Retriever = retriever_of(
-            {id_: unit_texts([heading], text) for id_, (heading, text) in pages.items()}, self.embedder
+            {id_: window_texts([heading], text) for id_, (heading, text) in pages.items()}, self.embedder
         )
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:

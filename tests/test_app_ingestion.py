@@ -16,7 +16,7 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.knowledge.ingestion import FileReason, IngestReport
-from retrieval.loaders.load import load as loaders
+from retrieval.loaders import load as loaders
 
 
 class ReaderHere:
@@ -36,7 +36,7 @@ class ReaderHere:
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.Reader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingestion.FileReader", ReaderHere)
 
 
 @pytest.fixture

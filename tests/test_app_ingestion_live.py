@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from desks import finish, small_desk, small_settings, write_pages
+from meanings import HashEmbedder
 from sqlalchemy import func, select
 from test_app_ingestion import ReaderHere
 from tiny import build
@@ -24,7 +25,7 @@ from tiny import build
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.storage import tables
-from retrieval.search.embedding import HashEmbedder, Vectors
+from retrieval.search.embedding import Vectors
 
 QUESTION = "How long do gift cards last and who may have them?"
 

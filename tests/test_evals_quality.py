@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from meanings import HashEmbedder
 from tiny import build
 
 import evals.calibrate
@@ -31,7 +32,6 @@ from evals.cases import Case, CaseReader, Turn, cut, holds, read_list
 from evals.policies import ARMS, SLOT, plans
 from evals.quality import FULL, NOISE, Bench, alike, f1, interval, is_right, summarise
 from evals.quality_run import read_outcomes, run_missing
-from retrieval.search.embedding import HashEmbedder
 
 ARMS = [name for name in ARMS if name != FULL]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meanings import HashEmbedder
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -21,7 +22,7 @@ from evals.recall import COLUMNS, Outcome, markdown, measure_recall, summarise
 from evals.recall_questions import Question, RememberingEmbedder, read_questions
 from evals.search_calibration import FALSE_REFUSALS, calibrate_search, closest, fit, read_labelled
 from retrieval.answerability.features import PassageFeatures, StatementFeatures
-from retrieval.search.embedding import HashEmbedder, Vectors
+from retrieval.search.embedding import Vectors
 
 NONE = PassageFeatures(**{field.name: 0.0 for field in fields(PassageFeatures)})
 PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})

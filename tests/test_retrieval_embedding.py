@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from meanings import HashEmbedder
 
 from retrieval.errors import RetrievalError
-from retrieval.search.embedding import Embedder, HashEmbedder
+from retrieval.search.embedding import Embedder
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
 PACKAGE = Path(__file__).parent.parent / "retrieval"

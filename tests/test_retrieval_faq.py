@@ -9,7 +9,7 @@ from made_files import put, workbook
 from retrieval.documents.document import Document
 from retrieval.documents.splitting import split
 from retrieval.loaders.load import load
-from retrieval.parsing.faq import faq_columns
+from retrieval.parsing.faq import faq_blocks
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],
@@ -69,11 +69,11 @@ def test_each_pair_is_one_passage_in_every_format(tmp_path: Path, suffix: str) -
     ],
 )
 def test_names_of_columns(header: list[str]) -> None:
-    columns = faq_columns(["id", *header])
-    assert columns is not None
-    assert (columns.question, columns.answer, columns.category) == (1, 2, None)
-    assert faq_columns(header[:1]) is None
-    assert faq_columns(["quest", "answer"]) is None
+    found = faq_blocks(["id", *header], [["7", "Why?", "So."]])
+    assert found is not None
+    assert [block.text for block in found[0]] == ["Why?", "So.\nid: 7"]
+    assert faq_blocks(header[:1], []) is None
+    assert faq_blocks(["quest", "answer"], []) is None
 
 
 def test_pairs_that_are_not_whole_are_left_out_with_a_remark(tmp_path: Path) -> None:

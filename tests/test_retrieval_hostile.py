@@ -25,7 +25,7 @@ from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED, load
 from retrieval.parsing.containers import parsing
 from retrieval.reading.files import find_files
-from retrieval.reading.reader import Reader
+from retrieval.reading.reader import FileReader
 
 ROWS = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 OFFICE = {
@@ -69,13 +69,13 @@ def reason(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
+def reader() -> Iterator[FileReader]:
     """A damaged spreadsheet can ask for more memory than there is."""
-    with Reader() as opened:
+    with FileReader() as opened:
         yield opened
 
 
-def is_document_or_one_line(reader: Reader, path: Path) -> bool:
+def is_document_or_one_line(reader: FileReader, path: Path) -> bool:
     try:
         return bool(reader.load(path).blocks)
     except UnreadableDocument as error:
@@ -90,7 +90,7 @@ def test_there_is_a_sample_of_every_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", sorted(SAMPLES))
-def test_damaged_files_give_a_document_or_one_line(tmp_path: Path, suffix: str, reader: Reader) -> None:
+def test_damaged_files_give_a_document_or_one_line(tmp_path: Path, suffix: str, reader: FileReader) -> None:
     chance = random.Random(suffix)
     path, data = tmp_path / f"a{suffix}", SAMPLES[suffix]
     for number in range(24):
@@ -107,7 +107,7 @@ def test_damaged_files_give_a_document_or_one_line(tmp_path: Path, suffix: str, 
 
 
 @pytest.mark.parametrize("suffix", sorted(OFFICE))
-def test_damaged_parts_inside_office_files(tmp_path: Path, suffix: str, reader: Reader) -> None:
+def test_damaged_parts_inside_office_files(tmp_path: Path, suffix: str, reader: FileReader) -> None:
     """Flips in the XML itself, which those in compressed bytes never reach: their checksum fails before."""
     chance = random.Random(suffix)
     part = zipfile.ZipFile(io.BytesIO(OFFICE[suffix])).read(MAIN_PART[suffix])

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from retrieval.documents.document import Document
-from retrieval.loaders.html import load_html
+from retrieval.loaders.load import document_of
 
 
 def read(page: str) -> Document:
-    return load_html(page.encode(), Path("some-page.html"))
+    return document_of(page.encode(), Path("some-page.html"))
 
 
 def shown(page: str) -> list[tuple[str, str]]:

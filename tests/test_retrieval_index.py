@@ -10,8 +10,9 @@ import pytest
 from retrieval.documents.document import content_hash
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
-from retrieval.search.units import UNITS, passage_of, unit_ids, unit_texts
 from retrieval.search.vector_index import VectorIndex
+from retrieval.search.windows import WINDOWS_PER_PASSAGE as WINDOWS
+from retrieval.search.windows import passage_id, window_ids, window_texts
 
 
 def vectors(number: int, dimension: int = 8, seed: int = 0) -> Vectors:
@@ -29,7 +30,7 @@ def index_of(number: int) -> VectorIndex:
 
 
 def found(index: VectorIndex, vector: Vectors, k: int = 3) -> list[int]:
-    return [passage_of(hit.id) for hit in index.search(vector, k)]
+    return [passage_id(hit.id) for hit in index.search(vector, k)]
 
 
 def test_search_finds_the_nearest_of_all() -> None:
@@ -37,7 +38,7 @@ def test_search_finds_the_nearest_of_all() -> None:
     for query in vectors(10, seed=1):
         scores = stored @ query
         hits = index.search(query, 5)
-        assert [hit.id for hit in hits] == (np.argsort(-scores)[:5] * UNITS).tolist()
+        assert [hit.id for hit in hits] == (np.argsort(-scores)[:5] * WINDOWS).tolist()
         assert [hit.score for hit in hits] == pytest.approx(sorted(scores, reverse=True)[:5], abs=HALF)
 
 
@@ -52,7 +53,6 @@ def test_an_update_leaves_the_old_snapshot_alone() -> None:
     old = index_of(5)
     new = old.updated([0, 1, 99], [7], vectors(1, seed=3))
     assert (old.passage_ids, new.passage_ids) == ({0, 1, 2, 3, 4}, {2, 3, 4, 7})
-    assert (old.generation, new.generation) == (1, 2)
     assert found(old, vectors(5)[0], 1) == [0]
     assert 0 not in found(new, vectors(5)[0], 9)
     assert old.updated(old.passage_ids, (), None).search(vectors(1)[0], 3) == []
@@ -66,18 +66,23 @@ def test_adding_a_known_passage_replaces_its_vectors() -> None:
     assert found(index, vectors(3)[1], 9).count(1) == 1
 
 
-def test_hits_are_units_numbered_in_the_order_they_were_given() -> None:
+def test_hits_are_windows_numbered_in_the_order_they_were_given() -> None:
     stored = vectors(4)
     index = VectorIndex("hash", 8).updated((), [7, 8, 7, 7], stored)
-    assert unit_ids([7, 8, 7, 7]).tolist() == [7 * UNITS, 8 * UNITS, 7 * UNITS + 1, 7 * UNITS + 2]
-    assert [index.search(vector, 1)[0].id for vector in stored] == unit_ids([7, 8, 7, 7]).tolist()
+    assert window_ids([7, 8, 7, 7]).tolist() == [
+        7 * WINDOWS,
+        8 * WINDOWS,
+        7 * WINDOWS + 1,
+        7 * WINDOWS + 2,
+    ]
+    assert [index.search(vector, 1)[0].id for vector in stored] == window_ids([7, 8, 7, 7]).tolist()
     assert index.updated([7]).passage_ids == {8}
     replaced = index.updated((), [7], stored[:1])
-    assert [hit.id for hit in replaced.search(stored[2], 9)].count(7 * UNITS) == 1
+    assert [hit.id for hit in replaced.search(stored[2], 9)].count(7 * WINDOWS) == 1
     assert len(replaced) == 2
 
 
-def test_within_some_passages_only_their_units_are_found() -> None:
+def test_within_some_passages_only_their_windows_are_found() -> None:
     index = VectorIndex("hash", 8).updated((), [1, 1, 2, 3], vectors(4))
     query = vectors(4)[2]
     assert found(index, query, 1) == [2]
@@ -87,7 +92,7 @@ def test_within_some_passages_only_their_units_are_found() -> None:
 
 
 def found_within(index: VectorIndex, vector: Vectors, k: int, within: list[int]) -> list[int]:
-    return [passage_of(hit.id) for hit in index.search(vector, k, within=np.array(within, np.int64))]
+    return [passage_id(hit.id) for hit in index.search(vector, k, within=np.array(within, np.int64))]
 
 
 def test_the_spread_is_of_the_cosines_with_everything() -> None:
@@ -104,19 +109,19 @@ def test_the_spread_of_many_is_told_by_some_of_every_kind(monkeypatch: pytest.Mo
     stored = np.stack([alike if number % 5 else other for number in range(1000)])
     index = VectorIndex("hash", 8).updated((), range(1000), stored)
     whole = index.similarity_spread(alike)
-    monkeypatch.setattr("retrieval.search.vector_index._SPREAD_OF", 200)
+    monkeypatch.setattr("retrieval.search.vector_index._SAMPLE", 200)
     again = VectorIndex("hash", 8).updated((), range(1000), stored).similarity_spread(alike)
     assert again == pytest.approx(whole, abs=0.1)
     assert again != whole
 
 
-def test_units_are_the_whole_and_its_stretches_below_the_headings() -> None:
-    assert unit_texts(["Help", "Returns"], "Short.") == ["Help > Returns\nShort."]
+def test_windows_are_the_whole_and_its_parts_below_the_headings() -> None:
+    assert window_texts(["Help", "Returns"], "Short.") == ["Help > Returns\nShort."]
     text = "\n\n".join(f"Paragraph {number} has some words to fill it, up to its end." for number in range(12))
-    whole, *stretches = unit_texts(["Help"], text)
+    whole, *windows = window_texts(["Help"], text)
     assert whole == f"Help\n{text}"
-    assert len(stretches) >= 2
-    assert "\n\n".join(stretch.removeprefix("Help\n") for stretch in stretches) == text
+    assert len(windows) >= 2
+    assert "\n\n".join(window.removeprefix("Help\n") for window in windows) == text
 
 
 def test_equal_scores_come_in_order_of_number() -> None:
@@ -150,12 +155,25 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     index.save(path)
     loaded = VectorIndex.load(path, "hash", 8)
     assert [file.name for file in tmp_path.iterdir()] == ["vectors"]
-    assert (loaded.generation, loaded.passage_ids, len(loaded)) == (2, {0, 1, 3, 4, 9}, 6)
+    assert (loaded.passage_ids, len(loaded)) == ({0, 1, 3, 4, 9}, 6)
     query = vectors(1, seed=5)[0]
     assert loaded.search(query, 5) == index.search(query, 5)
     assert loaded.updated([9]).passage_ids == {0, 1, 3, 4}
     VectorIndex("hash", 8).save(path)
     assert len(VectorIndex.load(path, "hash", 8)) == 0
+
+
+def test_a_file_of_an_earlier_version_opens(tmp_path: Path) -> None:
+    """Its header has one more field."""
+    path = tmp_path / "vectors"
+    index = index_of(3)
+    index.save(path)
+    payload = path.read_bytes().split(b"\n", 3)[3]
+    data = b'{"embedder": "hash", "dimension": 8, "generation": 5}\n' + payload
+    path.write_bytes(b"warmdesk vectors 3\n" + content_hash(data).encode() + b"\n" + data)
+    loaded = VectorIndex.load(path, "hash", 8)
+    query = vectors(1, seed=5)[0]
+    assert (loaded.passage_ids, loaded.search(query, 3)) == ({0, 1, 2}, index.search(query, 3))
 
 
 def test_a_damaged_file_is_refused_whatever_the_damage(tmp_path: Path) -> None:
@@ -203,5 +221,5 @@ def test_header_is_readable_json(tmp_path: Path) -> None:
     path = tmp_path / "vectors"
     index_of(1).save(path)
     _, digest, header, _ = path.read_bytes().split(b"\n", 3)
-    assert json.loads(header) == {"embedder": "hash", "dimension": 8, "generation": 1}
+    assert json.loads(header) == {"embedder": "hash", "dimension": 8}
     assert digest.decode() == content_hash(path.read_bytes().split(b"\n", 2)[2])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.search.keyword_index import K1, B, KeywordIndex
-from retrieval.search.units import UNITS
+from retrieval.search.windows import WINDOWS_PER_PASSAGE as WINDOWS
 from retrieval.text.terms import asked_words, stem, words
 
 Texts = Mapping[int, Sequence[str]]
@@ -25,22 +25,22 @@ often = settings(max_examples=60, deadline=None)
 
 
 def naive_scores(texts: Texts, query: str) -> dict[int, float]:
-    """BM25 as in the books, over the best score that a unit could have."""
-    units = {id_ * UNITS + n: Counter(map(stem, words(t))) for id_, of in texts.items() for n, t in enumerate(of)}
-    mean = max(1.0, sum(unit.total() for unit in units.values()) / max(1, len(units)))
-    scores, most = dict.fromkeys(units, 0.0), 0.0
+    """BM25 as in the books, over the best score that a window could have."""
+    windows = {id_ * WINDOWS + n: Counter(map(stem, words(t))) for id_, of in texts.items() for n, t in enumerate(of)}
+    mean = max(1.0, sum(window.total() for window in windows.values()) / max(1, len(windows)))
+    scores, most = dict.fromkeys(windows, 0.0), 0.0
     for term in {stem(word) for word in asked_words(query)}:
-        having = sum(term in unit for unit in units.values())
-        rarity = math.log(1 + (len(units) - having + 0.5) / (having + 0.5))
+        having = sum(term in window for window in windows.values())
+        rarity = math.log(1 + (len(windows) - having + 0.5) / (having + 0.5))
         most += rarity * (K1 + 1)
-        for id_, unit in units.items():
-            norm = K1 * (1 - B + B * unit.total() / mean)
-            scores[id_] += rarity * unit[term] * (K1 + 1) / (unit[term] + norm) if unit[term] else 0.0
+        for id_, window in windows.items():
+            norm = K1 * (1 - B + B * window.total() / mean)
+            scores[id_] += rarity * window[term] * (K1 + 1) / (window[term] + norm) if window[term] else 0.0
     return {id_: score / most if most else 0.0 for id_, score in scores.items()}
 
 
 def scores(index: KeywordIndex, query: str) -> dict[int, float]:
-    return dict(zip(index.units.tolist(), index.scores(query).tolist(), strict=True))
+    return dict(zip(index.window_ids.tolist(), index.scores(query).tolist(), strict=True))
 
 
 def index_of(texts: Texts) -> KeywordIndex:
@@ -91,8 +91,13 @@ def test_a_unit_that_says_all_and_nothing_else_scores_high_and_a_foreign_word_co
 
 def test_units_have_numbers_of_their_passages() -> None:
     index = index_of({3: ["a whole of it", "a", "whole"], 5: [], 4: ["b"]})
-    assert index.units.tolist() == [3 * UNITS, 3 * UNITS + 1, 3 * UNITS + 2, 4 * UNITS]
-    assert index.updated([], {3: ["c"]}).units.tolist() == [4 * UNITS, 3 * UNITS]
+    assert index.window_ids.tolist() == [
+        3 * WINDOWS,
+        3 * WINDOWS + 1,
+        3 * WINDOWS + 2,
+        4 * WINDOWS,
+    ]
+    assert index.updated([], {3: ["c"]}).window_ids.tolist() == [4 * WINDOWS, 3 * WINDOWS]
 
 
 def test_an_empty_index() -> None:

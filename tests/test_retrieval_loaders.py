@@ -9,7 +9,7 @@ import pytest
 
 from retrieval.documents.document import content_hash
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders.load import SUPPORTED, load
+from retrieval.loaders.load import FORMATS, SUPPORTED, load
 from retrieval.text.characters import readable
 
 TEXT = (".htm", ".html", ".markdown", ".md", ".rst", ".txt")
@@ -33,6 +33,10 @@ def reason(path: Path, **options: int) -> str:
 
 def text_of(path: Path) -> str:
     return "\n".join(block.text for block in load(path).blocks)
+
+
+def test_every_suffix_is_of_one_format() -> None:
+    assert sorted(suffix for form in FORMATS for suffix in form.suffixes.split()) == list(SUPPORTED)
 
 
 @pytest.mark.parametrize("suffix", sorted({*TEXT, *TABLES, *JSON}))

@@ -6,12 +6,11 @@ import pytest
 
 from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders.load import load
-from retrieval.loaders.markdown import load_markdown
+from retrieval.loaders.load import document_of, load
 
 
 def read(text: str) -> Document:
-    return load_markdown(text.encode(), Path("some-page.md"))
+    return document_of(text.encode(), Path("some-page.md"))
 
 
 def shown(text: str) -> list[tuple[str, str]]:

@@ -13,14 +13,14 @@ from made_files import pdf, put, word, workbook
 
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
-from retrieval.reading.reader import Reader
+from retrieval.reading.reader import FileReader
 
 ROOT = Path(__file__).parent.parent
 # A child whose .txt files misbehave as their first word says.
 WILD = """
     import os, sys, time
-    from retrieval.loaders.load import load as loaders
-    from retrieval.reading.reader import process as reading_process
+    from retrieval.loaders import load as loaders
+    from retrieval.reading import process as reading_process
     from retrieval.loaders.plain_text import load_text
 
     def wild(data, path):
@@ -48,19 +48,19 @@ WILD = """
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
-    with Reader() as opened:
+def reader() -> Iterator[FileReader]:
+    with FileReader() as opened:
         yield opened
 
 
 @pytest.fixture
-def wild(tmp_path: Path) -> Iterator[Reader]:
+def wild(tmp_path: Path) -> Iterator[FileReader]:
     script = put(tmp_path / "wild.py", dedent(WILD).encode())
-    with Reader(seconds=8, command=[sys.executable, "-c", f"exec(open({str(script)!r}).read())"]) as opened:
+    with FileReader(seconds=8, command=[sys.executable, "-c", f"exec(open({str(script)!r}).read())"]) as opened:
         yield opened
 
 
-def reason(reader: Reader, path: Path) -> str:
+def reason(reader: FileReader, path: Path) -> str:
     with pytest.raises(UnreadableDocument) as caught:
         reader.load(path)
     assert caught.value.path == path
@@ -68,7 +68,7 @@ def reason(reader: Reader, path: Path) -> str:
     return caught.value.reason
 
 
-def test_the_same_documents_as_without_it(tmp_path: Path, reader: Reader) -> None:
+def test_the_same_documents_as_without_it(tmp_path: Path, reader: FileReader) -> None:
     faq = b"q,a\nHow?,So.\nWhy?,\n"
     samples = {
         "a.docx": word(),
@@ -84,7 +84,7 @@ def test_the_same_documents_as_without_it(tmp_path: Path, reader: Reader) -> Non
     assert reader.load(tmp_path / "faq.csv").remarks
 
 
-def test_the_same_errors_as_without_it(tmp_path: Path, reader: Reader) -> None:
+def test_the_same_errors_as_without_it(tmp_path: Path, reader: FileReader) -> None:
     for path in (
         put(tmp_path / "a.md", b""),
         put(tmp_path / "a.pdf", b"noise"),
@@ -102,14 +102,14 @@ def test_the_same_errors_as_without_it(tmp_path: Path, reader: Reader) -> None:
 
 
 def test_relative_paths_are_those_of_the_parent(
-    tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "a.md", b"Text.")
     monkeypatch.chdir(tmp_path)
     assert reader.load(Path("a.md")).path == Path("a.md")
 
 
-def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path: Path, wild: Reader) -> None:
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path: Path, wild: FileReader) -> None:
     good = put(tmp_path / "good.txt", b"Text.")
     assert wild.load(good).blocks
     wild._seconds = 1.0
@@ -121,23 +121,23 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path: 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit on address space")
-def test_memory_is_limited(tmp_path: Path, wild: Reader) -> None:
+def test_memory_is_limited(tmp_path: Path, wild: FileReader) -> None:
     assert reason(wild, put(tmp_path / "a.txt", b"allocate")) == "needs too much memory to read"
     assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks
 
 
-def test_a_child_that_ends_is_replaced(tmp_path: Path, wild: Reader) -> None:
+def test_a_child_that_ends_is_replaced(tmp_path: Path, wild: FileReader) -> None:
     for word_of_file in (b"die", b"raise"):
         assert reason(wild, put(tmp_path / "a.txt", word_of_file)) == "the reader stopped unexpectedly on it"
         assert wild.load(put(tmp_path / "b.txt", b"Text.")).blocks
 
 
-def test_what_libraries_print_is_no_answer(tmp_path: Path, wild: Reader) -> None:
+def test_what_libraries_print_is_no_answer(tmp_path: Path, wild: FileReader) -> None:
     assert wild.load(put(tmp_path / "a.txt", b"print")).blocks[0].text == "print"
     assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks[0].text == "Text."
 
 
-def test_the_child_never_imports_torch(tmp_path: Path, wild: Reader) -> None:
+def test_the_child_never_imports_torch(tmp_path: Path, wild: FileReader) -> None:
     for name, data in (("a.pdf", pdf([(60, 700, 10, "Text.")])), ("a.docx", word())):
         wild.load(put(tmp_path / name, data))
     assert reason(wild, put(tmp_path / "a.txt", b"torch")) == "False"
@@ -147,19 +147,21 @@ def test_the_child_never_imports_torch(tmp_path: Path, wild: Reader) -> None:
     "answer",
     [
         *("[]", "null", "noise", '{"title": 1}', '"reason"', "[" * 5000),
-        '{"title": "", "blocks": [["script", "x", 0]], "content_hash": "", "is_faq": false, "remarks": []}',
-        '{"title": "", "blocks": [["text"]], "content_hash": "", "is_faq": false, "remarks": []}',
+        *(
+            f'{{"title": "", "blocks": [{block}], "content_hash": "", "is_faq": false, "remarks": []}}'
+            for block in ('{"kind": "script", "text": "x", "level": 0}', '{"kind": "text"}')
+        ),
     ],
 )
 def test_answers_are_not_trusted(tmp_path: Path, answer: str) -> None:
     child = f"import sys\nfor line in sys.stdin: print({answer!r}, flush=True)"
-    with Reader(command=[sys.executable, "-c", child]) as reader:
+    with FileReader(command=[sys.executable, "-c", child]) as reader:
         assert reason(reader, tmp_path / "a.txt") == "the reader stopped unexpectedly on it"
 
 
 def test_reasons_are_printable(tmp_path: Path) -> None:
     child = """import sys\nfor line in sys.stdin: print('{"reason": "a\\\\nb\\\\u001b[0m"}', flush=True)"""
-    with Reader(command=[sys.executable, "-c", child]) as reader:
+    with FileReader(command=[sys.executable, "-c", child]) as reader:
         assert reason(reader, tmp_path / "a.txt") == "a\\nb\\x1b[0m"
 
 
@@ -180,7 +182,7 @@ def ends(process: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_the_child_is_started_lazily_and_ends_with_close(tmp_path: Path) -> None:
-    reader = Reader()
+    reader = FileReader()
     assert reader._child is None
     reader.load(put(tmp_path / "a.md", b"Text."))
     assert reader._child is not None
@@ -201,8 +203,8 @@ def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_pa
     parent = f"""
         import sys, threading, time
         from pathlib import Path
-        from retrieval.reading.reader import Reader
-        reader = Reader(command=[sys.executable, "-c", "exec(open({str(script)!r}).read())"])
+        from retrieval.reading.reader import FileReader
+        reader = FileReader(command=[sys.executable, "-c", "exec(open({str(script)!r}).read())"])
         reader.load(Path({str(tmp_path / "b.txt")!r}))
         threading.Thread(target=reader.load, args=(Path({str(tmp_path / "a.txt")!r}),), daemon=True).start()
         time.sleep(0.3)
@@ -220,6 +222,6 @@ def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_pa
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
-def test_reading_never_waits_for_standard_input(tmp_path: Path, reader: Reader) -> None:
+def test_reading_never_waits_for_standard_input(tmp_path: Path, reader: FileReader) -> None:
     os.mkfifo(tmp_path / "pipe.md")
     assert reason(reader, tmp_path / "pipe.md") == "not a regular file"

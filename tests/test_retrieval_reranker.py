@@ -12,7 +12,7 @@ from app.desk.service import Service
 from app.knowledge.finder import Finder
 from retrieval.errors import RetrievalError
 from retrieval.search.reranker import CrossEncoderReranker, rerank
-from retrieval.search.retriever import Found
+from retrieval.search.retriever import PassageHit
 
 
 class Longest:
@@ -26,8 +26,8 @@ class Longest:
         return [float(len(text)) for text in texts]
 
 
-def found(id_: int) -> Found:
-    return Found(id=id_, score=-id_, cosine=0.0, share=0.0)
+def found(id_: int) -> PassageHit:
+    return PassageHit(id=id_, score=-id_, cosine=0.0, share=0.0)
 
 
 def test_the_order_is_the_rerankers() -> None:

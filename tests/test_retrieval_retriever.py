@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from meanings import MeaningEmbedder, retriever_of
+from meanings import HashEmbedder, MeaningEmbedder, retriever_of
 
 from retrieval.errors import RetrievalError
-from retrieval.search.embedding import HashEmbedder
 from retrieval.search.keyword_index import KeywordIndex
-from retrieval.search.retriever import ALIKE, Found, Retriever
-from retrieval.search.units import unit_texts
+from retrieval.search.retriever import ALIKE, PassageHit, Retriever
 from retrieval.search.vector_index import VectorIndex
+from retrieval.search.windows import window_texts
 
 HALF = 5e-4
 """What half precision changes in a cosine, at most."""
@@ -25,11 +24,11 @@ PAGES = {
 }
 
 
-def search(retriever: Retriever, *wordings: str, k: int = 9, within: Sequence[int] | None = None) -> list[Found]:
+def search(retriever: Retriever, *wordings: str, k: int = 9, within: Sequence[int] | None = None) -> list[PassageHit]:
     return retriever.search([retriever.query(text) for text in wordings], k, within=within)
 
 
-def ids(found: Sequence[Found]) -> list[int]:
+def ids(found: Sequence[PassageHit]) -> list[int]:
     return [one.id for one in found]
 
 
@@ -67,37 +66,37 @@ def test_an_embedder_that_knows_nothing_leaves_the_order_of_keywords() -> None:
 
 
 def test_a_passage_counts_as_its_best_unit_and_not_as_the_sum() -> None:
-    units = {1: ["one of two", "label", "label"], 2: ["label"], 3: ["label of one"]}
-    found = search(retriever_of(units, MeaningEmbedder(knowledge=0.0)), "label")
+    windows = {1: ["one of two", "label", "label"], 2: ["label"], 3: ["label of one"]}
+    found = search(retriever_of(windows, MeaningEmbedder(knowledge=0.0)), "label")
     assert ids(found) == [1, 2, 3]
     assert found[0].score == found[1].score > found[2].score
 
 
-def test_cosine_and_share_are_of_one_unit() -> None:
-    """A passage whose one stretch means it and whose other one says it is not as good as one that does both at once."""
-    units = {1: ["whole", "label", "sticker"], 2: ["label sticker"]}
+def test_cosine_and_share_are_of_one_window() -> None:
+    """A passage whose one window means it and whose other one says it is not as good as one that does both at once."""
+    windows = {1: ["whole", "label", "sticker"], 2: ["label sticker"]}
     meanings = {"label": (0, 1, 0), "sticker": (0, 0, 1), "label sticker": (0, 1, 1)}
-    first, second = search(retriever_of(units, MeaningEmbedder(meanings)), "label")
+    first, second = search(retriever_of(windows, MeaningEmbedder(meanings)), "label")
     assert (first.id, first.cosine) == (1, pytest.approx(1.0))
     assert second.cosine == pytest.approx(0.5**0.5, abs=HALF)
-    found = search(retriever_of(units, MeaningEmbedder(meanings | {"label?": (0, 0, 1)})), "label?")
+    found = search(retriever_of(windows, MeaningEmbedder(meanings | {"label?": (0, 0, 1)})), "label?")
     assert [(one.id, one.cosine, one.share > 0) for one in found] == [
         (2, pytest.approx(0.5**0.5, abs=HALF), True),
         (1, pytest.approx(1.0), False),
     ]
 
 
-def test_a_long_passage_is_found_by_a_stretch_of_it() -> None:
+def test_a_long_passage_is_found_by_a_window_of_it() -> None:
     filler = "\n\n".join(f"Filler{number} about something else entirely, number {number}." for number in range(40))
-    units = {
-        3: unit_texts(["Help"], f"{filler}\n\nThe return label costs EUR 3.50."),
-        4: unit_texts(["Help"], "Express delivery costs EUR 9.95."),
+    windows = {
+        3: window_texts(["Help"], f"{filler}\n\nThe return label costs EUR 3.50."),
+        4: window_texts(["Help"], "Express delivery costs EUR 9.95."),
     }
-    assert len(units[3]) > 2
-    retriever = retriever_of(units, HashEmbedder())
+    assert len(windows[3]) > 2
+    retriever = retriever_of(windows, HashEmbedder())
     best, other = search(retriever, "return label")
     assert (best.id, other.id) == (3, 4)
-    only_whole = retriever_of({id_: texts[:1] for id_, texts in units.items()}, HashEmbedder())
+    only_whole = retriever_of({id_: texts[:1] for id_, texts in windows.items()}, HashEmbedder())
     assert best.score > search(only_whole, "return label")[0].score
 
 

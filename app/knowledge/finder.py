@@ -14,7 +14,7 @@ from app.domain.documents import StoredPassage
 from app.knowledge.search import Search
 from app.storage.library import Library
 from retrieval.answerability.classifier import AnswerabilityClassifier
-from retrieval.answerability.features import passage_features, read, statement_features
+from retrieval.answerability.features import analyse, passage_features, statement_features
 from retrieval.documents.document import with_headings
 from retrieval.search.reranker import RERANKED, Reranker, rerank
 from retrieval.text.terms import COMMON, asked_words, stem
@@ -90,7 +90,7 @@ class Finder:
         if not found:
             return NOTHING
         found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
-        passages = read(found, found_texts, self._search.embed_sentences)
+        passages = analyse(found, found_texts, self._search.embed_sentences)
         asked, wording = queries[0], queries[-1]
         of_sentences = statement_features(retriever, wording, asked, passages)
         ranked: dict[str, float] = {}

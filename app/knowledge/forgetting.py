@@ -23,7 +23,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from cache.engine.engine import Engine
 from cache.memory.keys import PUBLIC_TENANT
-from retrieval.search.units import passage_of
+from retrieval.search.windows import passage_id
 
 FORGETTING = "forgetting"
 """Fact that names a document that is being forgotten: after a failure it can be forgotten again."""
@@ -31,7 +31,7 @@ FORGETTING = "forgetting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What there is of a document: rows of passages, units in the vector and the keyword index, stored citations with
+    """What there is of a document: rows of passages, windows in the vector and the keyword index, stored citations with
     its words, modules in any tier.
     """
 
@@ -100,7 +100,7 @@ class Forgetting:
         return Traces(
             passages=len(self._library.passages(sorted(ids))),
             vectors=sum(id_ in retriever.index.passage_ids for id_ in ids),
-            keywords=sum(passage_of(unit) in ids for unit in retriever.keywords.units.tolist()),
+            keywords=sum(passage_id(window) in ids for window in retriever.keywords.window_ids.tolist()),
             quotes=self._history.quotes_of(path),
             modules=len(self._engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) & keys),
         )

@@ -27,7 +27,7 @@ from retrieval.documents.document import Document, Passage
 from retrieval.documents.splitting import split
 from retrieval.errors import UnreadableDocument
 from retrieval.reading.files import find_files
-from retrieval.reading.reader import Reader
+from retrieval.reading.reader import FileReader
 from retrieval.text.printing import printable
 
 BATCH = 256
@@ -182,7 +182,7 @@ class Ingestion:
         """Read, split and store; gives the names of the documents that are in."""
         names: list[str] = []
         batch: list[Due] = []
-        with Reader(seconds=LONGEST_READING_S) as reader:
+        with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
                 started = time.perf_counter()

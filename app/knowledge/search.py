@@ -20,8 +20,8 @@ from retrieval.errors import IndexDamaged
 from retrieval.search.embedding import Embedder
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
-from retrieval.search.units import passage_of, unit_texts
 from retrieval.search.vector_index import VectorIndex
+from retrieval.search.windows import passage_id, window_texts
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ class Search:
         return self._retriever
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each its own, one a unit."""
-        units = [unit_texts(path, text) for path, text in passages]
-        vectors = self.embedder.embed_documents([text for texts in units for text in texts])
-        return np.split(vectors, np.cumsum([len(texts) for texts in units])[:-1]) if units else []
+        """The vectors of passages, given as heading path and text: for each its own, one a window."""
+        windows = [window_texts(path, text) for path, text in passages]
+        vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
+        return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def embed_sentences(self, texts: Sequence[str]) -> Vectors:
         """Vectors of short texts `[texts, dimension]`, of length 1; those of the latest are kept, because the same
@@ -161,6 +161,6 @@ def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, wit
     while True:
         wanted = min(4 * wanted, len(index))
         hits = index.search(vector, wanted, within=within)
-        others = [other for other in dict.fromkeys(passage_of(hit.id) for hit in hits) if other != id_]
+        others = [other for other in dict.fromkeys(passage_id(hit.id) for hit in hits) if other != id_]
         if len(others) >= count or wanted == len(index):
             return others[:count]

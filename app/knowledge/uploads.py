@@ -9,7 +9,7 @@ from pathlib import Path
 from app.domain.errors import DeskError
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
-from retrieval.reading.reader import Reader
+from retrieval.reading.reader import FileReader
 from retrieval.text.characters import readable
 
 LONGEST_NAME = 150
@@ -30,7 +30,7 @@ def keep_upload(folder: Path, name: str, data: bytes) -> Path:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
-        with Reader() as reader:
+        with FileReader() as reader:
             reader.load(Path(temporary))
         os.replace(temporary, file)
     except UnreadableDocument as error:

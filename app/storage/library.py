@@ -46,7 +46,7 @@ from app.storage.passage_rows import (
     unused,
     where_in,
 )
-from retrieval.search.units import unit_texts
+from retrieval.search.windows import window_texts
 
 
 class Library:
@@ -154,14 +154,14 @@ class Library:
         return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """What keyword search reads of passages, by number: the texts of their units. All passages, or only some."""
+        """What keyword search reads of passages, by number: the texts of their windows. All passages, or only some."""
         query = select(tables.Passage.id, tables.Passage.heading_path, tables.Passage.text)
         with self._database.read() as session:
             if ids is None:
                 rows = list(session.execute(query.order_by(tables.Passage.id)))
             else:
                 rows = list(where_in(session, query, tables.Passage.id, ids))
-        return {row.id: unit_texts(row.heading_path, row.text) for row in rows}
+        return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
         """The passages these modules encode, by key, without their texts. Unknown keys are left out; where

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from app.domain.documents import StoredDocument
 from app.domain.formatting import ago, count
 from app.web.markup import escape
-from retrieval.loaders.load import SUPPORTED
+from retrieval.loaders.load import FORMATS, SUPPORTED
 
 
 def documents_html(documents: Sequence[StoredDocument]) -> str:
@@ -23,7 +23,7 @@ def documents_html(documents: Sequence[StoredDocument]) -> str:
         if documents
         else '<p class="wd-quiet" id="empty">No documents yet. Add the first ones above.</p>'
     )
-    kinds = ",".join(sorted(SUPPORTED))
+    kinds, formats = ",".join(SUPPORTED), ", ".join(form.name for form in FORMATS)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -37,7 +37,7 @@ def documents_html(documents: Sequence[StoredDocument]) -> str:
 <li>{count(sum(document.num_passages for document in documents), "passage")}</li></ul>
 <nav><a href="/admin/">Dashboard</a><a href="/">Open chat</a></nav></header>
 <main><section class="wd-panel"><h2>Add documents</h2>
-<form id="upload"><label for="files">Files (PDF, Word, PowerPoint, Excel, CSV, Markdown, HTML, text; 20 MB each)</label>
+<form id="upload"><label for="files">Files ({formats}; 20 MB each)</label>
 <input id="files" type="file" multiple required accept="{escape(kinds)}">
 <label for="collection">Collection (optional)</label>
 <input id="collection" type="text" maxlength="80" placeholder="none">

@@ -1,11 +1,8 @@
-"""What kind of value a question asks for (an amount of money, a time, a number, somewhere to write or call), and
-whether a text has one: the expected answer type of classic question answering (Li and Roth 2002, "Learning Question
-Classifiers"), by rule.
+"""The expected answer type of a question (Li and Roth 2002, "Learning Question Classifiers"), by rules, and whether a
+text has such an answer.
 
-English and Chinese. Other languages, and questions for anything else, expect nothing, which says nothing.
+Types: money, time, number, contact. English and Chinese only. Other questions have no expected type.
 """
-
-from __future__ import annotations
 
 import re
 from dataclasses import dataclass
@@ -17,24 +14,24 @@ MONTH = r"(?:january|february|march|april|may|june|july|august|september|october
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """asks: what questions for such a value say. has: what a text that holds one looks like."""
+class AnswerType:
+    """asks: matches questions for such an answer. has: matches texts that have one."""
 
     asks: re.Pattern[str]
     has: re.Pattern[str]
 
 
-def _kind(asks: str, has: str) -> Kind:
-    return Kind(re.compile(asks, re.IGNORECASE), re.compile(has, re.IGNORECASE))
+def _type(asks: str, has: str) -> AnswerType:
+    return AnswerType(re.compile(asks, re.IGNORECASE), re.compile(has, re.IGNORECASE))
 
 
-KINDS = (
-    _kind(  # money
+ANSWER_TYPES = (
+    _type(  # money
         r"how much\b(?! (?:time|longer))|\b(?:costs?|prices?|charged?|fees?|expensive|discounts?|refund limit)\b"
         r"|多少钱|价格|费用",
         r"(?:EUR|USD|GBP|[€$£¥￥])\s?\d|\d\s?(?:EUR|USD|GBP|[€%元])|\bfree\b|免",
     ),
-    _kind(  # time
+    _type(  # time
         r"how (?:long|soon|quick(?:ly)?|fast|late|early)\b|how much (?:time|longer)|^when\b"
         r"|\bwhen (?:do|does|is|are|will|can|must)\b|\b(?:deadline|what time|until|hours)\b"
         r"|how many (?:days|hours|minutes|weeks|months|years)|多久|多长时间|什么时候|何时|几天",
@@ -42,12 +39,12 @@ KINDS = (
         rf"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b{MONTH} \d|\d(?:st|nd|rd|th)? {MONTH}"
         rf"|midnight|\bnoon\b|immediately|at once|{NUMBER}个?\s?(?:秒|分|小时|天|日|周|月|年|工作日)",
     ),
-    _kind(  # a number
+    _type(  # number
         r"how (?:many|often|big|large|heavy|hot)\b|\b(?:number of|limit|max(?:imum)?|min(?:imum)?|weighs?|size"
         r"|temperature|length)\b|多少|几个|多大|多重",
         NUMBER,
     ),
-    _kind(  # somewhere to write or call
+    _type(  # contact
         r"e-?mail (?:address|do)|\b(?:phone|report|contact|call|website)\b|number (?:do|to|can)|电话|邮箱|联系",
         r"@|\d{3}|www\.|https?:",
     ),
@@ -55,8 +52,6 @@ KINDS = (
 
 
 def agreement(question: str, text: str) -> float:
-    """Whether a text has what a question asks for: 1 for all of it, -1 for nothing of it, 0 if it asks for no such
-    thing.
-    """
-    asked = [kind for kind in KINDS if kind.asks.search(question)]
-    return sum(1.0 if kind.has.search(text) else -1.0 for kind in asked) / len(asked) if asked else 0.0
+    """Whether a text has the types of answer that a question expects: 1 for all, -1 for none, 0 if it expects none."""
+    expected = [one for one in ANSWER_TYPES if one.asks.search(question)]
+    return sum(1.0 if one.has.search(text) else -1.0 for one in expected) / len(expected) if expected else 0.0

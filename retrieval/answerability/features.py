@@ -1,10 +1,7 @@
-"""What speaks for an answer in the passages that were found: features of the whole, and of each sentence.
+"""Features from which `classifier` decides whether passages answer a question, and which statement does.
 
-Only measures; what the features are worth is fitted (`classifier`). Cosines count as much as the embedder knows of the
-question's language.
+Only measures. Cosines are multiplied by the query's trust: how well the embedder knows the question's language.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,21 +11,21 @@ import numpy as np
 
 from retrieval.answerability.expected_answer import agreement
 from retrieval.search.embedding import Vectors
-from retrieval.search.retriever import Found, Query, Retriever
+from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.text.sentences import statements
 from retrieval.text.terms import COMMON, asked_words, stem, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageFeatures:
-    """What speaks for an answer among the passages found.
+    """Of the passages found for a question, together.
 
-    trust: what cosines count for. best: highest cosine of a passage. first: cosine of the first passage. above: how far
-    `best` is above what the question has with any text of the index, in standard deviations; spread: that
-    deviation. rest: mean score of the passages. sentence: highest cosine of a sentence of them. told: highest sum
-    of a sentence's cosine and the share of the question's words in it and the headings above it; apt: the same with
-    a fifth of whether it has what the question asks for (`expected.agreement`). covered: share of the question's words,
-    by rarity, in the passage that has most.
+    trust: the query's. best: highest cosine of a passage. first: cosine of the first passage. above: by how many
+    standard deviations `best` is above the mean cosine of the question with the index; spread: that deviation. rest:
+    mean score of the passages. sentence: highest cosine of a statement. told: highest sum of a statement's cosine and
+    the share of the question's terms in it and its headings. apt: the same plus a fifth of
+    `expected_answer.agreement`. covered: highest share of the question's terms in a passage. Shares are weighted by
+    rarity.
     """
 
     trust: float
@@ -45,12 +42,13 @@ class PassageFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFeatures:
-    """What speaks for a statement of a passage. cosine, alone: with the question and its earlier turn, and with the
-    question alone; headed: of the statement with its heading. covered: share of the question's words, by rarity, in the
-    statement and the headings above it; own: in the statement alone; joined: in it and the one before it; before: in
-    the one before it and the headings. passage: score of its passage; behind: how much less than the first passage's.
-    rank: of its passage, from 0. length: logarithm of its characters. expected: whether it has what the question asks
-    for (`expected.agreement`).
+    """Of one statement of a passage found.
+
+    cosine: with the question together with its earlier turn. alone: with the question only. headed: of the statement
+    with its heading. Shares of the question's terms, weighted by rarity: covered: in the statement and its headings;
+    own: in the statement; joined: in it and the one before; before: in the one before and the headings. passage: score
+    of its passage. behind: how much less than the first passage's. rank: of its passage, from 0. length: logarithm of
+    its characters. expected: `expected_answer.agreement`.
     """
 
     cosine: float
@@ -68,12 +66,12 @@ class StatementFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A passage that was found, read: its statements with their vectors `[statements, dimension]`, and with those that
-    they have behind the passage's last heading.
+class AnalysedPassage:
+    """A passage found, with its statements. vectors, headed: `[statements, dimension]`, of the statements alone and
+    behind the passage's last heading.
     """
 
-    found: Found
+    hit: PassageHit
     headings: str
     text: str
     statements: Sequence[str]
@@ -81,38 +79,40 @@ class Read:
     headed: Vectors
 
 
-def read(
-    found: Sequence[Found], texts: Sequence[tuple[Sequence[str], str]], embed: Callable[[Sequence[str]], Vectors]
-) -> list[Read]:
-    """Read passages, given with their heading paths and texts. embed: texts to vectors of length 1."""
-    said = [tuple(dict.fromkeys(statements(text))) for _, text in texts]
+def analyse(
+    hits: Sequence[PassageHit], texts: Sequence[tuple[Sequence[str], str]], embed: Callable[[Sequence[str]], Vectors]
+) -> list[AnalysedPassage]:
+    """Find and embed the statements of passages. texts: their heading paths and texts. embed: gives vectors."""
+    found = [tuple(dict.fromkeys(statements(text))) for _, text in texts]
     headed = [
         [f"{path[-1]}: {statement}" for statement in ones] if path else ones
-        for ones, (path, _) in zip(said, texts, strict=True)
+        for ones, (path, _) in zip(found, texts, strict=True)
     ]
-    vectors = embed([text for ones in (*said, *headed) for text in ones])  # at once: batches cost less than texts
-    ends = np.cumsum([len(ones) for ones in (*said, *headed)])
+    vectors = embed([text for ones in (*found, *headed) for text in ones])  # one call: large batches are faster
+    ends = np.cumsum([len(ones) for ones in (*found, *headed)])
     parts = np.split(vectors, ends[:-1]) if len(ends) else []
     return [
-        Read(
-            found=hit,
+        AnalysedPassage(
+            hit=hit,
             headings="\n".join(path),
             text=text,
             statements=ones,
             vectors=parts[number],
-            headed=parts[len(found) + number],
+            headed=parts[len(hits) + number],
         )
-        for number, (hit, (path, text), ones) in enumerate(zip(found, texts, said, strict=True))
+        for number, (hit, (path, text), ones) in enumerate(zip(hits, texts, found, strict=True))
     ]
 
 
-def passage_features(retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]) -> PassageFeatures:
-    """The features for a question. query: the wording with its earlier turn, if it has one; question: without.
-    passages: at least one, the best first.
+def passage_features(
+    retriever: Retriever, query: Query, question: Query, passages: Sequence[AnalysedPassage]
+) -> PassageFeatures:
+    """The features for a question. query: with its earlier turn, if it has one; question: without. passages: at least
+    one, the best first.
     """
     mean, deviation = retriever.index.similarity_spread(query.vector)
-    asked = _Asked(retriever, question.text)
-    best = max(passage.found.cosine for passage in passages)
+    asked = _QuestionTerms(retriever, question.text)
+    best = max(passage.hit.cosine for passage in passages)
     covered = max(asked.share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages)
     cosines, told, apt = [0.0], [0.0], [0.0]
     for passage in passages:
@@ -124,10 +124,10 @@ def passage_features(retriever: Retriever, query: Query, question: Query, passag
     return PassageFeatures(
         trust=query.trust,
         best=query.trust * best,
-        first=query.trust * passages[0].found.cosine,
+        first=query.trust * passages[0].hit.cosine,
         above=query.trust * (best - mean) / max(deviation, 1e-6),
         spread=query.trust * deviation,
-        rest=sum(passage.found.score for passage in passages) / len(passages),
+        rest=sum(passage.hit.score for passage in passages) / len(passages),
         sentence=max(cosines),
         told=max(told),
         apt=max(apt),
@@ -136,10 +136,10 @@ def passage_features(retriever: Retriever, query: Query, question: Query, passag
 
 
 def statement_features(
-    retriever: Retriever, query: Query, question: Query, passages: Sequence[Read]
+    retriever: Retriever, query: Query, question: Query, passages: Sequence[AnalysedPassage]
 ) -> list[list[StatementFeatures]]:
     """The features of every statement of every passage; arguments as of `passage_features`."""
-    asked = _Asked(retriever, question.text)
+    asked = _QuestionTerms(retriever, question.text)
     found: list[list[StatementFeatures]] = []
     for rank, passage in enumerate(passages):
         headings = terms_of(passage.headings)
@@ -147,28 +147,29 @@ def statement_features(
         of_passage: list[StatementFeatures] = []
         for sentence, vector, headed in zip(passage.statements, passage.vectors, passage.headed, strict=True):
             terms = terms_of(sentence)
-            features = StatementFeatures(
-                cosine=query.trust * float(vector @ query.vector),
-                alone=question.trust * float(vector @ question.vector),
-                headed=query.trust * float(headed @ query.vector),
-                covered=asked.share_in(terms | headings),
-                own=asked.share_in(terms),
-                joined=asked.share_in(terms | (terms_before or frozenset())),
-                before=0.0 if terms_before is None else asked.share_in(terms_before | headings),
-                passage=passage.found.score,
-                behind=passages[0].found.score - passage.found.score,
-                rank=rank,
-                length=math.log(len(sentence)),
-                expected=agreement(question.text, sentence),
+            of_passage.append(
+                StatementFeatures(
+                    cosine=query.trust * float(vector @ query.vector),
+                    alone=question.trust * float(vector @ question.vector),
+                    headed=query.trust * float(headed @ query.vector),
+                    covered=asked.share_in(terms | headings),
+                    own=asked.share_in(terms),
+                    joined=asked.share_in(terms | (terms_before or frozenset())),
+                    before=0.0 if terms_before is None else asked.share_in(terms_before | headings),
+                    passage=passage.hit.score,
+                    behind=passages[0].hit.score - passage.hit.score,
+                    rank=rank,
+                    length=math.log(len(sentence)),
+                    expected=agreement(question.text, sentence),
+                )
             )
-            of_passage.append(features)
             terms_before = terms
         found.append(of_passage)
     return found
 
 
-class _Asked:
-    """The terms of a question that say what it is about, each with its rarity; all of its terms if none does."""
+class _QuestionTerms:
+    """The terms of a question with their rarity; without common words, unless it has no others."""
 
     def __init__(self, retriever: Retriever, question: str) -> None:
         terms = list(dict.fromkeys(stem(word) for word in asked_words(question)))
@@ -177,7 +178,7 @@ class _Asked:
         self._total = sum(self._rarity.values())
 
     def share_in(self, terms: frozenset[str]) -> float:
-        """How much of the question is among some terms, 0 to 1."""
+        """The share of the question's terms among some terms, weighted by rarity, 0 to 1."""
         return sum(r for term, r in self._rarity.items() if term in terms) / self._total if self._total else 0.0
 
 

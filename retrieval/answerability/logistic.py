@@ -1,6 +1,4 @@
-"""A fitted logistic model over named features, as it is kept in a file."""
-
-from __future__ import annotations
+"""A fitted logistic regression over named features, as it is kept in a file."""
 
 import math
 from collections.abc import Mapping
@@ -8,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logistic:
-    """weights, means, deviations: by the name of each sign; features that are not named do not count."""
+class LogisticModel:
+    """weights, means, deviations: by the name of the feature. Features without a weight are ignored."""
 
     weights: dict[str, float]
     means: dict[str, float]

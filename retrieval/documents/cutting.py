@@ -1,10 +1,11 @@
-"""A text cut into parts of limited length, at the best places it offers.
+"""Cuts a text into parts of limited length at the best places it has.
 
-Between paragraphs, else lines (list items, table rows), else sentences, else words, and at last characters,
-for Chinese without punctuation or a megabyte without a space. Only white space at the cuts is lost.
+Between paragraphs, else lines (list items, table rows), else sentences, else words, else characters (Chinese
+without punctuation, a megabyte without a space). Only white space at the cuts is lost.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 CountTokens = Callable[[str], int]
@@ -19,7 +20,7 @@ _CUTS = (_PARAGRAPHS, _LINES, _SENTENCES, _WORDS, _CHARACTERS)
 
 _LEADS_IN = re.compile(r".*[:：]\s+", re.DOTALL)
 
-_UNEVENNESS = 1.15  # parts may exceed an equal share by this factor, so that cuts fall at good places
+_UNEVENNESS = 1.15  # parts may be longer than an equal share by this factor, so that cuts are at good places
 
 
 def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
@@ -29,60 +30,46 @@ def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
         return [text] if text.strip() else []
     equal_share = total / -(-total // max_tokens)
     aim = min(max_tokens, int(equal_share * _UNEVENNESS))
-    return [part for part in _parts(text, _Measure(count_tokens, aim, max_tokens), _CUTS) if part]
+
+    def count(part: str) -> int:
+        return count_tokens(part.strip())
+
+    return [part for part in _parts(text, count, aim, max_tokens, _CUTS) if part]
 
 
-class _Measure:
-    """Whether a text fits the length aimed at, or at least the limit."""
-
-    def __init__(self, count_tokens: CountTokens, aim: int, limit: int) -> None:
-        self._count, self._aim, self._limit = count_tokens, aim, limit
-
-    def is_within_aim(self, text: str) -> bool:
-        return self._count(text.strip()) <= self._aim
-
-    def is_within_limit(self, text: str) -> bool:
-        return self._count(text.strip()) <= self._limit
-
-
-def _parts(text: str, measure: _Measure, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:
-    """Parts made of whole units of the first of `cuts`; a unit over the limit is cut at the finer ones."""
-    units = _units(text, cuts[0])
+def _parts(text: str, count: CountTokens, aim: int, limit: int, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:
+    """Parts of whole pieces, which end at the first of `cuts`; a piece over the limit is cut at the finer ones."""
+    pieces = _pieces(text, cuts[0])
     start = 0
-    while start < len(units):
-        number = _how_many(units, start, measure)
-        if number or measure.is_within_limit(units[start]):
+    while start < len(pieces):
+        number = _how_many(pieces, start, count, aim)
+        if number or count(pieces[start]) <= limit:
             number = number or 1
-            yield "".join(units[start : start + number]).strip()
+            yield "".join(pieces[start : start + number]).strip()
             start += number
         else:
             assert len(cuts) > 1, "count_tokens counts one character as more than the limit"
-            *parts, rest = _parts(units[start], measure, cuts[1:])
+            *parts, rest = _parts(pieces[start], count, aim, limit, cuts[1:])
             yield from parts
-            units[start] = rest + _separator(units[start])  # the rest may share a part with the next units
+            separator = pieces[start][len(pieces[start].rstrip()) :]
+            pieces[start] = rest + separator  # the rest may share a part with the next pieces
 
 
-def _units(text: str, place: re.Pattern[str]) -> list[str]:
+def _pieces(text: str, place: re.Pattern[str]) -> list[str]:
     ends = [found.end() for found in place.finditer(text) if 0 < found.end() < len(text)]
-    if place in (_PARAGRAPHS, _LINES):  # "You need:" is not parted from what follows
+    if place in (_PARAGRAPHS, _LINES):  # "You need:" stays with what follows
         ends = [end for end in ends if not _LEADS_IN.fullmatch(text, max(0, end - 10), end)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-def _separator(unit: str) -> str:
-    return unit[len(unit.rstrip()) :]
+def _how_many(pieces: Sequence[str], start: int, count: CountTokens, aim: int) -> int:
+    """How many pieces from `start` fit the aim: doubling, then bisection, because counting long texts is slow."""
 
+    def length(number: int) -> int:
+        return count("".join(pieces[start : start + number]))
 
-def _how_many(units: Sequence[str], start: int, measure: _Measure) -> int:
-    """How many units from `start` fit the aim: doubling, then halving, for counting costs time."""
-    fitting, left = 0, len(units) - start
     too_many = 1
-    while too_many <= left and measure.is_within_aim("".join(units[start : start + too_many])):
-        fitting, too_many = too_many, too_many * 2
-    while too_many - fitting > 1:
-        middle = (fitting + too_many) // 2
-        if measure.is_within_aim("".join(units[start : start + middle])):
-            fitting = middle
-        else:
-            too_many = middle
-    return fitting
+    while too_many <= len(pieces) - start and length(too_many) <= aim:
+        too_many *= 2
+    fitting = too_many // 2
+    return fitting + bisect_right(range(fitting + 1, too_many), aim, key=length)

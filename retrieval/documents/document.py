@@ -1,9 +1,10 @@
-"""What loaders give and the splitter takes: documents as plain-text blocks, and the passages cut from them.
+"""Documents as plain-text blocks, and the passages that are cut from them.
 
-Values only. Nothing here reads files, and no markup survives to this point except list markers.
+Values only: nothing here reads files. No markup is left at this point except list markers.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -24,9 +25,8 @@ def content_hash(*parts: bytes | memoryview) -> str:
 class Block:
     """One structural piece of a document as plain text.
 
-    A list has one item a line, with "- " or "1. " and two spaces a level. A table has one row a line, written
-    "header: value; header: value": every line then says what its numbers mean, so it can be cut at any row
-    without repeating a header, and a small language model need not count columns.
+    A list has one item per line, with "- " or "1. " and two spaces per level. A table has one row per line, written
+    "header: value; header: value": it can be cut at any row, and a small language model need not count columns.
     """
 
     kind: BlockKind
@@ -35,11 +35,24 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """One file, read. `content_hash` is that of its bytes, so a file saved unchanged is the same.
+class Contents:
+    """What a loader finds in a file.
 
-    In a table of questions and answers (`is_faq`) every heading over a text is one question, and sections are
-    never joined. `remarks` say, one line each, what was left out although the document was read.
+    title: the author's; None for the first heading, "" for the file's name. is_faq: the file is a table of questions
+    and answers: each heading over a text is one question, and sections are never joined. remarks: one line each, what
+    was left out although the file was read.
+    """
+
+    blocks: Sequence[Block]
+    title: str | None = None
+    is_faq: bool = False
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One file, read: its `Contents` with a title. `content_hash` is that of its bytes, so a file saved unchanged is
+    the same document.
     """
 
     path: Path
@@ -51,16 +64,16 @@ class Document:
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:
-    """A text below the headings it stands under, which is how embedders and readers should see it."""
+    """A text below its headings: what embedders and readers see."""
     return " > ".join(heading_path) + "\n" + text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A part of a document small enough to be retrieved and put into a prompt.
+    """A part of a document, small enough to be retrieved and put into a prompt.
 
-    `heading_path` runs from the document's title down to the section. `content_hash` covers the path and the
-    text but not `ordinal`, the place in the document (from 0): a passage that only moved is the same.
+    heading_path: from the document's title down to the section. ordinal: the place in the document, from 0.
+    content_hash: of heading path and text only, so that a passage that moved is the same passage.
     """
 
     text: str

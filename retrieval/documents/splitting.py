@@ -1,17 +1,15 @@
-"""A document cut into passages: by its structure first, by length second.
+"""Splits a document into passages: by its structure first, by length second.
 
-Small neighbouring sections under the same heading are joined; sections that are too long are cut, at best
-between blocks (see `cutting`). Every word of the document is in a passage, in order; a heading is in the
-heading path of its passages, or a line of their text where several sections were joined. Passages do not
-overlap: the model reads each of them once, on its own. In a table of questions and answers nothing is joined, so
-that each question keeps its answer to itself.
+Small neighbouring sections under the same heading are joined; long sections are cut, if possible between blocks (see
+`cutting`). Every word of the document is in a passage, in order. A heading is in the heading path of its passages, or a
+line of their text where sections were joined. Passages do not overlap: the model reads each one once, on its own. In a
+table of questions and answers nothing is joined, so that each passage has one question.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from retrieval.documents.cutting import CountTokens, cut
-from retrieval.documents.document import Block, Document, Passage
+from retrieval.documents.document import Document, Passage
 
 _JOIN_UP_TO = 0.6  # of max_tokens: sections are joined while they stay below this
 _TINY = 0.12  # of max_tokens: a piece below this is joined as long as the whole stays within max_tokens
@@ -35,10 +33,10 @@ class _Piece:
 
 
 def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) -> tuple[Passage, ...]:
-    """Cut a document into passages of at most `max_tokens` tokens of text each, counted by `count_tokens`.
+    """Passages of at most `max_tokens` tokens of text each, as `count_tokens` counts; always the same for a document.
 
-    Deterministic. The heading path comes on top of the limit; each of its headings has at most a quarter of
-    it. Raises ValueError for a limit below 16 tokens.
+    The heading path is not counted; each of its headings has at most a quarter of the limit. Raises ValueError for a
+    limit below 16 tokens.
     """
     if max_tokens < _SMALLEST_LIMIT:
         raise ValueError(f"max_tokens is {max_tokens}; it must be at least {_SMALLEST_LIMIT}")
@@ -46,15 +44,9 @@ def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) 
         return ()
     splitter = _Splitter(count_tokens, max_tokens, joins=not document.is_faq)
     pieces = splitter.pieces(splitter.outline(document))
-    return tuple(
-        Passage(text=text, heading_path=path, ordinal=ordinal)
-        for ordinal, (path, text) in enumerate(_never_empty(piece) for piece in pieces)
-    )
-
-
-def _never_empty(piece: _Piece) -> tuple[tuple[str, ...], str]:
-    """A heading with nothing below it becomes text."""
-    return (piece.path, piece.text) if piece.text else (piece.path[:-1], piece.path[-1])
+    # A heading with nothing below it becomes text.
+    texts = [(piece.path, piece.text) if piece.text else (piece.path[:-1], piece.path[-1]) for piece in pieces]
+    return tuple(Passage(text=text, heading_path=path, ordinal=n) for n, (path, text) in enumerate(texts))
 
 
 class _Splitter:
@@ -69,10 +61,8 @@ class _Splitter:
         open_sections = [root]
         seen_heading = False
         for block in document.blocks:
-            name, text = block.text, ""
-            if block.kind == "heading" and not self.joins and not self._is_heading(block):
-                name, text = self._shortened(block.text), block.text
-            elif not self._is_heading(block):
+            is_long = block.kind == "heading" and self.count(block.text) > self.limit * _LONGEST_HEADING
+            if block.kind != "heading" or (is_long and self.joins):
                 open_sections[-1].texts.append(block.text)
                 continue
             repeats_title = self.joins and not seen_heading and block.text.casefold() == document.title.casefold()
@@ -81,17 +71,15 @@ class _Splitter:
                 continue
             while len(open_sections) > 1 and open_sections[-1].level >= block.level:
                 open_sections.pop()
+            name, texts = (self._shortened(block.text), [block.text]) if is_long else (block.text, [])
             parent = open_sections[-1]
-            section = _Section(path=(*parent.path, name), level=block.level, texts=[text] if text else [])
+            section = _Section(path=(*parent.path, name), level=block.level, texts=texts)
             parent.children.append(section)
             open_sections.append(section)
         return root
 
-    def _is_heading(self, block: Block) -> bool:
-        return block.kind == "heading" and self.count(block.text) <= self.limit * _LONGEST_HEADING
-
     def _shortened(self, heading: str) -> str:
-        """The beginning of a long question, which must still begin a section of its own."""
+        """The beginning of a long question, as the heading of its section."""
         return cut(heading, self.count, max(1, int(self.limit * _LONGEST_HEADING) - 1))[0].rstrip() + "…"
 
     def pieces(self, section: _Section) -> list[_Piece]:
@@ -102,20 +90,15 @@ class _Splitter:
             found += self.pieces(child)
         if not self.joins:
             return found
-        joined = self._joined(found, section.path) if found else [_Piece(section.path, "")]
-        return joined if len(joined) == 1 else [replace(piece, is_whole=False) for piece in joined]
-
-    def _joined(self, pieces: Sequence[_Piece], path: tuple[str, ...]) -> list[_Piece]:
         result: list[_Piece] = []
-        for piece in pieces:
-            joined = self._join(result[-1], piece, path) if result else None
-            if joined is None:
-                result.append(piece)
-            else:
+        for piece in found or [_Piece(section.path, "")]:
+            if result and (joined := self._joined(result[-1], piece, section.path)):
                 result[-1] = joined
-        return result
+            else:
+                result.append(piece)
+        return result if len(result) == 1 else [replace(piece, is_whole=False) for piece in result]
 
-    def _join(self, first: _Piece, second: _Piece, path: tuple[str, ...]) -> _Piece | None:
+    def _joined(self, first: _Piece, second: _Piece, path: tuple[str, ...]) -> _Piece | None:
         is_whole = first.is_whole and second.is_whole
         if first.path == second.path and not is_whole:  # parts of one text that was cut
             return None

@@ -1,19 +1,21 @@
-"""Tables as text: values separated by commas, semicolons, tabs or anything else that is usual.
+"""Tables as text: values separated by commas, semicolons, tabs or another usual character.
 
-The separator is the one that cuts the first rows into equally many cells, as many as the header has: both
-csv.Sniffer and clevercsv take a comma inside answers for the separator. Every cell is text; nothing is computed.
+The delimiter is the one that splits the first rows into as many cells as the header has. csv.Sniffer and clevercsv take
+commas inside answers for the delimiter. Every cell is text; nothing is computed.
 """
 
+import contextlib
 import csv
 import io
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.parsing.decoding import decode
-from retrieval.parsing.faq import faq_blocks, faq_columns
+from retrieval.parsing.faq import faq_blocks
 from retrieval.parsing.rows import table_blocks
-from retrieval.parsing.titles import choose_title
 
 _DELIMITERS = ",;\t|^~¦\x1f"  # the likelier first
 _PREFERRED = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
@@ -22,33 +24,23 @@ _SAMPLE_CHARACTERS = 256 * 1024
 _LARGEST_CELL = 2**20  # characters
 
 
-def load_delimited(data: bytes, path: Path) -> Document:
+def load_delimited(data: bytes, path: Path) -> Contents:
     """Read a table. Raises UnreadableDocument for binary content and for a cell over 1 MB, naming its row."""
     rows = _rows(decode(data, path), path)
-    columns = faq_columns(rows[0]) if rows else None
-    remarks: list[str] = []
-    blocks: list[Block]
-    if columns:
-        blocks, remarks = faq_blocks(rows[0], rows[1:], columns)
-    else:
-        blocks = table_blocks(rows)
-    return Document(
-        path=path,
-        title=choose_title("", (), path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-        is_faq=columns is not None,
-        remarks=tuple(remarks),
-    )
+    faq = faq_blocks(rows[0], rows[1:]) if rows else None
+    blocks, remarks = faq or (table_blocks(rows), [])
+    return Contents(blocks=blocks, title="", is_faq=faq is not None, remarks=remarks)
 
 
 def _rows(text: str, path: Path) -> list[list[str]]:
     csv.field_size_limit(_LARGEST_CELL)
+    preferred = _PREFERRED.get(path.suffix.lower(), ",")
+    likeliest = preferred + _DELIMITERS.replace(preferred, "")
+    sample = text[:_SAMPLE_CHARACTERS]
+    delimiter = max(likeliest, key=lambda delimiter: _evenness(sample, delimiter))  # the first of equals
     rows: list[list[str]] = []
     try:
-        delimiter = _delimiter(text, path)
-        for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"):
-            rows.append(row)
+        rows.extend(_reader(text, delimiter))
     except csv.Error as error:
         reason = (
             "has a cell over 1 MB (a quotation mark never closed?)" if "limit" in str(error) else f"is bad: {error}"
@@ -57,24 +49,14 @@ def _rows(text: str, path: Path) -> list[list[str]]:
     return rows
 
 
-def _delimiter(text: str, path: Path) -> str:
-    """The separator, a comma where there is none."""
-    sample = text[:_SAMPLE_CHARACTERS]
-    preferred = _PREFERRED.get(path.suffix.lower(), ",")
-    likeliest = preferred + _DELIMITERS.replace(preferred, "")
-    return max(likeliest, key=lambda delimiter: _evenness(sample, delimiter))  # the first of equals
+def _reader(text: str, delimiter: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t")
 
 
 def _evenness(sample: str, delimiter: str) -> float:
-    """The share of rows with as many cells as the first full one, 0 if that has only one cell."""
+    """The share of rows with as many cells as the header, 0 if that has only one cell."""
     widths: list[int] = []
-    try:
-        for row in csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"):
-            if any(row):
-                widths.append(len(row))
-            if len(widths) == _SAMPLE_ROWS:
-                break
-    except csv.Error:  # the sample ends in the middle of something; the whole is judged later
-        pass
+    with contextlib.suppress(csv.Error):  # the sample may end inside a cell; all of the text is read later
+        widths.extend(len(row) for row in islice(filter(any, _reader(sample, delimiter)), _SAMPLE_ROWS))
     width = max(widths[:3], default=1)  # captions may stand above the header
     return sum(other == width for other in widths) / len(widths) if width > 1 else 0.0

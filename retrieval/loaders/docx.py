@@ -1,7 +1,7 @@
-"""Word files: mammoth makes HTML of them, read like any other HTML.
+"""Word files: mammoth converts them to HTML.
 
-Headings, lists, tables and footnotes survive. Pictures, headers and footers, comments and tracked deletions do
-not. A file whose author made headings by bold type alone gets those as headings.
+Keeps headings, lists, tables and footnotes; drops pictures, headers and footers, comments and tracked deletions. In a
+file without headings, short bold paragraphs are the headings.
 """
 
 import io
@@ -10,45 +10,33 @@ from pathlib import Path
 import mammoth
 from bs4 import BeautifulSoup, Tag
 
-from retrieval.documents.document import Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.parsing.containers import check_container, parsing
-from retrieval.parsing.html_blocks import blocks_of
-from retrieval.parsing.titles import choose_title
+from retrieval.parsing.html_blocks import HEADINGS, blocks_of
 
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
-_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _LONGEST_HEADING = 80
 _FIRST_ROW_IS_HEADER_FROM = 3  # columns; a table of two columns reads well as "name: value" either way
 
 
-def load_docx(data: bytes, path: Path) -> Document:
+def load_docx(data: bytes, path: Path) -> Contents:
     """Read a Word file. Raises UnreadableDocument for a damaged or encrypted one."""
     check_container(data, path)
     with parsing(path):
-        html = mammoth.convert_to_html(io.BytesIO(data), style_map=_STYLES, convert_image=_no_image).value
+        html = mammoth.convert_to_html(io.BytesIO(data), style_map=_STYLES, convert_image=lambda image: []).value
     page = BeautifulSoup(html, "lxml")
     for anchor in page.find_all("a", href=False):  # bookmarks, also where tables allow nothing
         anchor.unwrap()
     for table in page.find_all("table"):
         _as_data(table)
-    if not page.find(_HEADINGS):
+    if not page.find(list(HEADINGS)):
         _headings_of_bold_lines(page)
-    blocks = blocks_of(page)
-    return Document(
-        path=path,
-        title=choose_title("", blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-    )
-
-
-def _no_image(image: object) -> list[object]:
-    return []
+    return Contents(blocks=blocks_of(page))
 
 
 def _as_data(table: Tag) -> None:
-    """In Word a table is one even if its cells are styled as headings, and its first row is the header."""
-    for heading in table.find_all(_HEADINGS):
+    """A table in Word holds data even if its cells are styled as headings, and its first row is the header."""
+    for heading in table.find_all(list(HEADINGS)):
         heading.name = "p"
     first = table.find("tr")
     if first and not table.find("th") and len(first.find_all("td")) >= _FIRST_ROW_IS_HEADER_FROM:

@@ -1,7 +1,6 @@
 """HTML pages: the main content, not the menus around it.
 
-Nothing is executed or fetched; text that only a script would write does not exist here. Bad markup is
-repaired as lxml does it.
+Nothing is executed or fetched, so text written by scripts is missing. lxml repairs bad markup.
 """
 
 from pathlib import Path
@@ -9,19 +8,18 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from bs4.dammit import EncodingDetector
 
-from retrieval.documents.document import Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.parsing.decoding import decode
 from retrieval.parsing.html_blocks import blocks_of
-from retrieval.parsing.titles import choose_title
 
 _AROUND_CONTENT = frozenset(("nav", "header", "footer", "aside", "form"))
-# Inside <main> or <article>, a header holds the title and an aside is mostly a call-out.
+# Inside <main> or <article>, a header holds the title and an aside is usually a note.
 _INSIDE_CONTENT = frozenset(("nav", "footer", "form"))
 _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 
 
-def load_html(data: bytes, path: Path) -> Document:
+def load_html(data: bytes, path: Path) -> Contents:
     """Read an HTML page. Raises UnreadableDocument for binary content and for a page of pictures alone."""
     declared = EncodingDetector.find_declared_encoding(data, is_html=True)
     page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
@@ -30,12 +28,7 @@ def load_html(data: bytes, path: Path) -> Document:
     blocks = blocks_of(content, _is_menu_inside) if content else blocks_of(body, _is_menu)
     if not blocks and (content or body).find("img"):
         raise UnreadableDocument(path, "only pictures, no text in it")
-    return Document(
-        path=path,
-        title=choose_title(_title(page), blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-    )
+    return Contents(blocks=blocks, title=_title(page) or None)
 
 
 def _main_content(page: BeautifulSoup) -> Tag | None:

@@ -1,78 +1,63 @@
-"""JSON Lines (.jsonl, .ndjson) and JSON lists (.json): records that are pairs of question and answer, or texts.
+"""JSON Lines (.jsonl, .ndjson) and JSON lists (.json) of records: questions with answers, or texts.
 
-A text record has its text under one of a few usual names, and perhaps a title. Other shapes of JSON are
-refused: nothing tells which of their values people are meant to read.
+A text record has its text under one of a few usual names, and perhaps a title. Other JSON is refused: nothing tells
+which of its values people are meant to read.
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.parsing.decoding import decode
-from retrieval.parsing.faq import faq_blocks, faq_columns
-from retrieval.parsing.titles import choose_title
+from retrieval.parsing.faq import faq_blocks
 from retrieval.text.characters import readable
 
 _TEXT = ("text", "content", "body", "context")  # the likelier first
 _WANTED = "question and answer, or text, content, body or context"
 
 
-def load_json_lines(data: bytes, path: Path) -> Document:
-    """Read one JSON object a line. Raises UnreadableDocument naming the first line that is not one."""
-    records = [
-        _record(line, f"line {number}", path)
-        for number, line in enumerate(decode(data, path).split("\n"), start=1)
-        if line.strip()
-    ]
-    return _document(records, data, path)
+def load_json_lines(data: bytes, path: Path) -> Contents:
+    """Read one JSON object per line. Raises UnreadableDocument naming the first line that is not one."""
+    records = []
+    for number, line in enumerate(decode(data, path).split("\n"), start=1):
+        if line.strip():
+            record = _parsed(line, path, line=number)
+            if not isinstance(record, dict):
+                raise UnreadableDocument(path, f"line {number} is not a JSON object")
+            records.append(record)
+    return _contents(records, path)
 
 
-def load_json(data: bytes, path: Path) -> Document:
+def load_json(data: bytes, path: Path) -> Contents:
     """Read a JSON list of objects. Raises UnreadableDocument for anything else."""
     text = decode(data, path)
-    try:
-        items = json.loads(text) if text.strip() else []
-    except json.JSONDecodeError as error:
-        raise UnreadableDocument(path, f"line {error.lineno} is not JSON: {error.msg.lower()}") from None
-    except ValueError:  # a number of thousands of digits
-        raise UnreadableDocument(path, "holds a number that is too long") from None
+    items = _parsed(text, path) if text.strip() else []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise UnreadableDocument(path, f"not a list of objects with {_WANTED}")
-    return _document(items, data, path)
+    return _contents(items, path)
 
 
-def _record(line: str, where: str, path: Path) -> dict[str, object]:
+def _parsed(text: str, path: Path, line: int | None = None) -> object:
+    """A JSON value. line: its number, where a line is all of the value."""
     try:
-        record = json.loads(line)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UnreadableDocument(path, f"{where} is not JSON: {error.msg.lower()}") from None
-    except ValueError:
-        raise UnreadableDocument(path, f"{where} holds a number that is too long") from None
-    if not isinstance(record, dict):
-        raise UnreadableDocument(path, f"{where} is not a JSON object")
-    return record
+        raise UnreadableDocument(path, f"line {line or error.lineno} is not JSON: {error.msg.lower()}") from None
+    except ValueError:  # a number of thousands of digits
+        where = f"line {line} " if line else ""
+        raise UnreadableDocument(path, f"{where}holds a number that is too long") from None
 
 
-def _document(records: Sequence[dict[str, object]], data: bytes, path: Path) -> Document:
+def _contents(records: Sequence[dict[str, object]], path: Path) -> Contents:
     names = list(dict.fromkeys(name for record in records for name in record))
-    columns = faq_columns(names)
-    if columns:
-        rows = [[_plain(record.get(name)) for name in names] for record in records]
-        blocks, remarks = faq_blocks(names, rows, columns, first=1, row_name="record")
-    else:
-        blocks, remarks = _texts(records)
-        if records and not blocks:
-            raise UnreadableDocument(path, f"no record has {_WANTED}")
-    return Document(
-        path=path,
-        title=choose_title("", (), path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-        is_faq=columns is not None,
-        remarks=tuple(remarks),
-    )
+    rows = ([_plain(record.get(name)) for name in names] for record in records)  # only made for questions and answers
+    faq = faq_blocks(names, rows, first=1, row_name="record")
+    blocks, remarks = faq or _texts(records)
+    if records and not faq and not blocks:
+        raise UnreadableDocument(path, f"no record has {_WANTED}")
+    return Contents(blocks=blocks, title="", is_faq=faq is not None, remarks=remarks)
 
 
 def _texts(records: Sequence[dict[str, object]]) -> tuple[list[Block], list[str]]:

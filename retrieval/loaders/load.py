@@ -1,15 +1,17 @@
-"""From a file to a document: the table of formats and the one way in.
+"""From a file to a document: the table of formats, and the one function that reads a file.
 
-A format is one function in its own file and one line in `SUPPORTED`. Nothing here executes or fetches what a
-document contains, but a hostile file can take all the time and memory there is: `reading` sets limits.
+A format is one function in a file of its own and one line in `FORMATS`; the upload form and the messages follow the
+table. No loader executes or fetches what a document contains. A hostile file can still use up all time and memory:
+`retrieval.reading` sets limits.
 """
 
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from retrieval.documents.document import Document
+from retrieval.documents.document import Contents, Document, content_hash
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.delimited import load_delimited
 from retrieval.loaders.docx import load_docx
@@ -21,34 +23,40 @@ from retrieval.loaders.plain_text import load_text
 from retrieval.loaders.pptx import load_pptx
 from retrieval.loaders.rst import load_rst
 from retrieval.loaders.spreadsheet import load_spreadsheet
+from retrieval.text.characters import readable
 
-Loader: TypeAlias = Callable[[bytes, Path], Document]
+Loader: TypeAlias = Callable[[bytes, Path], Contents]
+"""The path is for messages and for what its suffix tells; the bytes are the file, not empty."""
 
-SUPPORTED: dict[str, Loader] = {
-    ".csv": load_delimited,
-    ".docx": load_docx,
-    ".htm": load_html,
-    ".html": load_html,
-    ".json": load_json,
-    ".jsonl": load_json_lines,
-    ".markdown": load_markdown,
-    ".md": load_markdown,
-    ".ndjson": load_json_lines,
-    ".ods": load_spreadsheet,
-    ".pdf": load_pdf,
-    ".pptx": load_pptx,
-    ".psv": load_delimited,
-    ".rst": load_rst,
-    ".tab": load_delimited,
-    ".tsv": load_delimited,
-    ".txt": load_text,
-    ".xls": load_spreadsheet,
-    ".xlsx": load_spreadsheet,
-}
+
+class Format(NamedTuple):
+    """A document format. name: for people. suffixes: in lower case, separated by spaces."""
+
+    name: str
+    suffixes: str
+    loader: Loader
+
+
+FORMATS = (
+    Format("PDF", ".pdf", load_pdf),
+    Format("Word", ".docx", load_docx),
+    Format("PowerPoint", ".pptx", load_pptx),
+    Format("Excel", ".xlsx .xls .ods", load_spreadsheet),
+    Format("CSV", ".csv .tsv .tab .psv", load_delimited),
+    Format("Markdown", ".md .markdown", load_markdown),
+    Format("HTML", ".html .htm", load_html),
+    Format("reStructuredText", ".rst", load_rst),
+    Format("JSON", ".json", load_json),
+    Format("JSON Lines", ".jsonl .ndjson", load_json_lines),
+    Format("text", ".txt", load_text),
+)
+SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
+"""Suffix to loader."""
 
 _CURES = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
 MAX_BYTES = 20 * 2**20
+_LONGEST_TITLE = 200
 
 
 def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
@@ -57,23 +65,44 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     Raises UnreadableDocument, whose `reason` is one line, for anything that cannot become a document: a type
     not in SUPPORTED, more than `max_bytes`, binary content, no text, or a file that cannot be opened.
     """
-    loader = SUPPORTED.get(path.suffix.lower())
-    if loader is None:
-        cure = _CURES.get(path.suffix.lower())
-        if cure:
-            raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {cure}")
-        kind = f"{path.suffix} files are" if path.suffix else "files without a suffix are"
+    suffix = path.suffix.lower()
+    if suffix in _CURES:
+        raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_CURES[suffix]}")
+    if suffix not in SUPPORTED:
+        kind = f"{path.suffix} files are" if suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
     data = _read(path, max_bytes)
     if not data:
         raise UnreadableDocument(path, "empty file")
     try:
-        document = loader(data, path)
+        document = document_of(data, path)
     except RecursionError:
         raise UnreadableDocument(path, "nested too deeply") from None
     if not document.blocks:
         raise UnreadableDocument(path, "no text in it")
     return document
+
+
+def document_of(data: bytes, path: Path) -> Document:
+    """The document in a file's bytes; it may have no blocks. Raises UnreadableDocument and RecursionError."""
+    contents = SUPPORTED[path.suffix.lower()](data, path)
+    return Document(
+        path=path,
+        title=_title(contents, path),
+        blocks=tuple(contents.blocks),
+        content_hash=content_hash(data),
+        is_faq=contents.is_faq,
+        remarks=tuple(contents.remarks),
+    )
+
+
+def _title(contents: Contents, path: Path) -> str:
+    """The loader's title, else the first heading, else the file name made readable; one line, never empty."""
+    headings = (block.text for block in contents.blocks if block.kind == "heading")
+    given = next(headings, "") if contents.title is None else contents.title
+    name = re.sub(r"[\s._-]+", " ", path.stem).strip()
+    title = " ".join(readable(given).split()) or " ".join(readable(name[:1].upper() + name[1:]).split()) or "Untitled"
+    return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

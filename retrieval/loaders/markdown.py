@@ -1,7 +1,7 @@
 """Markdown pages, with what site generators add: front matter, Liquid tags, attribute lists, HTML.
 
-The text is rendered to HTML and read from there, because real pages mix both freely. Footnotes and
-mathematics stay as written.
+The page is rendered to HTML and then read as HTML, because real pages mix both. Footnotes and mathematics stay as
+written.
 """
 
 import re
@@ -10,68 +10,41 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
-from markdown_it.token import Token
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.parsing.decoding import decode
-from retrieval.parsing.front_matter import front_matter_text, split_front_matter
+from retrieval.parsing.front_matter import split_front_matter
 from retrieval.parsing.html_blocks import blocks_of
 from retrieval.parsing.liquid import without_liquid
-from retrieval.parsing.titles import choose_title
 from retrieval.text.characters import readable
 
 _BLOCK_HTML = re.compile(r"^[ \t]*</?(?:div|ol|ul|li|table|tr|section|details)\b", re.MULTILINE | re.IGNORECASE)
 _BARE_TABLE = re.compile(r"^[ \t]*\n(\|.*\|)[ \t]*\n(?=\|(?![ \t:]*-).*\|[ \t]*$)", re.MULTILINE)
 _ATTRIBUTE_LIST = re.compile(r"[ \t]?\{:[^{}\n]*\}")
 _HEADING_ID = re.compile(r"(?:[ \t]+#+)?[ \t]*\{#[^{}\s]+\}[ \t]*$")
-# What other Markdown programs accept and CommonMark does not: bold next to Chinese punctuation, and image
-# addresses with spaces.
+# Other Markdown programs accept bold next to Chinese punctuation and image addresses with spaces; CommonMark does not.
 _LEFT_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 _LEFT_IMAGE = re.compile(r"!\[[^\[\]]*\]\([^()\n]*\)")
 _IMAGE = re.compile(r"!\[|<img\b", re.IGNORECASE)
 _OPEN_TAG = re.compile(r"<([A-Za-z][\w-]*)")
-_NEEDS_NO_CLOSING_TAG = frozenset(
-    (
-        "br",
-        "col",
-        "dd",
-        "dt",
-        "embed",
-        "hr",
-        "img",
-        "input",
-        "li",
-        "option",
-        "p",
-        "source",
-        "td",
-        "th",
-        "tr",
-        "wbr",
-    )
-)
+_NEEDS_NO_CLOSING_TAG = frozenset("br col dd dt embed hr img input li option p source td th tr wbr".split())  # noqa: SIM905
 
 
-def load_markdown(data: bytes, path: Path) -> Document:
+def load_markdown(data: bytes, path: Path) -> Contents:
     """Read a Markdown page. Raises UnreadableDocument for binary content and for pages without text."""
-    text = readable(decode(data, path))
-    fields, body = split_front_matter(text)
-    if fields is None:
+    front, body = split_front_matter(readable(decode(data, path)))
+    if front is None:
         blocks = _blocks(body)
         if not blocks and _IMAGE.search(body):
             raise UnreadableDocument(path, "only pictures, no text in it")
-    else:  # only pages with front matter go through a site generator
-        blocks = _blocks(_with_table_rules(without_liquid(body, fields)))
-        blocks = blocks or _blocks(without_liquid(front_matter_text(text), fields))
-        if not blocks:
-            raise UnreadableDocument(path, "only front matter and template tags, no text")
-    return Document(
-        path=path,
-        title=choose_title((fields or {}).get("title", ""), blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-    )
+        return Contents(blocks=blocks)
+    # Only pages with front matter go through a site generator.
+    blocks = _blocks(_with_table_rules(without_liquid(body, front.fields)))
+    blocks = blocks or _blocks(without_liquid(front.text, front.fields))
+    if not blocks:
+        raise UnreadableDocument(path, "only front matter and template tags, no text")
+    return Contents(blocks=blocks, title=front.fields.get("title", "").strip() or None)
 
 
 def _blocks(text: str) -> tuple[Block, ...]:
@@ -80,7 +53,7 @@ def _blocks(text: str) -> tuple[Block, ...]:
 
 
 def _with_table_rules(text: str) -> str:
-    """Give the tables of kramdown, which need no rule below their first row, the rule that Markdown needs."""
+    """Add the rule below the first row of a table: kramdown needs none, Markdown does."""
     return _BARE_TABLE.sub(lambda row: row[0] + "|---" * (row[1].count("|") - 1) + "|\n", text)
 
 
@@ -96,15 +69,11 @@ def _renderer(text: str) -> MarkdownIt:
 def _remove_left_markup(state: StateCore) -> None:
     """Drop markup that CommonMark takes for text, such as kramdown's `{: .class}`, but not inside code."""
     for previous, token in zip([None, *state.tokens], state.tokens, strict=False):
-        for child in _texts(token):
+        for child in (child for child in token.children or [] if child.type == "text"):
             child.content = _ATTRIBUTE_LIST.sub("", _LEFT_IMAGE.sub("", child.content))
             child.content = _LEFT_BOLD.sub(r"\1", child.content)
             if previous is not None and previous.type == "heading_open":
                 child.content = _HEADING_ID.sub("", child.content)
-
-
-def _texts(token: Token) -> list[Token]:
-    return [child for child in token.children or [] if child.type == "text"]
 
 
 def _keep_placeholders(state: StateCore) -> None:
@@ -113,7 +82,7 @@ def _keep_placeholders(state: StateCore) -> None:
     for token in state.tokens:
         for child in token.children or []:
             opened = _OPEN_TAG.match(child.content) if child.type == "html_inline" else None
-            if opened and opened[1].lower() not in _NEEDS_NO_CLOSING_TAG:
-                closed = child.content.endswith("/>") or f"</{opened[1].lower()}" in source
-                if not closed:
-                    child.type = "text"
+            if opened is None or opened[1].lower() in _NEEDS_NO_CLOSING_TAG or child.content.endswith("/>"):
+                continue
+            if f"</{opened[1].lower()}" not in source:
+                child.type = "text"

@@ -1,21 +1,19 @@
 """PDF files with a text layer.
 
-Pages without one, mostly scans, are counted and named, never silently dropped: they need OCR, which is not done
-here.
+Pages without one, mostly scans, need OCR, which is not done here. They are counted and named, never dropped silently.
 """
 
 from pathlib import Path
 
-from retrieval.documents.document import Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.titles import choose_title
 from retrieval.pdf.blocks import pdf_blocks
 from retrieval.pdf.pages import pdf_pages
 
 _NAMED_PAGES = 20
 
 
-def load_pdf(data: bytes, path: Path) -> Document:
+def load_pdf(data: bytes, path: Path) -> Contents:
     """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned one, and for too many pages."""
     if b"%PDF-" not in data[:1024]:
         raise UnreadableDocument(path, "damaged, or not a .pdf file")
@@ -28,19 +26,13 @@ def load_pdf(data: bytes, path: Path) -> Document:
         if scanned:
             count = "1 scanned page" if len(scanned) == 1 else f"{len(scanned)} scanned pages"
             raise UnreadableDocument(path, f"no text layer: {count}; run OCR over it first (for example ocrmypdf)")
-    blocks = tuple(pdf_blocks(pages))
+    blocks = pdf_blocks(pages)
     remarks = []
     if scanned:
         remarks.append(f"{_numbers(scanned)} left out: no text layer; run OCR over it first (for example ocrmypdf)")
     if damaged:
         remarks.append(f"{_numbers(damaged)} left out: damaged")
-    return Document(
-        path=path,
-        title=choose_title("", blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-        remarks=tuple(remarks),
-    )
+    return Contents(blocks=blocks, remarks=remarks)
 
 
 def _numbers(pages: list[int]) -> str:

@@ -1,22 +1,21 @@
-"""Plain text files: paragraphs are what blank lines separate.
+"""Plain text files: blank lines separate paragraphs.
 
-Lines inside a paragraph stay as they are. A short first line that stands alone is taken as the title. Nothing
-else is guessed: no underlined headings, no column tables.
+Lines inside a paragraph stay as they are. A short first line that stands alone is the title. Nothing else is guessed:
+no underlined headings, no tables in columns.
 """
 
 import re
 from pathlib import Path
 
-from retrieval.documents.document import Block, BlockKind, Document, content_hash
+from retrieval.documents.document import Block, BlockKind, Contents
 from retrieval.parsing.decoding import decode
-from retrieval.parsing.titles import choose_title
 from retrieval.text.characters import readable
 
 _LONGEST_TITLE = 80
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]")
 
 
-def load_text(data: bytes, path: Path) -> Document:
+def load_text(data: bytes, path: Path) -> Contents:
     """Read a plain text file. Raises UnreadableDocument for binary content."""
     text = readable(decode(data, path))
     paragraphs = [paragraph.strip("\n").rstrip() for paragraph in re.split(r"\n[ \t]*(?:\n[ \t]*)+", text)]
@@ -24,12 +23,7 @@ def load_text(data: bytes, path: Path) -> Document:
     blocks = [Block(kind=_kind(paragraph), text=paragraph) for paragraph in paragraphs]
     if len(paragraphs) > 1 and _is_title(paragraphs[0]):
         blocks[0] = Block(kind="heading", text=paragraphs[0].strip(), level=1)
-    return Document(
-        path=path,
-        title=choose_title("", tuple(blocks), path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-    )
+    return Contents(blocks=blocks)
 
 
 def _kind(paragraph: str) -> BlockKind:

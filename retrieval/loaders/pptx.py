@@ -1,7 +1,6 @@
-"""PowerPoint files: each slide a section under its title.
+"""PowerPoint files: each slide is a section under its title.
 
-Text frames, tables and speaker notes, in the order in which a screen reader would read them. Charts, SmartArt
-and pictures are not read.
+Reads text frames, tables and speaker notes, in the order of a screen reader. No charts, SmartArt or pictures.
 """
 
 import io
@@ -11,27 +10,21 @@ from typing import Any
 
 from pptx import Presentation
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Block, Contents
 from retrieval.parsing.containers import check_container, parsing
 from retrieval.parsing.rows import one_line, table_blocks
-from retrieval.parsing.titles import choose_title
 from retrieval.text.characters import readable
 
 
-def load_pptx(data: bytes, path: Path) -> Document:
+def load_pptx(data: bytes, path: Path) -> Contents:
     """Read a presentation. Raises UnreadableDocument for a damaged or encrypted one."""
     check_container(data, path)
     blocks: list[Block] = []
     with parsing(path):
         for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, start=1):
             blocks += _slide(slide, number)
-    titles = tuple(block for block in blocks if not block.text.startswith("Slide "))
-    return Document(
-        path=path,
-        title=choose_title("", titles, path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-    )
+    titles = [block.text for block in blocks if block.kind == "heading" and not block.text.startswith("Slide ")]
+    return Contents(blocks=blocks, title=next(iter(titles), ""))
 
 
 # python-pptx has no types: its objects are Any.
@@ -54,7 +47,7 @@ def _slide(slide: Any, number: int) -> list[Block]:
 
 
 def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
-    """The shapes, those inside groups in the group's place."""
+    """The shapes, with groups replaced by the shapes in them."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _leaves(shape.shapes)
@@ -63,7 +56,7 @@ def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _text(paragraphs: Iterable[Any]) -> list[Block]:
-    """A text frame: one paragraph is text, several are a list, as slides are written."""
+    """A text frame: one paragraph is text, several are a list."""
     lines = [(paragraph.level, one_line(readable(paragraph.text))) for paragraph in paragraphs]
     lines = [(level, line) for level, line in lines if line]
     if len(lines) == 1:

@@ -1,20 +1,19 @@
-"""reStructuredText: docutils makes HTML of it, read like any other HTML.
+"""reStructuredText: docutils converts it to HTML.
 
-Directives that insert files or raw HTML are off, and no settings files are read. Of Sphinx's own roles the
-text is kept; its own directives are not known, and what they hold is left out.
+Directives that insert files or raw HTML are off, and no settings files are read. Sphinx's own roles keep their text;
+its own directives are left out with their contents.
 """
 
 import re
 from pathlib import Path
 
-from bs4 import BeautifulSoup, Tag
-from docutils.core import publish_string
+from bs4 import BeautifulSoup
+from docutils.core import publish_parts
 
-from retrieval.documents.document import Document, content_hash
+from retrieval.documents.document import Contents
 from retrieval.parsing.containers import parsing
 from retrieval.parsing.decoding import decode
 from retrieval.parsing.html_blocks import blocks_of
-from retrieval.parsing.titles import choose_title
 from retrieval.text.characters import readable
 
 _SETTINGS = {
@@ -25,32 +24,22 @@ _SETTINGS = {
     "halt_level": 6,
     "line_length_limit": 2**30,
     "embed_stylesheet": False,
-    "stylesheet_path": "",
-    "stylesheet": "",
     "syntax_highlight": "none",
     "math_output": "LaTeX",
     "input_encoding": "unicode",
-    "output_encoding": "unicode",
 }
 _ROLE = re.compile(r":[\w:.+-]+:`~?([^`<]*?)(?:\s*<[^>`]*>)?`")
 
 
-def load_rst(data: bytes, path: Path) -> Document:
+def load_rst(data: bytes, path: Path) -> Contents:
     """Read a reStructuredText page. Raises UnreadableDocument for binary content."""
     source = readable(decode(data, path))
     with parsing(path):
-        html = publish_string(source, writer="html5", settings_overrides=dict(_SETTINGS))
+        html = publish_parts(source, writer="html5", settings_overrides=dict(_SETTINGS))["html_body"]
     page = BeautifulSoup(html, "lxml")
     for text_with_role in page.find_all(string=_ROLE):
         if not text_with_role.find_parent(("pre", "code")):
             text_with_role.replace_with(_ROLE.sub(r"\1", text_with_role))
     for unwanted in page.find_all(class_="system-message"):
         unwanted.decompose()
-    content = page.find("main")
-    blocks = blocks_of(content if isinstance(content, Tag) else page)
-    return Document(
-        path=path,
-        title=choose_title("", blocks, path),
-        blocks=blocks,
-        content_hash=content_hash(data),
-    )
+    return Contents(blocks=blocks_of(page))

@@ -1,7 +1,7 @@
-"""Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods), each sheet a section.
+"""Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods); each sheet is a section.
 
-Values as they were last computed; formulas, formats, comments, charts and hidden marks are not read.
-A damaged file can make the parser ask for more memory than there is, which ends the process: see `reading`.
+Reads values as last computed, also hidden ones; no formulas, formats, comments or charts. A damaged file can make the
+parser ask for too much memory, which ends the process: see `retrieval.reading`.
 """
 
 import datetime
@@ -10,15 +10,14 @@ from pathlib import Path
 
 from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
-from retrieval.documents.document import Block, Document, content_hash
+from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.parsing.containers import check_container, parsing
-from retrieval.parsing.faq import faq_blocks, faq_columns
+from retrieval.parsing.faq import faq_blocks
 from retrieval.parsing.rows import table_blocks
-from retrieval.parsing.titles import choose_title
 
 
-def load_spreadsheet(data: bytes, path: Path) -> Document:
+def load_spreadsheet(data: bytes, path: Path) -> Contents:
     """Read a workbook. Raises UnreadableDocument for a damaged or encrypted one."""
     if path.suffix.lower() != ".xls":
         check_container(data, path)
@@ -26,29 +25,20 @@ def load_spreadsheet(data: bytes, path: Path) -> Document:
     blocks: list[Block] = []
     remarks: list[str] = []
     is_faq = False
+    is_alone = len(sheets) == 1
     for name, rows in sheets:
-        is_alone = len(sheets) == 1
         if not is_alone:
             blocks.append(Block(kind="heading", text=name, level=1))
         start = next(number for number, row in enumerate(rows) if any(row))
-        columns = faq_columns(rows[start])
-        if columns:
-            pairs, left_out = faq_blocks(
-                rows[start], rows[start + 1 :], columns, first=start + 2, level=1 if is_alone else 2
-            )
+        faq = faq_blocks(rows[start], rows[start + 1 :], first=start + 2, level=1 if is_alone else 2)
+        if faq:
+            pairs, left_out = faq
             blocks += pairs
             remarks += left_out if is_alone else [f"sheet {name}: {remark}" for remark in left_out]
             is_faq = True
         else:
             blocks += table_blocks(rows)
-    return Document(
-        path=path,
-        title=choose_title("", (), path),
-        blocks=tuple(blocks),
-        content_hash=content_hash(data),
-        is_faq=is_faq,
-        remarks=tuple(remarks),
-    )
+    return Contents(blocks=blocks, title="", is_faq=is_faq, remarks=remarks)
 
 
 def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
@@ -64,7 +54,7 @@ def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
 
 
 def _rows(sheet: CalamineSheet) -> list[list[str]]:
-    """All rows from the first of the sheet on; empty ones have no cells, for a sheet can claim a million."""
+    """All rows of the sheet; empty rows have no cells, because a sheet can claim a million of them."""
     return [[_text(cell) for cell in row] if any(cell != "" for cell in row) else [] for row in sheet.iter_rows()]
 
 

@@ -1,1 +1,1 @@
-"""What several formats share: decoding, HTML, tables, titles, front matter."""
+"""What several formats share: decoding, zip containers, HTML, tables, front matter."""

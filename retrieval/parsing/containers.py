@@ -1,9 +1,8 @@
-"""What the parsers of binary formats need around them: a look into zip containers, and one clear error.
+"""Protection around the parsers of binary formats: checks of zip containers, and one clear error for every failure.
 
-Office files are zip archives of XML. Before a parser sees one, its parts are unpacked here once, in small
-pieces, to measure them and to find entity declarations, which such files never need and bombs do. Nothing is
-written to disk, so names inside an archive lead nowhere. A parser that is deceived all the same meets the
-limits on memory and time of `reading`.
+Office files are zip archives of XML. Before a parser reads one, its parts are unpacked here once, in small pieces, to
+measure them and to find entity declarations, which only XML bombs need. Nothing is written to disk, so file names in an
+archive do no harm. If a file gets past these checks, the limits of `retrieval.reading` still hold.
 """
 
 import io
@@ -17,14 +16,14 @@ from retrieval.errors import UnreadableDocument
 
 _MOST_UNPACKED = 200 * 2**20
 _HIGHEST_RATIO = 200  # unpacked to packed; ordinary sheets have 10 to 50
-_RATIO_MATTERS_FROM = 20 * 2**20
+_RATIO_COUNTS_FROM = 20 * 2**20
 _PIECE = 2**18
 _OLD_BINARY = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _DECLARATIONS = (b"<!DOCTYPE", b"<!ENTITY")
 
 
 def check_container(data: bytes, path: Path) -> None:
-    """Raise UnreadableDocument for what is no zip archive, is encrypted, or would unpack to too much."""
+    """Raise UnreadableDocument for a file that is no zip archive, is encrypted, or is a zip or XML bomb."""
     if data.startswith(_OLD_BINARY):
         suffix = path.suffix.lower()
         raise UnreadableDocument(path, f"encrypted or in an old format: save it as {suffix} without a password")
@@ -35,7 +34,7 @@ def check_container(data: bytes, path: Path) -> None:
             raise UnreadableDocument(path, f"damaged, or not a {path.suffix.lower()} file") from None
         parts = archive.infolist()
         size = sum(part.file_size for part in parts)
-        if size > _MOST_UNPACKED or (size > _RATIO_MATTERS_FROM and size > _HIGHEST_RATIO * len(data)):
+        if size > _MOST_UNPACKED or (size > _RATIO_COUNTS_FROM and size > _HIGHEST_RATIO * len(data)):
             raise UnreadableDocument(path, f"unpacks to {size / 2**20:,.0f} MB: refused as a zip bomb")
         if any(part.flag_bits & 1 for part in parts):
             raise UnreadableDocument(path, "encrypted: save it without a password")
@@ -56,9 +55,9 @@ def _check_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, path: Path) -> 
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Around a borrowed parser: whatever it trips over is one error, "damaged".
+    """Runs a library's parser: every failure becomes an UnreadableDocument.
 
-    Parsers meet broken files with every kind of exception, so all are caught here, and only here.
+    Parsers raise every kind of exception on broken files, so all are caught here, and only here.
     """
     try:
         yield
@@ -66,9 +65,7 @@ def parsing(path: Path) -> Iterator[None]:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError):
         raise UnreadableDocument(path, f"damaged {path.suffix.lower()} file") from None
-    except Exception:
-        raise UnreadableDocument(path, f"damaged, or not a {path.suffix.lower()} file") from None
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # how parsers written in Rust fail
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of parsers in Rust
             raise
         raise UnreadableDocument(path, f"damaged, or not a {path.suffix.lower()} file") from None

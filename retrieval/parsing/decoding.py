@@ -1,8 +1,7 @@
-"""Bytes of a text file to characters.
+"""Decodes the bytes of a text file.
 
-A byte-order mark decides; else UTF-8; else the encoding the page declares; else the best guess of
-charset-normalizer. A guess can be wrong for short texts: authors who need certainty save as UTF-8. UTF-16
-without a byte-order mark is refused as binary.
+By its byte-order mark; else as UTF-8; else in the encoding that the page declares; else in the one that
+charset-normalizer guesses, which can be wrong for short texts. UTF-16 without a byte-order mark is refused as binary.
 """
 
 import codecs
@@ -12,16 +11,14 @@ import charset_normalizer
 
 from retrieval.errors import UnreadableDocument
 
-_MARKS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
+_MARKS = (  # UTF-32 first: its little-endian mark begins with the mark of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-
-
-# What old files really use. Left to itself, charset-normalizer takes English with curly quotes for DOS text.
+# Encodings of old files. Without this list, charset-normalizer takes English with curly quotes for DOS text.
 _LEGACY = (
     *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874"),
     *("iso8859_2", "iso8859_5", "iso8859_7", "koi8_r", "koi8_u"),
@@ -30,11 +27,7 @@ _LEGACY = (
 
 
 def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
-    """The file's text.
-
-    Raises UnreadableDocument for binary content. `path` is for that message; `declared` is the encoding that
-    the document names itself, if it does.
-    """
+    """The file's text. declared: the encoding that the document names. Raises UnreadableDocument for binary content."""
     text = _decoded(data, declared)
     if text is None or "\0" in text:
         raise UnreadableDocument(path, f"not text: binary content in a {path.suffix.lower()} file")
@@ -59,7 +52,7 @@ def _strict(data: bytes, encoding: str) -> str | None:
 
 
 def _damaged_utf8(data: bytes) -> str | None:
-    """UTF-8 with a few bad bytes, as careless editing leaves it: they must not spoil the whole page."""
+    """UTF-8 with a few bad bytes, which careless editors leave."""
     text = data.decode("utf-8", errors="replace")
     bad = text.count("\ufffd")
     good = sum(character > "\x7f" for character in text) - bad
@@ -71,13 +64,9 @@ def _guessed(data: bytes) -> str | None:
     best = matches.best()
     if best is None:
         return None
-    # Short Western texts look just as good in Central European or Japanese encodings; Windows-1252 is by far
-    # the likeliest where it reads about as well.
+    # Short Western texts also fit Central European or Japanese encodings; Windows-1252 is likelier if it fits as well.
     for match in matches:
-        if (
-            "cp1252" in match.could_be_from_charset
-            and match.chaos <= best.chaos + 0.1
-            and match.coherence >= best.coherence - 0.02
-        ):
+        fits = match.chaos <= best.chaos + 0.1 and match.coherence >= best.coherence - 0.02
+        if fits and "cp1252" in match.could_be_from_charset:
             return _strict(data, "cp1252")
     return str(best)

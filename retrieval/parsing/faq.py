@@ -1,83 +1,57 @@
-"""Tables of questions and answers: each pair one section, whose heading is the question.
+"""Tables of questions and answers: each pair becomes a section whose heading is the question.
 
-Knows the usual names of such columns in several languages. Where the rows come from, and all other tables, are
-not its business.
+Knows the usual names of such columns in several languages. Loaders find the rows; other tables are read by `rows`.
 """
 
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from retrieval.documents.document import Block
 from retrieval.parsing.rows import one_line, row_line
 from retrieval.text.characters import readable
 
 _QUESTION = frozenset(
-    (
-        *("question", "questions", "q", "query", "faq", "frage", "fragen", "pregunta", "domanda", "pergunta"),
-        *("问题", "標準問", "标准问", "問題", "质问", "質問"),
-    )
+    "question questions q query faq frage fragen pregunta domanda pergunta 问题 標準問 标准问 問題 质问 質問".split()  # noqa: SIM905
 )
 _ANSWER = frozenset(
-    (
-        *("answer", "answers", "a", "response", "reply", "antwort", "antworten", "respuesta", "réponse", "risposta"),
-        *("resposta", "答案", "回答", "答复", "答え"),
-    )
+    "answer answers a response reply antwort antworten respuesta réponse risposta resposta 答案 回答 答复 答え".split()  # noqa: SIM905
 )
 _CATEGORY = frozenset(("category", "topic", "section", "kategorie", "分类", "类别", "分類", "カテゴリ"))
-_NAMED_ROWS = 10  # a remark names so many of the rows that were left out
-
-
-@dataclass(frozen=True, slots=True)
-class FaqColumns:
-    """The places of the question, the answer and, if there is one, the category in each row."""
-
-    question: int
-    answer: int
-    category: int | None
-
-
-def faq_columns(header: Sequence[str]) -> FaqColumns | None:
-    """The columns that a header names, or None if it is not that of a table of questions and answers."""
-    names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
-
-    def place(known: frozenset[str]) -> int | None:
-        return next((number for number, name in enumerate(names) if name in known), None)
-
-    question, answer = place(_QUESTION), place(_ANSWER)
-    return None if question is None or answer is None else FaqColumns(question, answer, place(_CATEGORY))
+_NAMED_ROWS = 10  # a remark gives the numbers of so many left-out rows
 
 
 def faq_blocks(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    columns: FaqColumns,
-    *,
-    first: int = 2,
-    level: int = 1,
-    row_name: str = "row",
-) -> tuple[list[Block], list[str]]:
-    """(blocks, remarks). first: the number of the first of `rows`, for the remarks; level: that of the headings."""
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
+) -> tuple[list[Block], list[str]] | None:
+    """(blocks, remarks), or None if the header names no question and answer.
+
+    first: the number of the first of `rows`, for the remarks. level: of the headings. row_name: for the remarks.
+    """
+    names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
+    question_at, answer_at, category_at = (
+        next((place for place, name in enumerate(names) if name in known), None)
+        for known in (_QUESTION, _ANSWER, _CATEGORY)
+    )
+    if question_at is None or answer_at is None:
+        return None
+    others = [place for place in range(len(header)) if place not in (question_at, answer_at, category_at)]
     blocks: list[Block] = []
     left_out: list[int] = []
     open_category = ""
-    special = {columns.question, columns.answer, columns.category}
-    names = ["" if place in special else one_line(name) for place, name in enumerate(header)]
     for number, row in enumerate(rows, first):
         cells = [*row, *[""] * (len(header) - len(row))]
-        question, answer = one_line(cells[columns.question]), readable(cells[columns.answer]).strip()
+        question, answer = one_line(cells[question_at]), readable(cells[answer_at]).strip()
         if not question or not answer:
             if any(cells):
                 left_out.append(number)
             continue
-        category = "" if columns.category is None else one_line(cells[columns.category])
+        category = "" if category_at is None else one_line(cells[category_at])
         if category and category != open_category:
             blocks.append(Block(kind="heading", text=category, level=level))
         open_category = category
-        others = ["" if place in special else one_line(cell) for place, cell in enumerate(cells)]
-        details = [row_line([name], [value]) for name, value in zip(names, others, strict=False) if value]
+        details = [row_line([one_line(header[place])], [one_line(cells[place])]) for place in others]
         blocks.append(Block(kind="heading", text=question, level=level + 1 if category else level))
-        blocks.append(Block(kind="text", text="\n".join([answer, *details])))
+        blocks.append(Block(kind="text", text="\n".join([answer, *filter(None, details)])))
     return blocks, _remarks(left_out, row_name)
 
 

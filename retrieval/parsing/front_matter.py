@@ -1,12 +1,12 @@
 """The YAML block that site generators (Jekyll, Hugo, Docusaurus) keep at the top of a page.
 
-Gives the fields that are text or a list of texts. Which of them belong to the page is not decided here, but for
-pages that are nothing else: there the sentences among the fields are the page.
+Gives the fields that are text or a list of texts, and all sentences among the fields: for a page without a body they
+are its text. The caller decides what of it belongs to the page.
 """
 
 import re
 from collections.abc import Iterator
-from typing import TypeGuard
+from typing import NamedTuple
 
 import yaml
 
@@ -18,10 +18,19 @@ _ABOUT_THE_PAGE = frozenset(("title", "description"))  # at the top; not shown a
 _SENTENCE = re.compile(r"\S+\s+\S+\s.*\S[.!?](?:\W*\s|\W*\Z)|[。！？]", re.DOTALL)
 
 
-def split_front_matter(text: str) -> tuple[dict[str, str] | None, str]:
-    """(fields, body). Fields are Markdown, lists as bullet lists; None where the page has no such block.
+class FrontMatter(NamedTuple):
+    """fields: by name, as Markdown, lists as bullet lists. text: the sentences among all fields as Markdown, with the
+    headings beside them in nested fields.
+    """
 
-    A block that is not a mapping is text between two rules and stays in the body.
+    fields: dict[str, str]
+    text: str
+
+
+def split_front_matter(text: str) -> tuple[FrontMatter | None, str]:
+    """The front matter, if the page has any, and the body.
+
+    A block that is not a mapping is text between two rules: it stays in the body.
     """
     found = _BLOCK.match(text[:_MAX_CHARACTERS])
     if not found:
@@ -32,27 +41,13 @@ def split_front_matter(text: str) -> tuple[dict[str, str] | None, str]:
         fields = yaml.load(block, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError):  # mostly a title with an unquoted colon
         line = _TITLE_LINE.search(block)
-        return ({"title": line[1].strip(" \t\"'")}, body) if line else (None, text)
-    if fields is None:
-        return {}, body
-    if not isinstance(fields, dict):
+        return (FrontMatter({"title": line[1].strip(" \t\"'")}, ""), body) if line else (None, text)
+    if not isinstance(fields, dict | None):
         return None, text
-    return {name: _markdown(value) for name, value in fields.items() if isinstance(name, str)}, body
-
-
-def front_matter_text(text: str) -> str:
-    """The sentences among the fields as Markdown, with the headings that stand beside them in nested fields."""
-    found = _BLOCK.match(text[:_MAX_CHARACTERS])
-    try:
-        fields = yaml.load(found[1], Loader=yaml.BaseLoader) if found else None
-    except (yaml.YAMLError, RecursionError):
-        return ""
-    top = {name: value for name, value in fields.items() if name not in _ABOUT_THE_PAGE} if _is_fields(fields) else {}
-    return "\n\n".join(_sentences(top, set()))
-
-
-def _is_fields(value: object) -> TypeGuard[dict[object, object]]:
-    return isinstance(value, dict)
+    named = {name: value for name, value in (fields or {}).items() if isinstance(name, str)}
+    nested = {name: value for name, value in named.items() if name not in _ABOUT_THE_PAGE}
+    sentences = "\n\n".join(_sentences(nested, set()))
+    return FrontMatter({name: _markdown(value) for name, value in named.items()}, sentences), body
 
 
 def _sentences(value: object, seen: set[int]) -> Iterator[str]:

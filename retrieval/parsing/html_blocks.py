@@ -1,8 +1,7 @@
-"""A parsed HTML tree as a document's blocks.
+"""Turns a parsed HTML tree into blocks; all formats that are converted to HTML use it.
 
-Serves HTML pages and rendered Markdown alike. Says nothing about which part of a page matters: the caller
-chooses the root and what to leave out. Links keep their text, images are dropped. The walk keeps its own
-stack, so the depth of nesting does not matter.
+The caller chooses the root and what to leave out. Links keep their text, images are dropped. Nesting can be of any
+depth: the walk keeps its own stack.
 """
 
 import re
@@ -17,22 +16,20 @@ from retrieval.documents.document import Block, BlockKind
 from retrieval.parsing.html_tables import is_data, table_lines
 from retrieval.text.characters import readable
 
-_HEADINGS = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
-# fmt: off
-_NEVER_TEXT = frozenset((
-    "audio", "canvas", "head", "iframe", "noscript", "object", "script", "select", "style", "svg", "template",
-    "textarea", "title", "video",
-))
-# fmt: on
+HEADINGS = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
+"""Tag to level."""
+_NEVER_TEXT = frozenset(
+    "audio canvas head iframe noscript object script select style svg template textarea title video".split()  # noqa: SIM905
+)
 _PARAGRAPH_BREAKS = HTMLTreeBuilder.DEFAULT_BLOCK_ELEMENTS | frozenset(
     ("body", "caption", "center", "details", "legend", "summary", "tbody", "td", "th", "thead", "tr")
 )
-_MAX_INDENT = 6  # list levels; deeper ones are shown at this one
+_MAX_INDENT = 6  # list levels; deeper lists are shown at this level
 
 
 def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -> tuple[Block, ...]:
     """The blocks below `root` in reading order, without the elements for which `leave_out` is true."""
-    writer = _Writer()
+    writer = _HtmlBlockWriter()
     for node, entering in _walk(root, lambda tag: writer.skips(tag) or leave_out(tag)):
         if not isinstance(node, Tag):
             if type(node) in (NavigableString, CData):  # not comments, declarations, instructions
@@ -66,7 +63,7 @@ def _walk(root: Tag, skip: Callable[[Tag], bool]) -> Iterator[tuple[PageElement,
 class _List:
     next_number: int | None  # None for bullets
     depth: int  # 0 for an outermost list
-    is_layout: bool = False  # a list around whole sections: no markers, its contents are ordinary blocks
+    is_layout: bool = False  # around whole sections: no markers, its contents are ordinary blocks
 
 
 @dataclass(slots=True)
@@ -76,7 +73,7 @@ class _Item:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _HtmlBlockWriter:
     blocks: list[Block] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # the text of the paragraph being read
     lists: list[_List] = field(default_factory=list)  # open lists, outermost first
@@ -85,7 +82,7 @@ class _Writer:
     preformatted: int = 0
 
     def skips(self, tag: Tag) -> bool:
-        # An accordion's heading is a button; any other button is a control.
+        # A button inside a heading is the title of an accordion; other buttons are controls.
         return tag.name in _NEVER_TEXT or (tag.name == "button" and not self.headings)
 
     def text(self, text: str) -> None:
@@ -98,12 +95,11 @@ class _Writer:
         if tag.name not in _PARAGRAPH_BREAKS:
             return
         self.end_of_paragraph()
-        if tag.name in _HEADINGS:
+        if tag.name in HEADINGS:
             self.end_of_list()
             for open_list in self.lists:
                 open_list.is_layout = True
-            self.headings += 1
-        elif tag.name == "summary":
+        if tag.name in HEADINGS or tag.name == "summary":
             self.headings += 1
         elif tag.name == "pre":
             self.preformatted += 1
@@ -120,9 +116,9 @@ class _Writer:
     def leave(self, tag: Tag) -> None:
         if tag.name not in _PARAGRAPH_BREAKS:
             return
-        if tag.name in _HEADINGS:
+        if tag.name in HEADINGS:
             self.headings -= 1
-            self.end_of_paragraph("heading", _HEADINGS[tag.name])
+            self.end_of_paragraph("heading", HEADINGS[tag.name])
         elif tag.name == "pre":
             self.end_of_paragraph("code")
             self.preformatted -= 1
@@ -135,7 +131,7 @@ class _Writer:
             elif tag.name in ("ul", "ol", "dl"):
                 self.lists.pop()
                 if self._in_list():  # what follows belongs to the item around the inner list
-                    self.items.append(_Item(_indent(self.lists[-1].depth + 1)))
+                    self._add_item(self.lists[-1].depth + 1)
                 else:
                     self.end_of_list()
 
@@ -168,7 +164,10 @@ class _Writer:
             marker = f"{current.next_number}. "
             current.next_number += 1
         if not current.is_layout:
-            self.items.append(_Item(_indent(current.depth) + marker))
+            self._add_item(current.depth, marker)
+
+    def _add_item(self, depth: int, marker: str = "") -> None:
+        self.items.append(_Item("  " * min(depth, _MAX_INDENT) + marker))
 
     def _put(self, kind: BlockKind, text: str, level: int = 0) -> None:
         if not text:
@@ -182,10 +181,6 @@ class _Writer:
             self.items[-1].text += separator + text
         else:
             self.items[-1].text = text
-
-
-def _indent(depth: int) -> str:
-    return "  " * min(depth, _MAX_INDENT)
 
 
 def _one_line(cell: Tag) -> str:

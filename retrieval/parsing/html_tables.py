@@ -1,7 +1,6 @@
-"""An HTML table as lines of text that can each be read alone.
+"""An HTML table as lines of text that can each be read alone: `header: value; header: value`, with spans filled in.
 
-`header: value; header: value`, with spans filled in. Tables that only arrange a page, with headings or
-further tables inside, are the caller's to leave alone; see `is_data`.
+Not for tables that only arrange a page: the caller asks `is_data` first.
 """
 
 from collections.abc import Callable
@@ -10,12 +9,12 @@ from bs4 import Tag
 
 from retrieval.parsing.rows import row_line
 
-_MAX_SPAN = 50  # what a page can ask for in one attribute is not bounded otherwise
+_MAX_SPAN = 50  # a hostile page could ask for millions of cells
 _PAGE_PARTS = frozenset(("table", "h1", "h2", "h3", "h4", "h5", "h6"))
 
 
 def is_data(table: Tag) -> bool:
-    """Whether the table holds data and does not merely arrange parts of a page."""
+    """Whether the table holds data, and does not just arrange parts of a page."""
     waiting = list(table.contents)  # find() would go to the deepest element first, for every nested table
     while waiting:
         node = waiting.pop()
@@ -27,24 +26,18 @@ def is_data(table: Tag) -> bool:
 
 
 def table_lines(table: Tag, text_of: Callable[[Tag], str]) -> list[str]:
-    """The caption, if any, then one line a row. `text_of` gives a cell's text in one line."""
+    """The caption, if any, then one line per row. text_of: gives a cell's text in one line."""
     caption = table.find("caption")
     lines = [text_of(caption)] if isinstance(caption, Tag) else []
     rows = [row for row in table.find_all("tr") if row.find(["td", "th"])]
     grid = _grid(rows, text_of)
-    if len(rows) > 1 and _is_header(rows[0]):
-        header, *body = grid
-        lines += [_line(header, values) for values in body]
+    if len(rows) > 1 and (not rows[0].find("td") or (rows[0].parent and rows[0].parent.name == "thead")):
+        lines += [_line(grid[0], values) for values in grid[1:]]
     elif grid and max(map(len, grid)) == 2:
-        lines += [": ".join(value for value in values if value) for values in grid]
+        lines += [": ".join(filter(None, values)) for values in grid]
     else:
         lines += [_line([], values) for values in grid]
     return [line for line in lines if line]
-
-
-def _is_header(row: Tag) -> bool:
-    in_head = row.parent is not None and row.parent.name == "thead"
-    return in_head or not row.find("td")
 
 
 def _grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:
@@ -68,6 +61,5 @@ def _span(cell: Tag, name: str) -> int:
 
 
 def _line(header: list[str], values: list[str]) -> str:
-    if len(set(values)) == 1:  # one cell across the whole row: a heading between rows
-        return values[0]
-    return row_line(header, values)
+    is_heading = len(set(values)) == 1  # one cell across the whole row
+    return values[0] if is_heading else row_line(header, values)

@@ -1,7 +1,7 @@
-"""Liquid, the template language of Jekyll pages: its tags taken out of a page's text.
+"""Removes the tags of Liquid, the template language of Jekyll pages.
 
-Nothing is evaluated. Included files, `site` values and the items of loops are not in the text; a field of the
-page's own front matter is put where the page places it, as in `{% include list.html items=page.x %}`.
+Nothing is evaluated: included files, `site` values and loop items are missing. A field of the page's front matter
+replaces a tag that names it, as in `{% include list.html items=page.x %}`.
 """
 
 import re
@@ -15,7 +15,7 @@ _FIELD = re.compile(r"\bpage\.(\w+)")
 
 
 def without_liquid(text: str, fields: Mapping[str, str]) -> str:
-    """The text without comments and tags, with the page's `fields` in place. `{% raw %}` parts stay."""
+    """The text without comments and tags, with the page's `fields` filled in. `{% raw %}` parts stay."""
     parts = _COMMENT_TAG.split(text)
     if len(parts) % 2:  # an even number of parts: a tag without its partner, so keep all
         text = "".join(parts[::2])

@@ -1,7 +1,6 @@
 """Rows of cells as lines of text that can each be read alone: `header: value; header: value`.
 
-Serves every table, whatever format it came in. Finding the cells, and the header where the format marks it, is
-the format's business.
+For the tables of all formats. The loaders find the cells, and the header where the format marks it.
 """
 
 import re
@@ -16,7 +15,7 @@ _SENTENCE_END = (".", "?", "!", "。", "？", "！")
 
 
 def row_line(header: Sequence[str], values: Sequence[str]) -> str:
-    """One row; a value without a name stands alone, and empty values are left out."""
+    """One row. A value without a name is written alone; empty values are left out."""
     names = [*header, *[""] * (len(values) - len(header))]
     cells = zip(names, values, strict=False)
     return "; ".join(f"{name}: {value}" if name else value for name, value in cells if value)
@@ -51,7 +50,7 @@ def parted(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
 
 
 def without_empty(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The rows, equally long, without those and the columns in which nothing stands."""
+    """The rows, equally long, without empty rows and columns."""
     width = max(map(len, rows), default=0)
     full = [[*row, *[""] * (width - len(row))] for row in rows if any(row)]
     used = [column for column in range(width) if any(row[column] for row in full)]
@@ -59,7 +58,7 @@ def without_empty(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def is_header(row: Sequence[str]) -> bool:
-    """Whether a first row looks like names of columns: mostly short texts, neither numbers nor sentences."""
+    """Whether a first row looks like column names: most cells are short texts, neither numbers nor sentences."""
     names = [
         cell
         for cell in row

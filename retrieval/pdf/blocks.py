@@ -1,7 +1,8 @@
-"""What the lines of a PDF mean: headings, paragraphs, lists, tables, and what only repeats on every page.
+"""Turns the lines of a PDF into headings, paragraphs, lists and tables, without running heads, feet and page numbers.
 
-A PDF says where letters stand and not what they are, so this is guessing, and kept to clear cases: a heading is
-larger than the body; a list item begins with a bullet."""
+A PDF says where letters are, not what they mean, so only clear cases are taken: a heading is larger than the body, a
+list item begins with a bullet.
+"""
 
 import re
 from collections import Counter
@@ -35,14 +36,14 @@ _BETWEEN_CJK = re.compile(f"(?<={_CJK})\n(?={_CJK})")
 
 
 def pdf_blocks(pages: Sequence[Page]) -> list[Block]:
-    """The blocks of all pages, one text: what a page break cuts is joined again."""
-    writer = _Writer(pages)
+    """The blocks of all pages as one text: paragraphs and tables are joined over page breaks."""
+    writer = _PdfBlockWriter(pages)
     for page in pages:
         writer.page(page)
     return writer.blocks
 
 
-class _Writer:
+class _PdfBlockWriter:
     def __init__(self, pages: Sequence[Page]) -> None:
         self.blocks: list[Block] = []
         self.repeated = _repeated(pages)
@@ -51,7 +52,8 @@ class _Writer:
         for line in lines:
             weights[line.size] += len(line.text)
         self.body = weights.most_common(1)[0][0] if weights else 0.0
-        self.levels = _levels([line for line in lines if self._is_large(line)])
+        sizes = sorted({line.size for line in lines if self._is_large(line)}, reverse=True)
+        self.levels = {size: min(number, 6) for number, size in enumerate(sizes, start=1)}
         # "audio-" above "only" is two words if the text has "audio-only" anywhere else.
         self.hyphenated = {word.casefold() for line in lines for word in _HYPHENATED.findall(line.text)}
         self.header: Sequence[str] = ()  # of the last table
@@ -64,14 +66,14 @@ class _Writer:
             if isinstance(item, Table) or (item not in numbers and _repeat_key(item) not in self.repeated)
         ]
         for kind, group in groupby(items, key=self._kind_of):
-            for item in (members := list(group)):
+            lines = []
+            for item in group:
                 if isinstance(item, Table):
                     self._table(item)
-            lines = [item for item in members if isinstance(item, Line)]
-            if lines and kind[0] == "heading":
-                self._heading(lines)
-            elif lines:
-                self._text(lines)
+                else:
+                    lines.append(item)
+            if lines:
+                self._heading_or_text(kind[0], lines)
 
     def _is_large(self, line: Line) -> bool:
         return line.size >= self.body * _HEADING_FROM and sum(map(str.isalpha, line.text)) > 1
@@ -81,15 +83,11 @@ class _Writer:
             return ("table", 0, 0.0)
         return ("heading", item.box, item.size) if self._is_large(item) else ("text", item.box, 0.0)
 
-    def _heading(self, lines: list[Line]) -> None:
-        text = self._joined([line.text for line in lines])
-        if len(text) > _LONGEST_HEADING:
-            self._text(lines)
-        elif text:
-            self.blocks.append(Block(kind="heading", text=text, level=self.levels[lines[0].size]))
-
-    def _text(self, lines: list[Line]) -> None:
-        """Paragraph or list, whichever begins; each item of a list is one line."""
+    def _heading_or_text(self, kind: str, lines: list[Line]) -> None:
+        heading = self._joined([line.text for line in lines]) if kind == "heading" else ""
+        if 0 < len(heading) <= _LONGEST_HEADING:
+            self.blocks.append(Block(kind="heading", text=heading, level=self.levels[lines[0].size]))
+            return
         parts: list[tuple[bool, list[str]]] = []  # (is item, its lines)
         after_bare_bullet = False
         for line in lines:
@@ -110,27 +108,20 @@ class _Writer:
         if not text:
             return
         last = self.blocks[-1] if self.blocks else None
-        if last and last.kind in ("text", "list") and kind == "text" and self._goes_on(last.text, text):
+        goes_on = last is not None and text[:1].islower() and not _SENTENCE_END.search(last.text)
+        if last and last.kind in ("text", "list") and kind == "text" and goes_on:
             self.blocks[-1] = Block(kind=last.kind, text=self._joined([last.text, text], keep_lines=True))
         elif last and last.kind == kind == "list":
             self.blocks[-1] = Block(kind="list", text=f"{last.text}\n- {text}")
         else:
             self.blocks.append(Block(kind=kind, text=f"- {text}" if kind == "list" else text))
 
-    def _goes_on(self, before: str, after: str) -> bool:
-        return after[:1].islower() and not _SENTENCE_END.search(before)
-
     def _table(self, table: Table) -> None:
         rows = without_empty([[one_line(self._joined(cell.split("\n"))) for cell in row] for row in table.rows])
         if not rows:
             return
-        goes_on = (
-            bool(self.blocks)
-            and self.blocks[-1].kind == "table"
-            and len(rows[0]) == len(self.header)
-            and rows[0] != self.header
-        )
-        if goes_on:  # over a page break, without its header
+        follows_table = bool(self.blocks) and self.blocks[-1].kind == "table"
+        if follows_table and len(rows[0]) == len(self.header) and rows[0] != self.header:  # after a page break
             lines = [row_line(self.header, row) for row in rows]
         else:
             lines = row_lines(rows)
@@ -139,7 +130,7 @@ class _Writer:
             self.blocks.append(Block(kind="table", text="\n".join(lines)))
 
     def _joined(self, texts: Sequence[str], keep_lines: bool = False) -> str:
-        """Lines as running text, words put together that were cut at the line's end."""
+        """Lines as running text; a word that was cut at the end of a line is put together again."""
         result = ""
         for text in texts:
             cut_word, rest = _ENDS_IN_HYPHEN.search(result), _STARTS_SMALL.match(text)
@@ -151,7 +142,7 @@ class _Writer:
             else:
                 result = f"{result}\n{text}" if result else text
         joined = _BETWEEN_CJK.sub("", readable(result))
-        if keep_lines:  # lines of a list stay; only the last one was open
+        if keep_lines:  # of a list; only its last line goes on
             head, _, tail = joined.rpartition("\n")
             return f"{head} {tail}" if head else tail
         return " ".join(joined.split())
@@ -161,28 +152,22 @@ def _lines(page: Page) -> Iterator[Line]:
     return (item for item in page.items if isinstance(item, Line))
 
 
-def _levels(lines: Sequence[Line]) -> dict[float, int]:
-    """The level of each size of heading, the largest first."""
-    sizes = sorted({line.size for line in lines}, reverse=True)
-    return {size: min(number, 6) for number, size in enumerate(sizes, start=1)}
-
-
 def _repeat_key(line: Line) -> tuple[str, bool] | None:
-    """What makes two lines the same running head: the words without numbers, and which margin."""
+    """The same for two lines that are the same running head or foot: their words without numbers, and the margin."""
     if line.bottom > _MARGIN and line.top < 1 - _MARGIN:
         return None
     return (re.sub(r"\d+", "#", line.text), line.top > 0.5)
 
 
 def _repeated(pages: Sequence[Page]) -> set[tuple[str, bool] | None]:
-    """Running heads and feet: on at least three pages, and on half of those that have text."""
+    """The keys of running heads and feet: on at least three pages, and on half of those with text."""
     found = Counter(key for page in pages for key in {_repeat_key(line) for line in _lines(page)} if key)
     with_text = sum(bool(page.items) for page in pages)
     return {key for key, number in found.items() if number >= max(_REPEATED_FROM, with_text / 2)}
 
 
 def _page_numbers(page: Page) -> set[Line]:
-    """The topmost or lowest line, if it is a number near the edge."""
+    """The highest and the lowest line, if they are page numbers near the edge."""
     lines = list(_lines(page))
     if len(lines) < 2:
         return set()

@@ -1,8 +1,8 @@
-"""Tables without lines in a PDF: short texts that stand in rows and columns.
+"""Tables without ruling lines in a PDF: short texts in rows and columns.
 
-Read box by box, such a table comes out column by column, and a price is far from what it is the price of. Only
-plain cases are taken for one: three rows or more, short cells, none of them wrapped. Columns of prose have
-longer lines, and wrapped cells begin in the middle of a sentence.
+pdfminer reads such a table column by column, which separates a price from its product. Only clear cases count as a
+table: three rows or more, short cells, few of them wrapped. Columns of prose have longer lines, and wrapped cells begin
+in the middle of a sentence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ from statistics import median
 from retrieval.pdf.pages import Line, Table
 
 _FEWEST_ROWS = 3
-_LONGEST_CELL = 24  # characters, in the middle of all
+_LONGEST_CELL = 24  # characters, the median of all cells
 _MOST_WRAPPED = 0.15  # of the cells
-_LARGEST_GAP = 3.0  # between rows, in heights of a line
+_LARGEST_GAP = 3.0  # between rows, in line heights
 
 
 def with_grids(items: Sequence[Line | Table]) -> Iterator[Line | Table]:
-    """The items of a page, lines that form a table replaced by it, in the place of the first of them."""
+    """The items of a page, with the lines that form a table replaced by the table, at the place of the first line."""
     grids = list(_grids([item for item in items if isinstance(item, Line)]))
     waiting = list(grids)
     for item in items:
@@ -33,7 +33,7 @@ def with_grids(items: Sequence[Line | Table]) -> Iterator[Line | Table]:
 def _grids(lines: Sequence[Line]) -> Iterator[list[list[Line]]]:
     run: list[list[Line]] = []
     for row in [*_rows(lines), []]:
-        if len(row) > 1 and (not run or _is_near(run[-1], row)):
+        if len(row) > 1 and (not run or _is_near(run[-1][0], row[0])):
             run.append(row)
             continue
         if _is_grid(run):
@@ -53,8 +53,8 @@ def _rows(lines: Sequence[Line]) -> list[list[Line]]:
     return [sorted(row, key=lambda line: line.left) for row in rows]
 
 
-def _is_near(above: Sequence[Line], below: Sequence[Line]) -> bool:
-    return below[0].top - above[0].bottom < _LARGEST_GAP * (above[0].bottom - above[0].top)
+def _is_near(above: Line, below: Line) -> bool:
+    return below.top - above.bottom < _LARGEST_GAP * (above.bottom - above.top)
 
 
 def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
@@ -71,7 +71,9 @@ def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _is_wrapped(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether cells go on in the next row, and so begin small; a column in which all do holds such names."""
+    """Whether cells continue in the next row: then they begin with a small letter. In a column where all cells do, it
+    says nothing.
+    """
     small = [[cell.text[0].islower() for cell in column[1:]] for column in zip(*rows, strict=True)]
     if all(all(column) for column in small):
         return True
@@ -93,6 +95,6 @@ def _table(rows: Sequence[Sequence[Line]]) -> Table:
 
 
 def _overlap(line: Line, column: tuple[float, float]) -> float:
-    """How much of the column's width the line covers, negative for the distance to it; a tie goes to the left."""
+    """The share of the column's width that the line covers; negative if it covers none: the distance."""
     left, right = column
     return (min(line.right, right) - max(line.left, left)) / max(right - left, 1.0)

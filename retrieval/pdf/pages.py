@@ -1,7 +1,7 @@
 """The pages of a PDF as lines of text and tables in reading order.
 
-pdfminer.six finds the columns, pdfplumber, built on it, the tables that are drawn with lines. Only the text
-layer is read: no OCR. What the lines mean is decided in `pdf_blocks`.
+pdfminer.six finds the columns, pdfplumber the tables with ruling lines. Only the text layer is read: no OCR. `blocks`
+decides what the lines mean.
 """
 
 import io
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeAlias
 
 import pdfplumber
 from pdfminer.layout import LTChar, LTTextBox, LTTextLine
@@ -24,21 +25,25 @@ from retrieval.parsing.containers import parsing
 
 MAX_PAGES = 2000
 
-_MOST_RULES = 2000  # a page with more lines is a drawing, and looking for tables in it takes long
+_MOST_RULES = 2000  # a page with more ruling lines is a drawing; the search for tables would take long
 _SMALLEST_TABLE = 2  # rows and columns
-# Typesetting, not spelling: ligatures, and the bullets of the fonts Symbol and Wingdings.
+# Ligatures, and the bullets of the fonts Symbol and Wingdings.
 _CHARACTERS = str.maketrans(
     {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
     | {"\x7f": "•", "\uf0b7": "•", "\uf0a7": "▪", "\uf0a8": "•", "\uf076": "•", "\uf0d8": "•", "\uf0fc": "•"}
 )
 _UNMAPPED_BULLET = re.compile(r"\s*\(cid:\d+\)(?=\s)")
-_UNMAPPED = re.compile(r"\(cid:\d+\)")  # glyphs of which the file does not say what characters they are
+_UNMAPPED = re.compile(r"\(cid:\d+\)")  # a glyph whose character the file does not give
+
+
+_Box: TypeAlias = tuple[float, float, float, float]
+"""x0, top, x1, bottom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of text. box: what lines belong together; size: of the letters, in points; left, right: in
-    points; top, bottom: from the page's top, as a share of its height.
+    """A line of text. box: number of its text box. size: of the letters, in points. left, right: in points.
+    top, bottom: from the page's top, as a share of its height.
     """
 
     text: str
@@ -59,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page; has_drawing: something is on it, be it text, a scan or a picture."""
+    """A page. has_drawing: it is not blank: it has text, a scan or a picture."""
 
     number: int
     items: tuple[Line | Table, ...]
@@ -84,7 +89,7 @@ def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
 
 
 def _check_number_of_pages(document: PDFDocument, path: Path) -> None:
-    """By the number the file claims, then by counting: a claim costs nothing, and kids can be shared."""
+    """Check the number that the file claims, which is fast, then count: pages can be listed more often than claimed."""
     root = dict_value(document.catalog.get("Pages", {}))
     claimed = resolve1(root.get("Count"))
     if isinstance(claimed, int) and int_value(claimed) > MAX_PAGES:
@@ -106,7 +111,7 @@ def _page(page: PlumberPage, number: int) -> Page:
     return Page(number=number, items=items, has_drawing=bool(len(layout)))
 
 
-def _tables(page: PlumberPage) -> list[tuple[tuple[float, float, float, float], Table]]:
+def _tables(page: PlumberPage) -> list[tuple[_Box, Table]]:
     if not 0 < len(page.rects) + len(page.lines) + len(page.curves) <= _MOST_RULES:
         return []
     found = []
@@ -118,38 +123,30 @@ def _tables(page: PlumberPage) -> list[tuple[tuple[float, float, float, float], 
     return found
 
 
-def _items(page: PlumberPage, tables: list[tuple[tuple[float, float, float, float], Table]]) -> Iterator[Line | Table]:
-    """The lines as pdfminer orders its boxes, each table in the place of its first line."""
+def _items(page: PlumberPage, tables: list[tuple[_Box, Table]]) -> Iterator[Line | Table]:
+    """The lines in pdfminer's order, each table at the place of its first line."""
     waiting = list(tables)
     boxes = [box for box in page.layout if isinstance(box, LTTextBox)]
-    for number, box in enumerate(boxes):
-        for line in box:
-            if not isinstance(line, LTTextLine):
-                continue
-            top, bottom = page.height - line.y1, page.height - line.y0
-            middle = ((line.x0 + line.x1) / 2, (top + bottom) / 2)
-            around = next((entry for entry in tables if _is_inside(middle, entry[0])), None)
-            if around is None:
-                text = _clean(line.get_text())
-                if text:
-                    sizes = [character.size for character in line if isinstance(character, LTChar)]
-                    yield Line(
-                        text=text,
-                        box=number,
-                        size=round(2 * median(sizes)) / 2 if sizes else 0.0,
-                        left=line.x0,
-                        right=line.x1,
-                        top=top / page.height,
-                        bottom=bottom / page.height,
-                    )
-            elif around in waiting:
+    lines = [(number, line) for number, box in enumerate(boxes) for line in box if isinstance(line, LTTextLine)]
+    for number, line in lines:
+        top, bottom = page.height - line.y1, page.height - line.y0
+        x, y = (line.x0 + line.x1) / 2, (top + bottom) / 2
+        around = next((t for t in tables if t[0][0] <= x <= t[0][2] and t[0][1] <= y <= t[0][3]), None)
+        if around is not None:
+            if around in waiting:
                 waiting.remove(around)
                 yield around[1]
-
-
-def _is_inside(point: tuple[float, float], bbox: tuple[float, float, float, float]) -> bool:
-    x0, top, x1, bottom = bbox
-    return x0 <= point[0] <= x1 and top <= point[1] <= bottom
+        elif text := _clean(line.get_text()):
+            sizes = [character.size for character in line if isinstance(character, LTChar)]
+            yield Line(
+                text=text,
+                box=number,
+                size=round(2 * median(sizes)) / 2 if sizes else 0.0,
+                left=line.x0,
+                right=line.x1,
+                top=top / page.height,
+                bottom=bottom / page.height,
+            )
 
 
 def _clean(text: str) -> str:

@@ -1,7 +1,6 @@
-"""Which files a user's list of files and folders means.
+"""Finds the files in a user's list of files and folders.
 
-Opens nothing and judges no file type: inside a folder every regular file is offered, so that the loader can
-say of each unsupported one why it was skipped.
+Opens no file and checks no file type: the loader says of each unsupported file why it was skipped.
 """
 
 import os
@@ -12,9 +11,9 @@ from pathlib import Path
 def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]:
     """Yield each file once as (path, None), or (path, problem) with a one-line reason; never raises OSError.
 
-    Folders are walked in sorted order, files before folders of the same folder. What is named explicitly is
-    always offered; inside folders, hidden names and what is neither file nor folder are left out silently.
-    A symbolic link is followed only to a place inside the given folder.
+    Folders are walked in sorted order, in each the files before the folders. Named paths are always given; inside
+    folders, hidden names and special files are left out. A symbolic link is followed only to a place inside the given
+    folder.
     """
     seen: set[tuple[int, int]] = set()  # device and inode: links and overlapping arguments give no duplicates
     for path in map(Path, paths):

@@ -1,10 +1,11 @@
-"""The child process in which files are read; `reading` starts it and talks to it.
+"""The child process that reads files; `reader` starts it and talks to it.
 
-One question a line on standard input, one answer a line on standard output, both JSON: what a hostile file made
-of this process can then at worst be a wrong document. Ends when standard input does. Never imports torch.
+One request per line on standard input, one response per line on standard output, both JSON: a hostile file that takes
+over this process can only produce a wrong document. Ends when standard input ends. Never imports torch.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -12,69 +13,54 @@ import queue
 import sys
 import threading
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 
 
 def main() -> None:
-    """Answer until the parent goes."""
+    """Answer requests until the parent ends."""
     options = argparse.ArgumentParser()
     options.add_argument("--memory", type=int, default=0, help="bytes of address space")
     memory = options.parse_args().memory
-    answers = os.fdopen(os.dup(1), "wb")
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)  # a library that prints must not answer
+    responses = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no response
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     if memory:
         _limit_memory(memory)
-    questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, questions), daemon=True).start()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
-        answers.write(_answer(questions.get()) + b"\n")
-        answers.flush()
+        responses.write(_response(requests.get()) + b"\n")
+        responses.flush()
 
 
-def _listen(source: BinaryIO, questions: "queue.SimpleQueue[bytes]") -> None:
-    """Notices that the parent is gone even while a file is being read."""
+def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
+    """Ends the process when the parent has ended, even while a file is being read."""
     for line in source:
-        questions.put(line)
+        requests.put(line)
     os._exit(0)
 
 
 def _limit_memory(size: int) -> None:
-    try:
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses to set it
         import resource
-    except ImportError:  # Windows has no such limit
-        return
-    try:
+
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    except (ValueError, OSError):  # macOS knows the limit and refuses to set it
-        return
 
 
-def _answer(question: bytes) -> bytes:
+def _response(request: bytes) -> bytes:
     try:
-        return json.dumps(_document(load(Path(json.loads(question)["path"])))).encode()
+        return json.dumps(asdict(load(Path(json.loads(request)["path"]))), default=str).encode()
     except UnreadableDocument as error:
         reason = error.reason
     except MemoryError:
         reason = "needs too much memory to read"
     return json.dumps({"reason": reason}).encode()
-
-
-def _document(document: Document) -> dict[str, object]:
-    return {
-        "title": document.title,
-        "blocks": [[block.kind, block.text, block.level] for block in document.blocks],
-        "content_hash": document.content_hash,
-        "is_faq": document.is_faq,
-        "remarks": document.remarks,
-    }
 
 
 if __name__ == "__main__":

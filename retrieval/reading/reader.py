@@ -1,7 +1,7 @@
-"""Files read in a process of their own, so that a hostile one can cost a minute but not the desk.
+"""Reads files in a process of their own, so that a hostile file can cost a minute but cannot stop the desk.
 
-The child has limits on time and on memory and is replaced when it breaks one. It is no sandbox: it may open what
-its user may open, which no loader does. Nothing but JSON comes back.
+The child has limits of time and memory; when it breaks one, it is replaced. It is no sandbox: it may open what its user
+may open. Only JSON comes back.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self, get_args
 
 from retrieval.documents.document import Block, BlockKind, Document
@@ -22,10 +21,10 @@ from retrieval.text.printing import printable
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-m", "retrieval.reading.process")
-_LONGEST_ANSWER = 256 * 2**20
+_LONGEST_RESPONSE = 256 * 2**20
 
 
-class Reader:
+class FileReader:
     """Reads one file at a time, from any thread. Starts its child with the first file; `close()` ends it."""
 
     def __init__(self, *, seconds: float = 60.0, memory: int = 2 * 2**30, command: Sequence[str] = _COMMAND) -> None:
@@ -38,9 +37,7 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def load(self, path: Path) -> Document:
@@ -52,18 +49,15 @@ class Reader:
         with self._lock:
             if self._child is None:
                 self._child = _Child(self._command)
-            is_whole = False
+            response = None
             try:
-                answer = self._child.ask({"path": os.path.abspath(path)}, self._seconds)
-                is_whole = True
+                response = self._child.request({"path": os.path.abspath(path)}, self._seconds)
             except TimeoutError:
                 raise UnreadableDocument(path, f"took longer than {self._seconds:g} s to read") from None
-            finally:  # also after an interrupt: a late answer must not be taken for that of the next file
-                if not is_whole:
+            finally:  # also after an interrupt: a late response must not be taken for that of the next file
+                if response is None:
                     self._end_child()
-            if answer is None:
-                self._end_child()
-        return _document(answer, path)
+        return _document(response, path)
 
     def close(self) -> None:
         """End the child; a later `load` starts another."""
@@ -86,17 +80,17 @@ class _Child:
             cwd=_ROOT,  # where `-m` finds this package
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._responses: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         assert self._process.stdout is not None
-        threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
+        threading.Thread(target=_collect, args=(self._process.stdout, self._responses), daemon=True).start()
 
-    def ask(self, question: dict[str, str], seconds: float) -> bytes | None:
-        """The answer, None from a child that broke. Raises TimeoutError."""
+    def request(self, request: dict[str, str], seconds: float) -> bytes | None:
+        """The response, or None if the child has crashed. Raises TimeoutError."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-            return self._answers.get(timeout=seconds) or None
+            return self._responses.get(timeout=seconds) or None
         except queue.Empty:
             raise TimeoutError from None
         except OSError:
@@ -110,27 +104,27 @@ class _Child:
                 pipe.close() if pipe else None
 
 
-def _collect(source: IO[bytes], answers: "queue.SimpleQueue[bytes]") -> None:
-    """A thread, because only threads can wait for a pipe with a limit on every system. Ends with b""."""
+def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
+    """Runs in a thread: that is how to wait for a pipe with a time limit on every system. Ends with b""."""
     line = b"start"
     while line:
         try:
-            line = source.readline(_LONGEST_ANSWER)
+            line = source.readline(_LONGEST_RESPONSE)
         except (OSError, ValueError):  # closed by `end`
             line = b""
-        answers.put(line if line.endswith(b"\n") else b"")
+        responses.put(line if line.endswith(b"\n") else b"")
 
 
-def _document(answer: bytes | None, path: Path) -> Document:
-    """The child's answer, believed as little as the file was."""
+def _document(response: bytes | None, path: Path) -> Document:
+    """The child's response, checked: it is trusted as little as the file."""
     try:
-        fields = json.loads(answer or b"null")
+        fields = json.loads(response or b"null")
         if "reason" in fields:
             raise UnreadableDocument(path, printable(fields["reason"]))
         return Document(
             path=path,
             title=str(fields["title"]),
-            blocks=tuple(_block(*block) for block in fields["blocks"]),
+            blocks=tuple(_block(**block) for block in fields["blocks"]),
             content_hash=str(fields["content_hash"]),
             is_faq=bool(fields["is_faq"]),
             remarks=tuple(str(remark) for remark in fields["remarks"]),

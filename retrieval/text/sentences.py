@@ -1,11 +1,8 @@
-"""Sentences of a text, for answers and quotations that keep to a document's own words.
+"""Splits a text into sentences and statements, for quotations and checks in a document's own words.
 
-Rules for Western and for Chinese and Japanese punctuation, not a trained model: a list item or a table row is a
-sentence of its own, whether or not it ends like one. Statements are sentences, and more than one where one says too
-little alone; which ones lean on others is known for English.
+By rules for Western, Chinese and Japanese punctuation. A list item or a table row is a sentence, however it ends. A
+statement is one sentence, or several if one cannot be understood without the one before it (English only).
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +20,7 @@ COUNTING = "".join(
         *("Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"),
     )
 )
-"""Before a number no sentence ends with these; elsewhere one may."""
+"""No sentence ends with these before a number."""
 BEFORE_DAY = r"(?<!\b[ap]\.m\.(?=\s(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)))"
 UPPER = "A-ZÀ-ÖØ-ÞΆ-ΏΑ-ΫЀ-Я"
 """Latin, Greek and Cyrillic capitals."""
@@ -33,42 +30,42 @@ ENDS = re.compile(
     r"|(?<=[。！？])[」』”]*"
 )
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
-"""A line that begins so goes on with the sentence of the line before."""
+"""A line that begins so continues the sentence of the line before."""
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
 STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")
 """A list item or a table row."""
 ROW = re.compile(r"\w[^.!?;]*: [^;]*; \w[^.!?;]*: ")
 """A table row of two columns or more, as the readers of documents write it."""
 WRAPPED = 55
-"""Characters from which on a line without an end was wrapped."""
+"""A line of so many characters without an end was wrapped."""
 
 SHORT = 60
-"""Characters up to which a line without an end is taken for a heading."""
+"""A line of at most so many characters without an end is a heading."""
 ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
 ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")
-"""Questions, and lines that only lead to a list."""
+"""Questions, and lines that introduce a list."""
 LETTER = re.compile(r"[^\W\d_]")
-LEANS = re.compile(
+DEPENDS = re.compile(
     r"(?:It|They|This|That|These|Those|Then|Otherwise|Its|Their|Both|Instead|There|In that case|But|And|So|For example"
     r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that)|If you [^,]*, (?:it|they))\b"
 )
-"""How a sentence begins that cannot be understood without the one before it."""
+"""Beginnings of sentences that cannot be understood without the one before."""
 POINTS_BACK = re.compile(
     r"\b(?:after|as|at|before|by|during|for|from|in|of|on|to|until|with|within) (?:that|those) "
     r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
 )
-"""What was named in the sentence before: "for that time"."""
+"""Refers to the sentence before: "for that time"."""
 TOGETHER = 60
-"""Words up to which sentences are one statement; a Chinese or Japanese character counts as one."""
+"""Most words of a statement; a Chinese or Japanese character counts as a word."""
 COUNTED = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
 UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 """Characters of scripts without spaces between items, and with their own full stop."""
 PARTED = re.compile(r"[,;:.，；：、。]$")
-"""The end of an item that needs nothing to part it from the next."""
+"""The end of an item after which no comma is needed."""
 DENIES = re.compile(
     r"\b(?:never|not|no|nor|without|except|unless|avoid|cannot)\b|n't\b|[不没无未勿别禁]", re.IGNORECASE
 )
-"""A line before a list that turns round what its items say."""
+"""A line before a list that negates its items."""
 
 
 def sentences(text: str) -> list[str]:
@@ -77,7 +74,7 @@ def sentences(text: str) -> list[str]:
 
 
 def parted(text: str) -> Iterator[tuple[str, str]]:
-    """Sentences, each with what parts it from the one before: a space, or line breaks and a list marker."""
+    """Sentences, each with what separates it from the one before: a space, or line breaks and a list marker."""
     gap = ""
     for number, line in enumerate(joined_lines(text)):
         marker = MARKER.match(line)
@@ -91,9 +88,8 @@ def parted(text: str) -> Iterator[tuple[str, str]]:
 
 
 def statements(text: str) -> Iterator[str]:
-    """What a passage says that can be an answer: sentences, each with those that lean on it, list items and table rows,
-    and lists of what is no sentence together with what leads to them. No questions, no headings, nothing without a
-    word.
+    """The parts of a passage that can be an answer: sentences, each with the following ones that depend on it, list
+    items, table rows, and lists of fragments with the line before them. No questions, headings or parts without a word.
     """
     lead, listed = "", ""
     for line in filter(None, joined_lines(text)):
@@ -124,7 +120,7 @@ def statements(text: str) -> Iterator[str]:
 
 
 def as_said(statement: str) -> str:
-    """A statement as it is quoted: it ends like a sentence, also if it is a list item or a table row."""
+    """A statement as it is quoted: with a full stop, also if it is a list item or a table row."""
     if ENDED.search(statement):
         return statement
     open_end = statement.rstrip(",;:，；：、")
@@ -132,7 +128,7 @@ def as_said(statement: str) -> str:
 
 
 def _needs(lead: str, listed: str, item: str) -> bool:
-    """Whether a list item means something else, or nothing, without what leads to the list."""
+    """Whether a list item cannot be understood without the line before the list."""
     if ASKS.search(item):
         return False
     is_fragment = CONTINUES.match(item) or not ENDED.search(item) or listed.endswith((",", ";", "，", "；", "、"))
@@ -151,12 +147,12 @@ def _is_long(text: str) -> bool:
 
 
 def _statements_of(said: Iterable[str]) -> Iterator[str]:
-    """Sentences of one line, each with those that lean on it."""
+    """The sentences of one line, each with the following ones that depend on it."""
     statement = ""
     for sentence in said:
         together = f"{statement} {sentence}"
-        leans = LEANS.match(sentence) or POINTS_BACK.search(sentence)
-        if statement and leans and not ASKS.search(sentence) and not _is_long(together):
+        depends = DEPENDS.match(sentence) or POINTS_BACK.search(sentence)
+        if statement and depends and not ASKS.search(sentence) and not _is_long(together):
             statement = together
             continue
         if statement:
@@ -167,14 +163,14 @@ def _statements_of(said: Iterable[str]) -> Iterator[str]:
 
 
 def complete(text: str) -> tuple[list[tuple[str, str]], str]:
-    """The sentences of a growing text that have ended, `parted`, and what comes behind them."""
+    """The sentences of a growing text that have ended, as by `parted`, and the rest."""
     end = max((0, text.rfind("\n"), *(end.end() for end in ENDS.finditer(text))))
     ended = text[:end].rstrip()
     return list(parted(ended)), text[len(ended) :]
 
 
 def joined_lines(text: str) -> list[str]:
-    """Lines, those that only were wrapped joined to the line before."""
+    """The lines of a text; wrapped lines are joined."""
     lines: list[str] = []
     for line in (" ".join(line.split()) for line in text.splitlines()):
         if lines and lines[-1] and line and goes_on(lines[-1], line):
@@ -185,7 +181,7 @@ def joined_lines(text: str) -> list[str]:
 
 
 def goes_on(line: str, following: str) -> bool:
-    """Whether a sentence runs over a line break."""
+    """Whether a sentence continues in the next line."""
     if CONTINUES.match(following):
         return True
     is_open = len(line) >= WRAPPED and line[-1] not in '.!?:;。！？"”'

@@ -17,16 +17,16 @@ from retrieval.answerability.classifier import (
     save_classifier,
 )
 from retrieval.answerability.features import (
+    AnalysedPassage,
     PassageFeatures,
-    Read,
     StatementFeatures,
+    analyse,
     passage_features,
-    read,
     statement_features,
     terms_of,
 )
-from retrieval.answerability.logistic import Logistic
-from retrieval.search.retriever import Found, Retriever
+from retrieval.answerability.logistic import LogisticModel
+from retrieval.search.retriever import PassageHit, Retriever
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
 SHIPPED = Path(__file__).parent.parent / "data" / "search.json"
@@ -38,8 +38,8 @@ PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatur
 # --- the model ------------------------------------------------------------------------------------------
 
 
-def test_a_logistic_model_weighs_standardised_signs() -> None:
-    model = Logistic(
+def test_a_logistic_model_weighs_standardised_features() -> None:
+    model = LogisticModel(
         weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
     )
     features = {"a": 1.25, "b": 3.0, "unnamed": 99.0}
@@ -48,14 +48,14 @@ def test_a_logistic_model_weighs_standardised_signs() -> None:
     assert model.probability({"a": 1.0, "b": 1.0 - 2 * math.log(3)}) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(("sign", "expected"), [(1e9, 1.0), (-1e9, 0.0)])
-def test_signs_beyond_measure_do_not_overflow(sign: float, expected: float) -> None:
-    model = Logistic(weights={"a": 1.0}, means={"a": 0.0}, deviations={"a": 1e-6}, bias=0.0)
-    assert model.probability({"a": sign}) == pytest.approx(expected)
+@pytest.mark.parametrize(("feature", "expected"), [(1e9, 1.0), (-1e9, 0.0)])
+def test_features_beyond_measure_do_not_overflow(feature: float, expected: float) -> None:
+    model = LogisticModel(weights={"a": 1.0}, means={"a": 0.0}, deviations={"a": 1e-6}, bias=0.0)
+    assert model.probability({"a": feature}) == pytest.approx(expected)
 
 
-def constant(bias: float) -> Logistic:
-    return Logistic(weights={}, means={}, deviations={}, bias=bias)
+def constant(bias: float) -> LogisticModel:
+    return LogisticModel(weights={}, means={}, deviations={}, bias=bias)
 
 
 def test_below_least_trust_words_alone_are_judged() -> None:
@@ -92,7 +92,7 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_classifier(file) == classifier
 
 
-def test_what_is_shipped_is_for_the_bundled_embedder_and_tells_good_signs_from_bad() -> None:
+def test_what_is_shipped_is_for_the_bundled_embedder_and_tells_good_features_from_bad() -> None:
     classifier = load_classifier(SHIPPED)
     assert classifier.embedder == SentenceEmbedder().name
     assert 0.0 < classifier.threshold < 1.0
@@ -120,7 +120,7 @@ def average(classifier: AnswerabilityClassifier, *, by: float) -> PassageFeature
 
 LABELS, DRIVERS = "Labels\nThe parcel label is free. Print 2 of them.", "Drivers\nThe drivers take the parcel."
 QUESTION = "Is the zebra label free?"
-RARE, UNKNOWN = math.log(1 + 1.5 / 1.5), math.log(1 + 2.5 / 0.5)  # of a term that one of two units has, and none
+RARE, UNKNOWN = math.log(1 + 1.5 / 1.5), math.log(1 + 2.5 / 0.5)  # of a term that one of two windows has, and none
 MEANINGS = {
     QUESTION: (0, 1, 0),
     LABELS: (0, 1, 0),
@@ -133,15 +133,15 @@ MEANINGS = {
 }
 
 
-def case(knowledge: float) -> tuple[Retriever, list[Read]]:
+def case(knowledge: float) -> tuple[Retriever, list[AnalysedPassage]]:
     embedder = MeaningEmbedder(MEANINGS, knowledge)
     retriever = retriever_of({1: [LABELS], 2: [DRIVERS]}, embedder)
-    found = (Found(id=1, score=1.5, cosine=0.9, share=0.6), Found(id=2, score=0.5, cosine=0.95, share=0.1))
+    found = (PassageHit(id=1, score=1.5, cosine=0.9, share=0.6), PassageHit(id=2, score=0.5, cosine=0.95, share=0.1))
     texts = [([text.split("\n")[0]], text.split("\n")[1]) for text in (LABELS, DRIVERS)]
-    return retriever, read(found, texts, embedder.embed_documents)
+    return retriever, analyse(found, texts, embedder.embed_documents)
 
 
-def test_signs_by_hand() -> None:
+def test_features_by_hand() -> None:
     retriever, passages = case(0.8)
     query = retriever.query(QUESTION)
     assert query.trust == pytest.approx(0.64)
@@ -172,7 +172,7 @@ def test_signs_by_hand() -> None:
     assert (turned.first, turned.covered) == pytest.approx((0.64 * 0.95, covered), abs=1e-5)
 
 
-def test_an_embedder_that_knows_nothing_leaves_signs_of_words() -> None:
+def test_an_embedder_that_knows_nothing_leaves_features_of_words() -> None:
     retriever, passages = case(0.0)
     query = retriever.query(QUESTION)
     features = passage_features(retriever, query, query, passages)
@@ -185,7 +185,7 @@ def test_an_embedder_that_knows_nothing_leaves_signs_of_words() -> None:
     )
 
 
-def test_signs_of_sentences_by_hand() -> None:
+def test_features_of_statements_by_hand() -> None:
     retriever, passages = case(0.8)
     question, query = retriever.query(QUESTION), retriever.query(f"Earlier? {QUESTION}")
     (first, second), (third,) = statement_features(retriever, query, question, passages)
@@ -222,12 +222,12 @@ def test_a_question_of_common_words_is_covered_by_them() -> None:
 
 def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
     embedder = MeaningEmbedder()
-    found = Found(id=1, score=0, cosine=0, share=0)
+    found = PassageHit(id=1, score=0, cosine=0, share=0)
     texts = (["Help", "Returns"], "It is free. What is? It is free.\nNo label"), ([], "Heading")
-    one, none = read([found, found], texts, embedder.embed_documents)
+    one, none = analyse([found, found], texts, embedder.embed_documents)
     assert (one.headings, list(one.statements), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
     assert one.headed.shape == (1, 3)
-    assert read([], [], embedder.embed_documents) == []
+    assert analyse([], [], embedder.embed_documents) == []
     assert (list(none.statements), none.vectors.shape) == ([], (0, 3))
     retriever, _ = case(1.0)
     query = retriever.query(QUESTION)
