@@ -6,7 +6,6 @@ Not covered: the OpenAI-style endpoints, which will be added in `_add_api` and n
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +17,8 @@ from app.desk.interface import Desk
 from app.domain.errors import DeskError
 from app.web.document_routes import add_document_routes
 from app.web.guard import COOKIE, Guard, session_token
-from app.web.login_html import login_html
 from app.web.passwords import session_key, verify
+from app.web.rendering import render
 from app.web.sessions import LIFETIME_S, LoginBrake, Sessions
 
 STATIC = {
@@ -44,9 +43,7 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(
-    desk: Desk, folder: Path, *, host: str = "127.0.0.1", examples: Sequence[str] | None = None, secret: str = ""
-) -> FastAPI:
+def create_app(desk: Desk, folder: Path, *, host: str = "127.0.0.1", secret: str = "") -> FastAPI:
     """folder: where admin.json is; a password must have been set. host: the address the server will listen on. secret:
     what commands beside the server open the document routes with; empty: not at all.
     """
@@ -61,7 +58,7 @@ def create_app(
     _add_api(app)
     add_document_routes(app, desk, secret)
     _add_login(app, folder, sessions)
-    _mount_pages(app, desk, sessions, examples)
+    _mount_pages(app, desk, sessions)
     app.add_middleware(Guard, bound_to=host, is_admin=sessions.is_valid, api_paths=API_PATHS)
     return app
 
@@ -84,6 +81,9 @@ def _add_api(app: FastAPI) -> None:
 
 def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
     brake = LoginBrake()
+
+    def login_html(problem: str = "") -> str:
+        return render("login.html", problem=problem)
 
     @app.get("/admin/login")
     def login_page() -> HTMLResponse:
@@ -120,13 +120,13 @@ def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
         return response
 
 
-def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions, examples: Sequence[str] | None) -> None:
+def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions) -> None:
     # Gradio reads this when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
 
     from app.web.admin_page import build_admin
-    from app.web.chat_page import EXAMPLES, build_chat
+    from app.web.chat_page import build_chat
 
     def admin_user(request: Request) -> str | None:
         token = session_token(request.headers.get("cookie", ""))
@@ -157,4 +157,4 @@ def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions, examples: Sequenc
         )
 
     mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk, EXAMPLES if examples is None else examples), "/", css)
+    mount(build_chat(desk), "/", css)
