@@ -107,7 +107,10 @@ def test_anonymous_reaches_nothing_of_the_admin_page(site: Site, method: str, pa
 
 def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two locks: without the guard, Gradio's own auth_dependency still holds the door."""
-    monkeypatch.setattr(guard.Guard, "_refusal", lambda *_: None)
+
+    async def none(*_: object) -> None: ...
+
+    monkeypatch.setattr(guard.Guard, "_refusal", none)
     client = site.client()
     for path in (
         "/admin/",

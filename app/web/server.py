@@ -14,7 +14,7 @@ from app.domain.errors import DeskError
 from app.storage.database import Database
 from app.storage.sessions import LIFETIME_S, Sessions
 from app.web.document_routes import add_document_routes
-from app.web.guard import COOKIE, Guard, session_token
+from app.web.guard import COOKIE, Guard
 from app.web.login_rate import LoginRateLimiter
 from app.web.passwords import password_hash, verify
 from app.web.rendering import render
@@ -111,7 +111,7 @@ def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
 
     @app.post("/admin/logout")
     def logout(request: Request) -> Response:
-        sessions.end(session_token(request.headers.get("cookie", "")))
+        sessions.end(request.cookies.get(COOKIE, ""))
         response = RedirectResponse("/admin/login", status_code=303)
         response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
         return response
@@ -126,7 +126,7 @@ def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions) -> None:
     from app.web.chat_page import build_chat
 
     def admin_user(request: Request) -> str | None:
-        return "admin" if sessions.is_valid(session_token(request.headers.get("cookie", ""))) else None
+        return "admin" if sessions.is_valid(request.cookies.get(COOKIE, "")) else None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
     css, admin_css = ((_STATIC / name).read_text(encoding="utf-8") for name in ("style.css", "admin.css"))
