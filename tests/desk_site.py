@@ -9,6 +9,7 @@ from typing import Any
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
+from app.storage.database import open_database
 from app.web.passwords import reset_password
 from app.web.server import create_app
 
@@ -21,8 +22,12 @@ class Site:
         self.folder = folder
         self.password = reset_password(folder)
         self.desk = FakeDesk()
-        self.app = create_app(self.desk, folder)
+        self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
+        self.app = create_app(self.desk, folder, self.database)
         self.running: TestClient | None = None
+
+    def close(self) -> None:
+        self.database.close()
 
     def client(self, address: str = "10.0.0.1") -> TestClient:
         """A browser of its own (cookies), in the event loop of the running application if there is one."""

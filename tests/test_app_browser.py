@@ -20,6 +20,7 @@ import uvicorn
 from desks import small_desk, write_pages
 from fake_desk import FakeDesk
 
+from app.storage.database import open_database
 from app.web.passwords import reset_password
 from app.web.server import create_app
 
@@ -47,9 +48,9 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
         self.password = reset_password(folder)
-        self.server = uvicorn.Server(
-            uvicorn.Config(create_app(self.desk, folder), host="127.0.0.1", port=0, log_level="warning")
-        )
+        self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
+        application = create_app(self.desk, folder, self.database)
+        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         until(lambda: self.server.started)
@@ -58,6 +59,7 @@ class Site:
     def close(self) -> None:
         self.server.should_exit = True
         self.thread.join(timeout=10)
+        self.database.close()
 
 
 class Page:
@@ -273,9 +275,8 @@ def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path
         with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
             desk.ingest([pages])
             desk.prepare()
-            server = uvicorn.Server(
-                uvicorn.Config(create_app(desk, tmp_path / "admin"), host="127.0.0.1", port=0, log_level="warning")
-            )
+            application = create_app(desk, tmp_path / "admin", desk.database)
+            server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
             thread = threading.Thread(target=server.run, daemon=True)
             thread.start()
             until(lambda server=server: server.started)

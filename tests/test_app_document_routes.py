@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fastapi.testclient import TestClient
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.knowledge.uploads import LONGEST_NAME, keep_upload, safe_name
+from app.storage.database import open_database
 from app.web.document_routes import FAILED, add_document_routes
 from app.web.guard import MAX_BODY, MAX_UPLOAD
 from app.web.passwords import reset_password
@@ -35,7 +37,8 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.desk = FakeDesk()
         self.password = reset_password(folder)
-        self.app = create_app(self.desk, folder, secret=SECRET)
+        self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
+        self.app = create_app(self.desk, folder, self.database, secret=SECRET)
         self._cookies = self._login()
 
     def client(self) -> TestClient:
@@ -53,8 +56,10 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return Site(tmp_path_factory.mktemp("admin"))
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("admin"))
+    yield site
+    site.database.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
 from app.domain.errors import DeskError
+from app.storage.database import Database, open_database
 from app.web import guard
 from app.web.passwords import reset_password
 from app.web.server import create_app
@@ -26,6 +28,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("admin"))
     with TestClient(site.app, base_url=BASE) as site.running:  # runs the start-up of both pages' queues
         yield site
+    site.close()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{tmp_path}/desk.sqlite3")) as opened:
+        yield opened
 
 
 # ------------------------------------------------------------------ the guard
@@ -42,9 +51,9 @@ def test_own_host_names_are_accepted(site: Site, host: str) -> None:
     assert site.client().get("/healthz", headers={"host": host}).status_code == 200
 
 
-def test_any_host_name_when_bound_to_the_network(tmp_path: Path) -> None:
+def test_any_host_name_when_bound_to_the_network(tmp_path: Path, database: Database) -> None:
     reset_password(tmp_path)
-    app = create_app(FakeDesk(), tmp_path, host="0.0.0.0")
+    app = create_app(FakeDesk(), tmp_path, database, host="0.0.0.0")
     client = TestClient(app, base_url="http://desk.example")
     assert client.get("/healthz").status_code == 200
 
@@ -138,13 +147,15 @@ def test_pages_name_no_foreign_host(site: Site) -> None:
         assert hosts <= {"127.0.0.1", "www.w3.org"}, (path, hosts)
 
 
-def test_vibe_mode_and_a_missing_password_stop_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vibe_mode_and_a_missing_password_stop_the_start(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DeskError, match="set a new one with warmdesk reset-password"):
-        create_app(FakeDesk(), tmp_path)
+        create_app(FakeDesk(), tmp_path, database)
     reset_password(tmp_path)
     monkeypatch.setenv("GRADIO_VIBE_MODE", "1")
     with pytest.raises(DeskError, match="GRADIO_VIBE_MODE"):
-        create_app(FakeDesk(), tmp_path)
+        create_app(FakeDesk(), tmp_path, database)
 
 
 def test_endpoints_are_the_known_ones(site: Site) -> None:

@@ -11,14 +11,20 @@ from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.domain.answers import AnswerUsage
+from app.domain.answers import AnswerUsage, Overview
 from app.domain.formatting import ago, count, milliseconds, percent, size
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
-from app.web.admin_html import header_html, memory_html, misses_html, prefixes_html, tiles_html, welcome_html
-from app.web.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
 from app.web.markup import answer_html
-from app.web.reuse_html import reuse_html
+from app.web.rendering import render
+
+
+def admin(name: str, overview: Overview) -> str:
+    return render(f"admin/{name}.html", overview=overview, now=NOW)
+
+
+def transcript(desk: FakeDesk, conversation_id: str) -> str:
+    return render("chat/transcript.html", turns=desk.turns(conversation_id))
 
 
 @pytest.fixture
@@ -45,15 +51,15 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
     )
     summary = replace(desk.conversations()[0], id=HOSTILE, title=HOSTILE)
     for page in (
-        transcript_html(desk.turns("c")),
-        live_html(HOSTILE, HOSTILE),
-        error_html(HOSTILE, HOSTILE),
-        empty_html([HOSTILE], ready=False),
-        conversations_html([summary], HOSTILE, NOW),
-        header_html(overview),
-        memory_html(overview),
-        misses_html(overview, NOW),
-        prefixes_html(overview),
+        transcript(desk, "c"),
+        render("chat/live.html", question=HOSTILE, text=HOSTILE),
+        render("chat/error.html", question=HOSTILE, message=HOSTILE),
+        render("chat/empty.html", examples=[HOSTILE], ready=False),
+        render("chat/conversations.html", summaries=[summary], open_id=HOSTILE, now=NOW),
+        admin("head", overview),
+        admin("memory", overview),
+        admin("misses", overview),
+        admin("prefixes", overview),
     ):
         assert "<script>window.owned=1</script>" in check(page).lower()
         assert "\u202e" not in page
@@ -61,7 +67,7 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
 
 @pytest.mark.parametrize("length", range(0, len(HOSTILE), 7))
 def test_half_an_answer_is_as_safe_as_a_whole_one(length: int) -> None:
-    check(live_html("q", HOSTILE[:length]))
+    check(render("chat/live.html", question="q", text=HOSTILE[:length]))
 
 
 def test_answers_may_use_simple_markdown() -> None:
@@ -129,7 +135,7 @@ def test_reuse_line_says_what_was_reused_and_from_where() -> None:
 
 def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
     answer = make_answer("c", "m", "returns")
-    text = check(reuse_html(answer))
+    text = check(render("chat/reuse.html", answer=answer))
     for module in answer.modules:
         assert module.document in text
     for words in (
@@ -143,7 +149,7 @@ def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
     ):
         assert words in text
     assert "Approximate" in text
-    assert "Exact" in check(reuse_html(replace(answer, exact=True)))
+    assert "Exact" in check(render("chat/reuse.html", answer=replace(answer, exact=True)))
 
 
 def test_every_miss_reason_has_words() -> None:
@@ -157,7 +163,7 @@ def test_every_miss_reason_has_words() -> None:
 
 def test_citations_show_title_path_quote_and_score(desk: FakeDesk) -> None:
     desk.store("q", make_answer("c", "m", "returns"))
-    text = check(transcript_html(desk.turns("c")))
+    text = check(transcript(desk, "c"))
     for citation in make_answer("c", "m", "returns").citations:
         assert citation.title in text
         assert citation.passage in text
@@ -168,7 +174,7 @@ def test_citations_show_title_path_quote_and_score(desk: FakeDesk) -> None:
 def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> None:
     answer = replace(make_answer("c", "m", "weather"), citations=make_answer("c", "m", "returns").citations)
     desk.store("weather", answer)
-    page = transcript_html(desk.turns("c"))
+    page = transcript(desk, "c")
     assert "wd-citation" not in page
     assert "Not found in the documents" in page
 
@@ -176,14 +182,14 @@ def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> Non
 def test_notice_is_shown_only_if_there_is_one(desk: FakeDesk) -> None:
     desk.store("follow", make_answer("a", "m1", "follow"))
     desk.store("plain", make_answer("b", "m2", "plain"))
-    assert "no longer fit" in transcript_html(desk.turns("a"))
-    assert "wd-notice" not in transcript_html(desk.turns("b"))
+    assert "no longer fit" in transcript(desk, "a")
+    assert "wd-notice" not in transcript(desk, "b")
 
 
 def test_long_conversations_show_the_latest_messages(desk: FakeDesk) -> None:
     for i in range(30):
         desk.store(f"question {i};", make_answer("c", f"m{i}", "returns"))
-    text = check(transcript_html(desk.turns("c")))
+    text = check(transcript(desk, "c"))
     assert "20 older messages not shown" in text
     assert "question 9;" not in text
     assert "question 10;" in text
@@ -194,28 +200,29 @@ def test_long_conversations_show_the_latest_messages(desk: FakeDesk) -> None:
 
 def test_dashboard_numbers() -> None:
     overview = make_overview(NOW)
-    text = check(tiles_html(overview))
+    text = check(admin("tiles", overview))
     assert "78%" in text
     assert "186,495 of 238,670" in text
     assert "131 ms" in text
     assert "842 ms" in text
     assert "8% of all answers" in text
-    assert "of 1.00 GiB" in check(memory_html(overview))
+    assert "of 1.00 GiB" in check(admin("memory", overview))
     for reason in REASONS:
-        assert REASON_WORDS[reason] in check(misses_html(overview, NOW))
-    assert "40 passages, 9,000 tokens" in check(misses_html(overview, NOW))
-    shared = check(prefixes_html(overview))
+        assert REASON_WORDS[reason] in check(admin("misses", overview))
+    assert "40 passages, 9,000 tokens" in check(admin("misses", overview))
+    shared = check(admin("prefixes", overview))
     assert "user <b>Help page</b>: Returns 0" in shared
     assert "790" in shared
-    assert "None since the start" in check(prefixes_html(replace(overview, prefixes=())))
+    assert "None since the start" in check(admin("prefixes", replace(overview, prefixes=())))
 
 
 def test_new_install_is_told_what_to_do() -> None:
     empty = FakeDesk(seeded=False).overview()
-    assert "warmdesk ingest" in check(welcome_html(empty))
-    assert "Ask a question" in check(welcome_html(replace(empty, documents=3)))
-    assert welcome_html(make_overview(NOW)) == ""
-    check(tiles_html(empty))
+    assert "warmdesk ingest" in check(admin("welcome", empty))
+    assert "Ask a question" in check(admin("welcome", replace(empty, documents=3)))
+    assert admin("welcome", make_overview(NOW)) == ""
+    assert [admin(name, empty) for name in ("tiles", "answers", "prefixes", "misses")] == [""] * 4
+    assert "–" in check(admin("tiles", replace(empty, answers=1)))
 
 
 def test_admin_rows_plots_and_what_counts_as_change() -> None:

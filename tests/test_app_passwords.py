@@ -1,17 +1,24 @@
-"""Admin password file, session tokens and the brake on guessing, without HTTP."""
+"""Admin password file, sessions and the limit on guessing, without HTTP."""
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from app.domain.errors import DeskError
+from app.storage.database import Database, open_database
+from app.storage.sessions import LIFETIME_S, Sessions
 from app.web import passwords
-from app.web.passwords import ensure_password, reset_password, session_key, verify
-from app.web.sessions import FREE_FAILURES, LIFETIME_S, WINDOW_S, LoginBrake, Sessions
+from app.web.login_rate import FREE_FAILURES, WINDOW_S, LoginRateLimiter
+from app.web.passwords import ensure_password, password_hash, reset_password, verify
 
 
 class Clock:
@@ -20,6 +27,20 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    def moment(self) -> datetime:
+        return datetime.fromtimestamp(self.now, UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "desk.sqlite3"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{path}")) as opened:
+        yield opened
 
 
 def test_password_is_given_out_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
@@ -45,13 +66,20 @@ def test_file_is_for_the_owner_only_and_nothing_is_left_behind(tmp_path: Path) -
     assert (tmp_path / "admin.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_reset_makes_the_old_password_and_the_old_key_useless(tmp_path: Path) -> None:
-    old, old_key = reset_password(tmp_path), session_key(tmp_path)
+def test_reset_makes_the_old_password_useless(tmp_path: Path) -> None:
+    old, old_hash = reset_password(tmp_path), password_hash(tmp_path)
     new = reset_password(tmp_path)
     assert old != new
     assert not verify(tmp_path, old)
     assert verify(tmp_path, new)
-    assert session_key(tmp_path) != old_key
+    assert password_hash(tmp_path) != old_hash
+
+
+def test_a_file_of_an_earlier_version_keeps_its_password(tmp_path: Path) -> None:
+    password = reset_password(tmp_path)
+    file = tmp_path / "admin.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "session_key": "00" * 32}))
+    assert verify(tmp_path, password)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,27 +95,34 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["admin.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"password_hash": "x", "session_key": ""}', '{"session_key": "00"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"session_key": "00"}', '{"password_hash": 1}'),
+        '{"password_hash": "x", "session_key": ""}',
+    ],
+)
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "admin.json").write_text(text)
     with pytest.raises(DeskError, match="set a new one with warmdesk reset-password"):
-        session_key(tmp_path)
+        password_hash(tmp_path)
 
 
 def test_overlong_passwords_are_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reset_password(tmp_path)
 
-    def never(folder: Path) -> dict[str, str]:
+    def never(folder: Path) -> str:
         raise AssertionError("the file was read")
 
-    monkeypatch.setattr(passwords, "_read", never)
+    monkeypatch.setattr(passwords, "password_hash", never)
     assert not verify(tmp_path, "x" * 5000)
 
 
-def test_tokens_end_by_time_by_logout_and_by_a_new_key() -> None:
-    clock, key = Clock(), [b"k" * 32]
-    sessions = Sessions(lambda: key[0], clock)
+def test_sessions_end_by_time_by_logout_and_by_a_new_password(database: Database) -> None:
+    clock, password = Clock(), ["hash one"]
+    sessions = Sessions(database, lambda: password[0], now=clock.moment)
     token, other = sessions.start(), sessions.start()
+    assert token != other
     assert sessions.is_valid(token)
     sessions.end(token)
     assert not sessions.is_valid(token)
@@ -97,36 +132,79 @@ def test_tokens_end_by_time_by_logout_and_by_a_new_key() -> None:
     clock.now += 2
     assert not sessions.is_valid(other)
     third = sessions.start()
-    key[0] = b"n" * 32
+    password[0] = "hash two"
     assert not sessions.is_valid(third)
+    assert sessions.is_valid(sessions.start())
 
 
-def test_tampered_tokens_are_refused() -> None:
-    sessions = Sessions(lambda: b"k" * 32, Clock())
-    expiry, nonce, signature = sessions.start().split(".")
-    for token in (
-        "",
-        ".",
-        "..",
-        "a.b.c",
-        f"{int(expiry) + 99}.{nonce}.{signature}",
-        f"{expiry}.{nonce}x.{signature}",
-        f"{expiry}.{nonce}.",
-        f"{expiry}.{nonce}.{signature}ä",
-    ):
-        assert not sessions.is_valid(token)
-
-
-def test_brake_stops_one_address_and_lets_go_later() -> None:
+def test_sessions_are_kept_in_the_database_without_their_tokens(database: Database, path: Path) -> None:
     clock = Clock()
-    brake = LoginBrake(clock)
+    token = Sessions(database, lambda: "hash", now=clock.moment).start()
+    database.close()
+    with closing(open_database(f"sqlite:///{path}")) as again:
+        assert Sessions(again, lambda: "hash", now=clock.moment).is_valid(token)
+    assert token.encode() not in path.read_bytes()
+
+
+def test_expired_sessions_are_removed(database: Database, path: Path) -> None:
+    clock = Clock()
+    sessions = Sessions(database, lambda: "hash", now=clock.moment)
+    for _ in range(3):
+        sessions.start()
+    clock.now += LIFETIME_S
+    sessions.start()
+    with closing(sqlite3.connect(path)) as connection:
+        [[expires]] = connection.execute("SELECT expires FROM sessions").fetchall()
+    assert datetime.fromisoformat(expires + "+00:00") == clock.moment() + timedelta(seconds=LIFETIME_S)
+
+
+@pytest.mark.parametrize("token", ["", ".", "a.b.c", "9999999999.x.y", "\u00e4", "x" * 10_000, "' OR 1=1 --"])
+def test_what_is_no_token_opens_nothing_and_ends_nothing(database: Database, token: str) -> None:
+    sessions = Sessions(database, lambda: "hash")
+    good = sessions.start()
+    for wrong in (token, good[:-1], f"{good} "):
+        assert not sessions.is_valid(wrong)
+    sessions.end(token)
+    assert sessions.is_valid(good)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.time", clock)
+    return clock
+
+
+def test_limit_stops_one_address_and_lets_go_later(clock: Clock) -> None:
+    limiter = LoginRateLimiter()
     for _ in range(FREE_FAILURES):
-        assert brake.wait_s("a") == 0
-        brake.failed("a")
-    assert 0 < brake.wait_s("a") <= WINDOW_S
-    assert brake.wait_s("b") == 0
-    clock.now += WINDOW_S + 1
-    assert brake.wait_s("a") == 0
-    brake.failed("a")
-    brake.succeeded("a")
-    assert brake.wait_s("a") == 0
+        assert limiter.attempt("a") == 0
+        clock.now += 60
+    wait_s = limiter.attempt("a")
+    assert wait_s == WINDOW_S - FREE_FAILURES * 60
+    assert limiter.attempt("b") == 0
+    clock.now += wait_s + 1
+    assert limiter.attempt("a") == 0
+    assert limiter.attempt("a") > 0, "the other four still count"
+    limiter.succeeded("a")
+    assert limiter.attempt("a") == 0
+
+
+def test_many_tries_at_once_do_not_all_pass() -> None:
+    limiter = LoginRateLimiter()
+    with ThreadPoolExecutor(16) as pool:
+        waits = list(pool.map(limiter.attempt, ["a"] * 200))
+    assert waits.count(0) == FREE_FAILURES
+
+
+def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.web.login_rate.MAX_ADDRESSES", 20)
+    limiter = LoginRateLimiter()
+    for _ in range(FREE_FAILURES):
+        limiter.attempt("late")
+    for number in range(19):
+        limiter.attempt(str(number))
+    assert limiter.attempt("late") > 0, "an address that is known pushes none out"
+    limiter.attempt("new")
+    assert limiter.attempt("late") == 0
+    assert len(limiter._storage.events) == 20

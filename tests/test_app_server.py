@@ -14,9 +14,11 @@ import pytest
 from desk_site import BASE, HTML, Site, call
 from fastapi.testclient import TestClient
 
+from app.storage.database import open_database
 from app.web import guard
+from app.web.login_rate import FREE_FAILURES
 from app.web.passwords import reset_password
-from app.web.sessions import FREE_FAILURES
+from app.web.server import create_app
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("admin"))
     with TestClient(site.app, base_url=BASE) as site.running:  # runs the start-up of both pages' queues
         yield site
+    site.close()
 
 
 # ------------------------------------------------------------------ open parts
@@ -104,7 +107,10 @@ def test_anonymous_reaches_nothing_of_the_admin_page(site: Site, method: str, pa
 
 def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two locks: without the guard, Gradio's own auth_dependency still holds the door."""
-    monkeypatch.setattr(guard.Guard, "_refusal", lambda *_: None)
+
+    async def none(*_: object) -> None: ...
+
+    monkeypatch.setattr(guard.Guard, "_refusal", none)
     client = site.client()
     for path in (
         "/admin/",
@@ -149,6 +155,24 @@ def test_a_new_password_ends_sessions(tmp_path: Path) -> None:
     assert client.get("/admin/config").status_code == 200
     reset_password(tmp_path)
     assert client.get("/admin/config").status_code == 401
+    site.close()
+
+
+def test_a_login_outlives_a_restart_until_it_is_ended(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    cookies = [{"cookie": f"warmdesk_admin={site.admin().cookies['warmdesk_admin']}"} for _ in range(2)]
+
+    def restart() -> TestClient:
+        site.close()
+        site.database = open_database(f"sqlite:///{tmp_path}/desk.sqlite3")
+        return TestClient(create_app(site.desk, tmp_path, site.database), base_url=BASE, follow_redirects=False)
+
+    client = restart()
+    assert [client.get("/admin/config", headers=cookie).status_code for cookie in cookies] == [200, 200]
+    client.post("/admin/logout", headers=cookies[0])
+    client = restart()
+    assert [client.get("/admin/config", headers=cookie).status_code for cookie in cookies] == [401, 200]
+    site.close()
 
 
 def test_guessing_is_stopped_even_for_the_right_password(site: Site) -> None:

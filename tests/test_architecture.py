@@ -75,7 +75,7 @@ ONLY_IN = {
             "app.storage.library",
             "app.storage.history",
         ),
-        *("app.storage.passage_rows", "app.storage.statistics"),
+        *("app.storage.passage_rows", "app.storage.sessions", "app.storage.statistics"),
     },
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
     "fastapi": {"app.web.server", "app.web.document_routes"},

@@ -76,9 +76,9 @@ class Service:
         self._load_model, self._load_embedder = model or load_model_of, embedder
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        self._database = open_database(settings.database_url)
-        self.library = Library(self._database)
-        self.history = History(self._database)
+        self.database = open_database(settings.database_url)
+        self.library = Library(self.database)
+        self.history = History(self.database)
         self._preparations = Preparations()
 
     def __enter__(self) -> Service:
@@ -93,7 +93,7 @@ class Service:
         """Finish what is being written and release everything."""
         if "engine" in self.__dict__:
             self.engine.close()
-        self._database.close()
+        self.database.close()
 
     @cached_property
     def engine(self) -> Engine:

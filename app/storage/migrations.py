@@ -212,11 +212,24 @@ def m004_collections(connection: Connection) -> None:
     staged.create(connection)
 
 
+def m005_sessions(connection: Connection) -> None:
+    """Who is signed in to the admin area."""
+    sessions = Table(
+        "sessions",
+        MetaData(naming_convention=NAMING),
+        Column("token_hash", String(64), primary_key=True),
+        Column("created", DateTime, nullable=False),
+        Column("expires", DateTime, nullable=False, index=True),
+    )
+    sessions.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
     m003_grounding,
     m004_collections,
+    m005_sessions,
 )
 
 

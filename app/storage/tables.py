@@ -261,6 +261,16 @@ class Feedback(Base):
     created: Mapped[datetime]
 
 
+class SessionRow(Base):
+    """A sign-in to the admin area. token_hash: see `sessions`."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created: Mapped[datetime]
+    expires: Mapped[datetime] = mapped_column(index=True)
+
+
 class Fact(Base):
     """What the program remembers about its own files, such as the generation of the vector index."""
 

@@ -1,8 +1,7 @@
-"""The dashboard: Gradio components, their data and their refreshing. The login stands before it, in server
-and guard.
+"""The dashboard: Gradio components, their data and their refreshing. The login stands before it, in server and guard.
 
-Tables and plots are sent again only when their numbers changed, so that a search or a sorted column survives
-the timer. Not covered: any action on the desk; this page only looks.
+Tables and plots are sent again only when their numbers changed, so that a search or a sorted column survives the timer.
+Not covered: any action on the desk; this page only looks.
 """
 
 from __future__ import annotations
@@ -18,17 +17,11 @@ from app.desk.interface import Desk
 from app.domain.answers import AnswerPoint, Overview
 from app.domain.formatting import ago, short_path, utc
 from app.domain.reuse_words import SOURCES
-from app.web.admin_html import (
-    answers_html,
-    header_html,
-    memory_html,
-    misses_html,
-    prefixes_html,
-    tiles_html,
-    welcome_html,
-)
+from app.web.rendering import render
 
 REFRESH_S = 5.0
+PARTS = ("head", "welcome", "tiles", "memory", "answers", "prefixes", "misses")
+"""Templates in templates/admin, from the top of the page down; the plots come behind the first three."""
 COLUMNS = ("Document", "Passage", "Tokens", "Size (MiB)", "Kept in", "Uses", "Missed", "Tokens saved", "Last use")
 _BINS = ((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", "%-d %b %H:%M"))
 _LONG = ("6h", "%-d %b")
@@ -55,9 +48,7 @@ def module_rows(overview: Overview, now: datetime) -> list[list[object]]:
 
 
 def bins(points: tuple[AnswerPoint, ...]) -> tuple[str, str]:
-    """Width and label format of the token plot's bars: some dozens, whether the desk is an hour or a month
-    old.
-    """
+    """Width and label format of the token plot's bars: some dozens, whether the desk is an hour or a month old."""
     moments = [utc(point.created) for point in points]
     span_s = (max(moments) - min(moments)).total_seconds() if moments else 0.0
     if span_s > 21 * 86_400:
@@ -99,15 +90,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
         now = datetime.now(UTC)
         overview = desk.overview()
         current = signature(overview, now)
-        texts = (
-            header_html(overview),
-            welcome_html(overview),
-            tiles_html(overview) if overview.answers else "",
-            memory_html(overview) if overview.tier_bytes else "",
-            answers_html(overview, now) if overview.answers else "",
-            prefixes_html(overview) if overview.answers else "",
-            misses_html(overview, now) if overview.answers else "",
-        )
+        texts = [render(f"admin/{name}.html", overview=overview, now=now) for name in PARTS]
         if current == seen:
             return (*texts, *([gr.skip()] * 5), current)
         width, label = bins(overview.points)
@@ -123,7 +106,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
         )
 
     def part(name: str) -> gr.HTML:
-        return gr.HTML("", elem_id=name, js_on_load=None, apply_default_css=False)
+        return gr.HTML("", elem_id=f"wd-{name}", js_on_load=None, apply_default_css=False)
 
     plot: dict[str, Any] = {
         "height": 240,
@@ -134,7 +117,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
     }
     with gr.Blocks(title="Admin · Warmdesk", analytics_enabled=False, fill_width=True) as blocks:
         with gr.Column(elem_id="wd-admin"):
-            header, welcome, tiles = part("wd-head"), part("wd-welcome"), part("wd-tiles")
+            above = [part(name) for name in PARTS[:3]]
             with gr.Row(visible=False, elem_id="wd-plots") as plots:
                 with gr.Column(elem_classes="wd-panel", min_width=300):
                     gr.HTML("<h2>Reused and newly read tokens</h2>", apply_default_css=False)
@@ -158,8 +141,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
                         colors_in_legend=[],
                         **plot,
                     )
-            memory, answers = part("wd-memory"), part("wd-answers")
-            prefixes, misses = part("wd-prefixes"), part("wd-misses")
+            below = [part(name) for name in PARTS[3:]]
             with gr.Column(visible=False, elem_classes="wd-panel", elem_id="wd-modules") as table:
                 gr.HTML("<h2>Passages the model has read</h2>", apply_default_css=False)
                 modules = gr.Dataframe(
@@ -175,8 +157,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
                     elem_id="wd-module-table",
                 )
         seen = gr.State("")
-        texts = [header, welcome, tiles, memory, answers, prefixes, misses]
-        outputs = [*texts, plots, tokens, latency, table, modules, seen]
+        outputs = [*above, *below, plots, tokens, latency, table, modules, seen]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         blocks.load(refresh, [seen], outputs, **quiet)
         gr.Timer(REFRESH_S).tick(refresh, [seen], outputs, **quiet)

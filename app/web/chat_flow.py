@@ -1,9 +1,7 @@
-"""What the chat page does, without the page: each method takes plain values and gives the parts of the page
-to redraw.
+"""What the chat page does, without the page: each method takes plain values and gives the parts of the page to redraw.
 
-The conversation's id lives in the browser and comes with every call, so two readers never share anything
-here. The only thing kept is which answer runs for which browser session, so that Stop and switching can end
-it.
+The conversation's id lives in the browser and comes with every call, so two readers never share anything here. The
+only thing kept is which answer runs for which browser session, so that Stop and switching can end it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from datetime import UTC, datetime
 
 from app.desk.interface import AnswerStream, Desk, Feedback
 from app.domain.errors import DeskError
-from app.web.chat_html import conversations_html, empty_html, error_html, live_html, transcript_html
+from app.web.rendering import render
 
 YIELD_S = 0.04
 UNEXPECTED = "Something went wrong on our side. Please try again; the details are in the server's log."
@@ -62,31 +60,29 @@ class ChatFlow:
 
     def open(self, conversation_id: str, session: str) -> ChatView:
         """Shows a conversation; one that is gone (or "") opens a new one."""
-        self._leave(session)
+        self._end(session, left=True)
         try:
             turns = self._desk.turns(conversation_id) if conversation_id else []
             if not turns:
                 conversation_id = ""
-            page = transcript_html(turns) if turns else empty_html(self._examples, self._desk.is_ready())
+            if turns:
+                page = render("chat/transcript.html", turns=turns)
+            else:
+                page = render("chat/empty.html", examples=self._examples, ready=self._desk.is_ready())
             listed = self._listed(conversation_id)
         except Exception as error:
-            return ChatView(live=error_html("", _line(error)), answering=False)
+            return ChatView(live=_failure("", error), answering=False)
         return ChatView(
             conversation_id=conversation_id, transcript=page, live="", conversations=listed, answering=False
         )
 
     def ask(self, question: str, conversation_id: str, session: str) -> Generator[ChatView]:
-        """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the
-        answer.
-        """
+        """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer."""
         question = question.strip()
         run = _Run()
-        with self._lock:
-            if not question or session in self._runs:
-                run.left = True
-            else:
-                self._runs[session] = run
-        if run.left:
+        with self._lock:  # a second question waits for the first
+            accepted = bool(question) and self._runs.setdefault(session, run) is run
+        if not accepted:
             yield ChatView()
             return
         try:
@@ -96,7 +92,7 @@ class ChatFlow:
         except Exception as error:  # outermost: whatever fails becomes one line in the chat
             if not run.left:
                 shown = None if conversation_id else ""
-                yield ChatView(transcript=shown, live=error_html(question, _line(error)), box=question, answering=False)
+                yield ChatView(transcript=shown, live=_failure(question, error), box=question, answering=False)
         finally:
             with self._lock:
                 if self._runs.get(session) is run:
@@ -106,7 +102,9 @@ class ChatFlow:
 
     def _draw(self, question: str, conversation_id: str, run: _Run) -> Generator[ChatView]:
         first = None if conversation_id else ""  # a new conversation: the empty state makes room
-        yield ChatView(transcript=first, live=live_html(question, ""), box="", answering=True)
+        yield ChatView(
+            transcript=first, live=render("chat/live.html", question=question, text=""), box="", answering=True
+        )
         stream = self._desk.ask(question, conversation_id=conversation_id or None)
         with self._lock:
             run.stream, ended = stream, run.stopped
@@ -116,14 +114,14 @@ class ChatFlow:
         for piece in stream:
             text += piece
             if not run.left and self._clock() - drawn_at >= YIELD_S:
-                yield ChatView(live=live_html(question, text))
+                yield ChatView(live=render("chat/live.html", question=question, text=text))
                 drawn_at = self._clock()
         if run.left:
             return
         answer = stream.answer
         yield ChatView(
             conversation_id=answer.conversation_id,
-            transcript=transcript_html(self._desk.turns(answer.conversation_id)),
+            transcript=render("chat/transcript.html", turns=self._desk.turns(answer.conversation_id)),
             live="",
             conversations=self._listed(answer.conversation_id),
             answering=False,
@@ -135,26 +133,24 @@ class ChatFlow:
 
     def feedback(self, message_id: str, value: str, reason: str = "") -> None:
         """value: up, down, or anything else to take the verdict back."""
-        verdict: Feedback | None = "up" if value == "up" else "down" if value == "down" else None
-        self._desk.feedback(message_id, verdict, reason[:500])
+        verdicts: dict[str, Feedback] = {"up": "up", "down": "down"}
+        self._desk.feedback(message_id, verdicts.get(value), reason[:500])
 
     def delete(self, conversation_id: str, open_id: str, session: str) -> ChatView:
         """Deletes a conversation; if it was open, a new one is shown."""
         if conversation_id == open_id:
-            self._leave(session)
+            self._end(session, left=True)
         try:
             self._desk.delete_conversation(conversation_id)
             if conversation_id != open_id:
                 return ChatView(conversations=self._listed(open_id))
         except Exception as error:
-            return ChatView(live=error_html("", _line(error)))
+            return ChatView(live=_failure("", error))
         return self.open("", session)
 
     def _listed(self, open_id: str) -> str:
-        return conversations_html(self._desk.conversations(), open_id, self._now())
-
-    def _leave(self, session: str) -> None:
-        self._end(session, left=True)
+        summaries = self._desk.conversations()
+        return render("chat/conversations.html", summaries=summaries, open_id=open_id, now=self._now())
 
     def _end(self, session: str, *, left: bool) -> None:
         with self._lock:
@@ -167,8 +163,9 @@ class ChatFlow:
             stream.cancel()
 
 
-def _line(error: Exception) -> str:
-    if isinstance(error, DeskError):
-        return str(error)
-    log.error("the chat page failed", exc_info=error)
-    return UNEXPECTED
+def _failure(question: str, error: Exception) -> str:
+    """A question without an answer, and one line that says why."""
+    if not isinstance(error, DeskError):
+        log.error("the chat page failed", exc_info=error)
+    message = str(error) if isinstance(error, DeskError) else UNEXPECTED
+    return render("chat/error.html", question=question, message=message)

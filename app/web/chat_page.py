@@ -1,22 +1,21 @@
-"""The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in chat_html
-and style.css.
+"""The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in templates/chat and
+style.css.
 
-The list shows all conversations of this desk, to whoever can open the page: for now a desk is for one
-operator on 127.0.0.1. Which conversation is open is kept in the address bar and in a hidden field of the
-page, never on the server.
+The list shows all conversations of this desk, to whoever can open the page: for now a desk is for one operator on
+127.0.0.1. Which conversation is open is kept in the address bar and in a hidden field of the page, never on the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from importlib.resources import files
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from app.desk.interface import Desk
 from app.web.chat_flow import ChatFlow, ChatView
-from app.web.icons import icon
+from app.web.rendering import render
 
 EXAMPLES = (
     "What is your returns policy?",
@@ -25,23 +24,12 @@ EXAMPLES = (
     "How do I make a warranty claim?",
 )
 ANSWERS_AT_ONCE = 24
-_NAME = "Warmdesk"
-_HEADER = (
-    '<header class="wd-header"><button type="button" data-act="menu" aria-label="Conversations">'
-    f"{icon('menu')}</button>"
-    f"<h1>{_NAME}</h1></header>"
-)
-_SIDE = (
-    f'<div class="wd-brand"><span class="wd-logo" aria-hidden="true"></span><b>{_NAME}</b></div>'
-    f'<button type="button" class="wd-new" data-act="new">{icon("plus")}<span>New conversation</span>'
-    "</button>"
-)
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
 _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
 
 
 def _script(name: str) -> str:
-    return files("app.web").joinpath("static", name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / "static" / name).read_text(encoding="utf-8")
 
 
 def _updates(view: ChatView) -> tuple[Any, ...]:
@@ -59,9 +47,9 @@ def _session(request: gr.Request) -> str:
     return str(request.session_hash)
 
 
-def build_chat(desk: Desk, examples: Sequence[str] = EXAMPLES) -> gr.Blocks:
+def build_chat(desk: Desk) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
-    flow = ChatFlow(desk, examples)
+    flow = ChatFlow(desk, EXAMPLES)
     acts, page = _script("chat.js"), _script("page.js")
 
     def part(value: str, name: str, script: str = acts) -> gr.HTML:
@@ -93,13 +81,13 @@ def build_chat(desk: Desk, examples: Sequence[str] = EXAMPLES) -> gr.Blocks:
     def stopped(request: gr.Request) -> None:
         flow.stop(_session(request))
 
-    with gr.Blocks(title=_NAME, analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
+    with gr.Blocks(title="Warmdesk", analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
         with gr.Row(elem_id="wd-app"):
             with gr.Column(elem_id="wd-side", min_width=0):
-                side = part(_SIDE, "wd-side-head")
+                side = part(render("chat/side.html"), "wd-side-head")
                 listed = part("", "wd-list")
             with gr.Column(elem_id="wd-main", min_width=0):
-                part(_HEADER, "wd-top")
+                part(render("chat/header.html"), "wd-top")
                 with gr.Column(elem_id="wd-scroll"):
                     transcript = part("", "wd-transcript")
                     live = part("", "wd-live")

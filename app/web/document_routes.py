@@ -1,5 +1,5 @@
-"""Routes that change documents: for commands beside a running desk (a secret opens them), and for the admin's page of
-documents (the guard lets only admins through).
+"""Routes that change documents: for commands beside a running desk, which need a secret, and for the admin's page of
+documents, which the guard shows to admins only.
 
 Long work is answered as a stream of events, one JSON object a line: {stage, done, total} while it runs, then {result}
 or {error}. Uploaded files are kept in the data folder under their own name; a second one of the same name replaces it.
@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,8 @@ from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.web.documents_html import documents_html
+from app.web.rendering import render
+from retrieval.loaders.load import FORMATS, SUPPORTED
 from retrieval.text.printing import printable
 
 log = logging.getLogger(__name__)
@@ -53,11 +55,8 @@ class ForgetOrder(BaseModel):
 def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
     """secret: opens the routes for commands; empty: they stay closed."""
 
-    def is_allowed(authorization: str) -> bool:
-        return bool(secret) and hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode())
-
     def only_allowed(authorization: Annotated[str, Header()] = "") -> None:
-        if not is_allowed(authorization):
+        if not secret or not hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode()):
             raise HTTPException(401, "not allowed")
 
     @app.get("/desk/check", dependencies=[Depends(only_allowed)])
@@ -80,7 +79,8 @@ def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
 
     @app.get("/admin/documents")
     def page() -> HTMLResponse:
-        return HTMLResponse(documents_html(desk.documents()), headers={"cache-control": "no-store"})
+        html = render("documents.html", documents=desk.documents(), suffixes=SUPPORTED, formats=FORMATS, now=datetime.now(UTC))
+        return HTMLResponse(html, headers={"cache-control": "no-store"})
 
     @app.post("/admin/documents/upload")
     async def upload(request: Request, name: str, collection: str = "") -> Response:

@@ -1,8 +1,6 @@
-"""The admin password: made at the first start, shown once, kept only as an argon2 hash in `admin.json` (mode
-0600).
+"""The admin password: made at the first start, shown once, kept only as an argon2 hash in `admin.json` (mode 0600).
 
-The same file holds the key that signs sessions; a new password brings a new key, so that old sessions end.
-Not covered: several users, roles.
+A new password ends all sessions: see `app.storage.sessions`. Not covered: several users, roles.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ import os
 import secrets
 from pathlib import Path
 
-from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerificationError
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import VerificationError
 
 from app.domain.errors import DeskError
 
@@ -27,45 +25,39 @@ def ensure_password(folder: Path) -> str | None:
 
 
 def reset_password(folder: Path) -> str:
-    """Sets and returns a new password; ends all sessions."""
+    """Sets and returns a new password; ends all sessions. Raises DeskError."""
     password = secrets.token_urlsafe(18)
-    record = {"password_hash": PasswordHasher().hash(password), "session_key": secrets.token_hex(32)}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(folder / FILE, json.dumps(record))
+        _write(folder / FILE, json.dumps({"password_hash": PasswordHasher().hash(password)}))
     except OSError as error:
         raise DeskError(
-            f"cannot write the admin password to {folder / FILE}: {error.strerror or error}",
-            code="admin-file",
+            f"cannot write the admin password to {folder / FILE}: {error.strerror or error}", code="admin-file"
         ) from error
     return password
 
 
 def verify(folder: Path, password: str) -> bool:
-    """Takes some 50 ms on purpose. Overlong input is refused before it costs anything."""
+    """Whether it is the password. Takes some 50 ms on purpose; overlong input is refused before it costs anything.
+    Raises DeskError.
+    """
     if len(password) > MAX_PASSWORD:
         return False
     try:
-        return PasswordHasher().verify(_read(folder)["password_hash"], password)
-    except (VerificationError, InvalidHashError):
+        return PasswordHasher().verify(password_hash(folder), password)
+    except VerificationError:
         return False
 
 
-def session_key(folder: Path) -> bytes:
-    """The key that signs sessions. Read anew each time, so that a reset by the command line works at once."""
-    return bytes.fromhex(_read(folder)["session_key"])
-
-
-def _read(folder: Path) -> dict[str, str]:
+def password_hash(folder: Path) -> str:
+    """The argon2 hash, read anew each time, so that a reset on the command line works at once. Raises DeskError."""
     path = folder / FILE
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        key, password_hash = record["session_key"], record["password_hash"]
-        if len(bytes.fromhex(key)) < 32 or not isinstance(password_hash, str):
-            raise ValueError("a value has the wrong form")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        stored = json.loads(path.read_text(encoding="utf-8"))["password_hash"]
+        extract_parameters(stored)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeskError(f"cannot read {path}: set a new one with warmdesk reset-password", code="admin-file") from error
-    return {"session_key": key, "password_hash": password_hash}
+    return str(stored)
 
 
 def _write(path: Path, text: str) -> None:

@@ -28,7 +28,7 @@ def serve(service: Service) -> None:
     if not service.library.counts().documents:
         print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
     secret = secrets.token_urlsafe(32)
-    application = create_app(service, settings.admin_folder, host=settings.host, secret=secret)
+    application = create_app(service, settings.admin_folder, service.database, host=settings.host, secret=secret)
     shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     print(f"chat       http://{shown}:{port}/", flush=True)
     print(f"dashboard  http://{shown}:{port}/admin", flush=True)

@@ -1,13 +1,8 @@
-"""The web application: own routes first, then the admin page behind its login, then the chat at "/".
-
-Not covered: the OpenAI-style endpoints, which will be added in `_add_api` and named in `API_PATHS`.
-"""
+"""The web application: own routes first, then the admin page behind its login, then the chat at "/"."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +11,15 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
+from app.storage.database import Database
+from app.storage.sessions import LIFETIME_S, Sessions
 from app.web.document_routes import add_document_routes
-from app.web.guard import COOKIE, Guard, session_token
-from app.web.login_html import login_html
-from app.web.passwords import session_key, verify
-from app.web.sessions import LIFETIME_S, LoginBrake, Sessions
+from app.web.guard import COOKIE, Guard
+from app.web.login_rate import LoginRateLimiter
+from app.web.passwords import password_hash, verify
+from app.web.rendering import render
 
+_STATIC = Path(__file__).parent / "static"
 STATIC = {
     "/desk.css": ("style.css", "text/css"),
     "/admin.css": ("admin.css", "text/css"),
@@ -44,31 +42,28 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(
-    desk: Desk, folder: Path, *, host: str = "127.0.0.1", examples: Sequence[str] | None = None, secret: str = ""
-) -> FastAPI:
-    """folder: where admin.json is; a password must have been set. host: the address the server will listen on. secret:
-    what commands beside the server open the document routes with; empty: not at all.
+def create_app(desk: Desk, folder: Path, database: Database, *, host: str = "127.0.0.1", secret: str = "") -> FastAPI:
+    """folder: where admin.json is; a password must have been set. database: keeps who is signed in; the caller closes
+    it. host: the address the server will listen on. secret: what commands beside the server open the document routes
+    with; empty: not at all. Raises DeskError.
     """
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again",
             code="vibe-mode",
         )
-    session_key(folder)  # fails now rather than at the first login
-    sessions = Sessions(lambda: session_key(folder))
+    password_hash(folder)  # fails now rather than at the first login
+    sessions = Sessions(database, lambda: password_hash(folder))
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     _add_api(app)
     add_document_routes(app, desk, secret)
     _add_login(app, folder, sessions)
-    _mount_pages(app, desk, sessions, examples)
+    _mount_pages(app, desk, sessions)
     app.add_middleware(Guard, bound_to=host, is_admin=sessions.is_valid, api_paths=API_PATHS)
     return app
 
 
 def _add_api(app: FastAPI) -> None:
-    package = Path(str(files("app.web"))) / "static"
-
     @app.get("/healthz")
     def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
@@ -76,14 +71,17 @@ def _add_api(app: FastAPI) -> None:
     def give_out(path: str, name: str, media_type: str) -> None:
         @app.get(path)
         def file() -> FileResponse:
-            return FileResponse(package / name, media_type=media_type)
+            return FileResponse(_STATIC / name, media_type=media_type)
 
     for path, (name, media_type) in STATIC.items():
         give_out(path, name, media_type)
 
 
 def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
-    brake = LoginBrake()
+    limiter = LoginRateLimiter()
+
+    def login_html(problem: str = "") -> str:
+        return render("login.html", problem=problem)
 
     @app.get("/admin/login")
     def login_page() -> HTMLResponse:
@@ -92,14 +90,13 @@ def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
     @app.post("/admin/login")
     def login(request: Request, password: Annotated[str, Form()] = "") -> Response:
         address = request.client.host if request.client else ""
-        if wait_s := brake.wait_s(address):
+        # Counted before the slow check: many tries sent at once must not all pass.
+        if wait_s := limiter.attempt(address):
             page = login_html(f"Too many failed attempts. Please try again in {(wait_s + 59) // 60} min.")
             return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
-        # Counted before the slow check: many tries sent at once must not all pass the brake.
-        brake.failed(address)
         if not verify(folder, password):
             return HTMLResponse(login_html("That password is not right."), status_code=401)
-        brake.succeeded(address)
+        limiter.succeeded(address)
         response = RedirectResponse("/admin/", status_code=303)
         response.set_cookie(
             COOKIE,
@@ -114,28 +111,25 @@ def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
 
     @app.post("/admin/logout")
     def logout(request: Request) -> Response:
-        sessions.end(session_token(request.headers.get("cookie", "")))
+        sessions.end(request.cookies.get(COOKIE, ""))
         response = RedirectResponse("/admin/login", status_code=303)
         response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
         return response
 
 
-def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions, examples: Sequence[str] | None) -> None:
+def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions) -> None:
     # Gradio reads this when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
 
     from app.web.admin_page import build_admin
-    from app.web.chat_page import EXAMPLES, build_chat
+    from app.web.chat_page import build_chat
 
     def admin_user(request: Request) -> str | None:
-        token = session_token(request.headers.get("cookie", ""))
-        return "admin" if sessions.is_valid(token) else None
+        return "admin" if sessions.is_valid(request.cookies.get(COOKIE, "")) else None
 
-    package = Path(str(files("app.web"))) / "static"
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
-    css = (package / "style.css").read_text(encoding="utf-8")
-    admin_css = (package / "admin.css").read_text(encoding="utf-8")
+    css, admin_css = ((_STATIC / name).read_text(encoding="utf-8") for name in ("style.css", "admin.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
         gr.mount_gradio_app(
@@ -157,4 +151,4 @@ def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions, examples: Sequenc
         )
 
     mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk, EXAMPLES if examples is None else examples), "/", css)
+    mount(build_chat(desk), "/", css)
