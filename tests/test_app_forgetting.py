@@ -289,7 +289,7 @@ def test_vectors_of_an_interrupted_run_go_too(tmp_path: Path, pages: Path) -> No
 
 def staged(desk: Service) -> int:
     with desk._database.read() as session:
-        return session.scalar(select(func.count()).select_from(tables.StagedEmbedding)) or 0
+        return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 
 def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Path) -> None:

@@ -36,7 +36,7 @@ def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def staged(desk: Service) -> int:
     with desk._database.read() as session:
-        return session.scalar(select(func.count()).select_from(tables.StagedEmbedding)) or 0
+        return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 
 # --- questions meanwhile -----------------------------------------------------------------------------------

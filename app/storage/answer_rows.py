@@ -43,16 +43,16 @@ class AnswerDetails:
     modules: tuple[ModuleDetails, ...] = ()
 
 
-def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables.Message:
+def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables.MessageRow:
     """An answer with all its rows, still without a place in its conversation. Raises ValueError when the
     details do not fit.
     """
     citations = [
-        tables.Citation(rank=rank, passage_id=passage_id, **asdict(citation))
+        tables.CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
         for rank, (citation, passage_id) in enumerate(zip(answer.citations, details.passage_ids, strict=True))
     ]
     modules = [
-        tables.ModuleUse(
+        tables.ModuleUseRow(
             rank=rank,
             key=module.id,
             document=module.document,
@@ -65,7 +65,7 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables
         )
         for rank, (module, more) in enumerate(zip(answer.modules, details.modules, strict=True))
     ]
-    return tables.Message(
+    return tables.MessageRow(
         id=answer.message_id,
         role="assistant",
         question_id=details.question_id,
@@ -81,12 +81,12 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables
         notice=answer.notice,
         citations=citations,
         modules=modules,
-        timings=tables.Timings(queue=details.queue_ms, **asdict(answer.timings)),
-        usage=tables.Usage(**asdict(answer.usage)),
+        timings=tables.TimingsRow(queue=details.queue_ms, **asdict(answer.timings)),
+        usage=tables.UsageRow(**asdict(answer.usage)),
     )
 
 
-def turn(row: tables.Message) -> Turn:
+def turn(row: tables.MessageRow) -> Turn:
     """A message read with everything that belongs to it."""
     return Turn(
         message_id=row.id,
@@ -98,7 +98,7 @@ def turn(row: tables.Message) -> Turn:
     )
 
 
-def _answer(row: tables.Message) -> Answer:
+def _answer(row: tables.MessageRow) -> Answer:
     assert row.usage is not None, "written in one transaction"
     assert row.timings is not None
     assert row.policy is not None

@@ -59,24 +59,24 @@ class History:
     def start_conversation(self, title: str) -> str:
         """A new conversation; gives its id. title: usually the first question; it is shortened."""
         now = _now()
-        row = tables.Conversation(id=new_id(), title=_shortened(title), created=now, updated=now)
+        row = tables.ConversationRow(id=new_id(), title=_shortened(title), created=now, updated=now)
         with self._database.write() as session:
             session.add(row)
         return row.id
 
     def conversations(self, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations that have a message, most recently used first. turns: their messages."""
-        table = tables.Conversation
+        table = tables.ConversationRow
         latest = (
             select(table)
-            .where(select(tables.Message.id).where(tables.Message.conversation_id == table.id).exists())
+            .where(select(tables.MessageRow.id).where(tables.MessageRow.conversation_id == table.id).exists())
             .order_by(table.updated.desc(), table.id)
             .limit(limit)
             .subquery()
         )
         query = (
             select(latest.c.id, latest.c.title, latest.c.updated, func.count().label("turns"))
-            .join(tables.Message, tables.Message.conversation_id == latest.c.id)
+            .join(tables.MessageRow, tables.MessageRow.conversation_id == latest.c.id)
             .group_by(latest.c.id, latest.c.title, latest.c.updated)
             .order_by(latest.c.updated.desc(), latest.c.id)
         )
@@ -85,7 +85,7 @@ class History:
 
     def turns(self, conversation_id: str) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
-        message = tables.Message
+        message = tables.MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id).options(*(selectinload(part) for part in parts))
         with self._database.read() as session:
@@ -93,7 +93,7 @@ class History:
 
     def past(self, conversation_id: str) -> list[PastMessage]:
         """The same messages as the next prompt needs them."""
-        query = _messages_of(conversation_id).options(selectinload(tables.Message.modules))
+        query = _messages_of(conversation_id).options(selectinload(tables.MessageRow.modules))
         with self._database.read() as session:
             return [
                 PastMessage(
@@ -109,7 +109,7 @@ class History:
 
     def record_question(self, conversation_id: str, text: str) -> str:
         """Append a question; gives the message's id. Raises DeskError when the conversation is gone."""
-        row = tables.Message(id=new_id(), role="user", text=text, created=_now(), refused=False)
+        row = tables.MessageRow(id=new_id(), role="user", text=text, created=_now(), refused=False)
         with self._database.write() as session:
             _append(session, conversation_id, row)
         return row.id
@@ -120,7 +120,7 @@ class History:
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
-            question = session.get(tables.Message, details.question_id)
+            question = session.get(tables.MessageRow, details.question_id)
             asked = row.created if question is None else question.created
             gone = [one for one in row.citations if self._forgotten.get(one.document, asked) > asked]
             for citation in gone:  # forgotten while the answer was under way
@@ -132,7 +132,7 @@ class History:
     def delete_conversation(self, conversation_id: str) -> None:
         """Delete a conversation and all that belongs to it; one that is not there is no error."""
         with self._database.write() as session:
-            session.execute(delete(tables.Conversation).where(tables.Conversation.id == conversation_id))
+            session.execute(delete(tables.ConversationRow).where(tables.ConversationRow.id == conversation_id))
         self._database.flush_log()
 
     def feedback(self, message_id: str, value: str | None, reason: str = "") -> None:
@@ -142,13 +142,13 @@ class History:
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
-            message = session.get(tables.Message, message_id)
+            message = session.get(tables.MessageRow, message_id)
             if message is None or message.role != "assistant":
                 raise DeskError(f"there is no answer {message_id!r}", code="no-such-message")
             if value is None:
-                session.execute(delete(tables.Feedback).where(tables.Feedback.message_id == message_id))
+                session.execute(delete(tables.FeedbackRow).where(tables.FeedbackRow.message_id == message_id))
             else:
-                session.merge(tables.Feedback(message_id=message_id, value=value, reason=reason, created=_now()))
+                session.merge(tables.FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
         """Take the words of a document out of all stored citations and of answers that quote. Answers in the model's
@@ -157,18 +157,18 @@ class History:
         it fails.
         """
         self._forgotten[path] = _now()
-        cited = tables.Citation.document == path
+        cited = tables.CitationRow.document == path
         with self._database.write() as session:
-            citing = select(tables.Citation.message_id).where(cited)
-            quoting = tables.Message.quoted.is_(True) & tables.Message.id.in_(citing)
-            session.execute(update(tables.Message).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
-            session.execute(update(tables.Citation).where(cited).values(quote=REMOVED_QUOTE))
+            citing = select(tables.CitationRow.message_id).where(cited)
+            quoting = tables.MessageRow.quoted.is_(True) & tables.MessageRow.id.in_(citing)
+            session.execute(update(tables.MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
+            session.execute(update(tables.CitationRow).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
 
     def quotes_of(self, path: str) -> int:
         """Stored citations that still hold words of a document."""
-        query = select(func.count()).select_from(tables.Citation)
-        query = query.where(tables.Citation.document == path, tables.Citation.quote != REMOVED_QUOTE)
+        query = select(func.count()).select_from(tables.CitationRow)
+        query = query.where(tables.CitationRow.document == path, tables.CitationRow.quote != REMOVED_QUOTE)
         with self._database.read() as session:
             return session.scalar(query) or 0
 
@@ -205,19 +205,19 @@ class History:
             return statistics.module_hits(session)
 
 
-def _append(session: Session, conversation_id: str, row: tables.Message) -> None:
-    conversation = session.get(tables.Conversation, conversation_id)
+def _append(session: Session, conversation_id: str, row: tables.MessageRow) -> None:
+    conversation = session.get(tables.ConversationRow, conversation_id)
     if conversation is None:
         raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
-    last = select(func.max(tables.Message.position)).where(tables.Message.conversation_id == conversation_id)
+    last = select(func.max(tables.MessageRow.position)).where(tables.MessageRow.conversation_id == conversation_id)
     position = session.scalar(last)
     row.conversation_id, row.position = conversation_id, 0 if position is None else position + 1
     conversation.updated = row.created
     session.add(row)
 
 
-def _messages_of(conversation_id: str) -> Select[tables.Message]:
-    message = tables.Message
+def _messages_of(conversation_id: str) -> Select[tables.MessageRow]:
+    message = tables.MessageRow
     return select(message).where(message.conversation_id == conversation_id).order_by(message.position)
 
 

@@ -68,84 +68,84 @@ class Library:
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
         with self._database.read() as session:
-            rows = session.scalars(select(tables.Document).order_by(tables.Document.path))
+            rows = session.scalars(select(tables.DocumentRow).order_by(tables.DocumentRow.path))
             return [_stored_document(row) for row in rows]
 
     def counts(self) -> Counts:
         """Numbers of documents and passages."""
         with self._database.read() as session:
-            documents = session.scalar(select(func.count()).select_from(tables.Document))
-            passages = session.scalar(select(func.sum(tables.Document.num_passages)))
+            documents = session.scalar(select(func.count()).select_from(tables.DocumentRow))
+            passages = session.scalar(select(func.sum(tables.DocumentRow.num_passages)))
             return Counts(documents=documents or 0, passages=passages or 0)
 
     def known_hashes(self, path: str) -> frozenset[str]:
         """Content hashes of the passages stored for a document: these need no new embedding."""
-        query = select(tables.Passage.content_hash).join(tables.Document).where(tables.Document.path == path)
+        query = select(tables.PassageRow.content_hash).join(tables.DocumentRow).where(tables.DocumentRow.path == path)
         with self._database.read() as session:
             return frozenset(session.scalars(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
         """These passages, in this order; numbers that are not there any more are left out."""
         with self._database.read() as session:
-            rows = where_in(session, _passage_query(), tables.Passage.id, ids)
+            rows = where_in(session, _passage_query(), tables.PassageRow.id, ids)
             by_id = {passage.id: passage for passage in _stored_passages(session, rows)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str) -> list[StoredPassage]:
         """The passages of one document, in its order."""
-        query = _passage_query().where(tables.Document.path == path).order_by(tables.Passage.ordinal)
+        query = _passage_query().where(tables.DocumentRow.path == path).order_by(tables.PassageRow.ordinal)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query))
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
         """The passages of these documents."""
-        query = select(tables.Passage.id).join(tables.Document)
+        query = select(tables.PassageRow.id).join(tables.DocumentRow)
         with self._database.read() as session:
-            return frozenset(row.id for row in where_in(session, query, tables.Document.path, paths))
+            return frozenset(row.id for row in where_in(session, query, tables.DocumentRow.path, paths))
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
         """The passages of these collections."""
-        query = select(tables.Passage.id).join(tables.Document)
+        query = select(tables.PassageRow.id).join(tables.DocumentRow)
         with self._database.read() as session:
-            return frozenset(row.id for row in where_in(session, query, tables.Document.collection, collections))
+            return frozenset(row.id for row in where_in(session, query, tables.DocumentRow.collection, collections))
 
     def collections(self) -> list[str]:
         """The collections there are, by name; documents that were given none are in ""."""
-        query = select(tables.Document.collection).distinct().order_by(tables.Document.collection)
+        query = select(tables.DocumentRow.collection).distinct().order_by(tables.DocumentRow.collection)
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
         """All passages, rising. only_alone: those without neighbours. only_unencoded: those without a module."""
-        query = select(tables.Passage.id).order_by(tables.Passage.id)
+        query = select(tables.PassageRow.id).order_by(tables.PassageRow.id)
         if only_alone:
-            query = query.where(tables.Passage.id.not_in(select(tables.PassageNeighbour.passage_id)))
+            query = query.where(tables.PassageRow.id.not_in(select(tables.PassageNeighbourRow.passage_id)))
         if only_unencoded:
-            query = query.where(tables.Passage.module_key.is_(None))
+            query = query.where(tables.PassageRow.module_key.is_(None))
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def module_keys(self) -> frozenset[str]:
         """The modules that encode a passage as it is now."""
-        query = select(tables.Passage.module_key).where(tables.Passage.module_key.is_not(None))
+        query = select(tables.PassageRow.module_key).where(tables.PassageRow.module_key.is_not(None))
         with self._database.read() as session:
             return frozenset(key for key in session.scalars(query) if key is not None)
 
     def passage_ids(self) -> frozenset[int]:
         """The numbers of all passages."""
         with self._database.read() as session:
-            return frozenset(session.scalars(select(tables.Passage.id)))
+            return frozenset(session.scalars(select(tables.PassageRow.id)))
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
         """Passage numbers, each as often as it has vectors, and the vectors, one a row: what the vector index holds.
         All passages, rising, or only some.
         """
-        query = select(tables.Passage.id, tables.Passage.embedding)
+        query = select(tables.PassageRow.id, tables.PassageRow.embedding)
         with self._database.read() as session:
             if ids is None:
-                rows = list(session.execute(query.order_by(tables.Passage.id)))
+                rows = list(session.execute(query.order_by(tables.PassageRow.id)))
             else:
-                rows = list(where_in(session, query, tables.Passage.id, ids))
+                rows = list(where_in(session, query, tables.PassageRow.id, ids))
         width = dimension * STORED_AS.itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
@@ -155,12 +155,12 @@ class Library:
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
         """What keyword search reads of passages, by number: the texts of their units. All passages, or only some."""
-        query = select(tables.Passage.id, tables.Passage.heading_path, tables.Passage.text)
+        query = select(tables.PassageRow.id, tables.PassageRow.heading_path, tables.PassageRow.text)
         with self._database.read() as session:
             if ids is None:
-                rows = list(session.execute(query.order_by(tables.Passage.id)))
+                rows = list(session.execute(query.order_by(tables.PassageRow.id)))
             else:
-                rows = list(where_in(session, query, tables.Passage.id, ids))
+                rows = list(where_in(session, query, tables.PassageRow.id, ids))
         return {row.id: unit_texts(row.heading_path, row.text) for row in rows}
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
@@ -169,15 +169,15 @@ class Library:
         """
         query = (
             select(
-                tables.Passage.module_key.label("key"),
-                tables.Document.path.label("document"),
-                tables.Document.title,
-                tables.Passage.heading_path,
-                tables.Passage.ordinal,
-                tables.Passage.num_tokens,
+                tables.PassageRow.module_key.label("key"),
+                tables.DocumentRow.path.label("document"),
+                tables.DocumentRow.title,
+                tables.PassageRow.heading_path,
+                tables.PassageRow.ordinal,
+                tables.PassageRow.num_tokens,
             )
-            .join(tables.Document)
-            .order_by(tables.Passage.id.desc())
+            .join(tables.DocumentRow)
+            .order_by(tables.PassageRow.id.desc())
         )
         with self._database.read() as session:
             return {
@@ -188,7 +188,7 @@ class Library:
                     passage=passage_label(row.heading_path, row.ordinal),
                     num_tokens=row.num_tokens,
                 )
-                for row in where_in(session, query, tables.Passage.module_key, keys)
+                for row in where_in(session, query, tables.PassageRow.module_key, keys)
             }
 
     def generation(self) -> int:
@@ -199,7 +199,7 @@ class Library:
     def fact(self, key: str) -> str | None:
         """Something the program remembered."""
         with self._database.read() as session:
-            fact = session.get(tables.Fact, key)
+            fact = session.get(tables.FactRow, key)
             return None if fact is None else fact.value
 
     # --- writing -------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Library:
     def set_fact(self, key: str, value: str) -> None:
         """Remember something, in place of what was there."""
         with self._database.write() as session:
-            session.merge(tables.Fact(key=key, value=value))
+            session.merge(tables.FactRow(key=key, value=value))
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
         """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
@@ -223,20 +223,20 @@ class Library:
         """
         with self._database.write() as session:
             for hash_, rows in vectors.items():
-                session.merge(tables.StagedEmbedding(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
+                session.merge(tables.StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
         """Those of these passages' vectors that were kept."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
-        query = select(tables.StagedEmbedding.content_hash, tables.StagedEmbedding.embedding)
+        query = select(tables.StagedEmbeddingRow.content_hash, tables.StagedEmbeddingRow.embedding)
         with self._database.read() as session:
-            rows = list(where_in(session, query, tables.StagedEmbedding.content_hash, named))
+            rows = list(where_in(session, query, tables.StagedEmbeddingRow.content_hash, named))
         return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
 
     def clear_staged(self) -> None:
         """Drop the vectors that were kept: all are stored, or will not be."""
         with self._database.write() as session:
-            session.execute(delete(tables.StagedEmbedding))
+            session.execute(delete(tables.StagedEmbeddingRow))
 
     def remove(self, path: str) -> Replaced | None:
         """Delete a document and its passages; None if there is none of that path. Quotes in stored answers
@@ -273,10 +273,10 @@ class Library:
     def _update_passages(self, values: Iterable[dict[str, object]], *, is_change: bool = False) -> None:
         by_id = {value["id"]: value for value in values}
         with self._database.write() as session:
-            there = where_in(session, select(tables.Passage.id), tables.Passage.id, by_id)
+            there = where_in(session, select(tables.PassageRow.id), tables.PassageRow.id, by_id)
             changes = [by_id[row.id] for row in there]
             if changes:
-                session.execute(update(tables.Passage), changes)
+                session.execute(update(tables.PassageRow), changes)
             if changes and is_change:
                 next_generation(session)
 
@@ -284,7 +284,7 @@ class Library:
 def _replace(session: Session, document: NewDocument, passages: Sequence[NewPassage], now: datetime) -> Replaced:
     row = _document(session, document.path)
     if row is None:
-        row = tables.Document(path=document.path)
+        row = tables.DocumentRow(path=document.path)
         session.add(row)
     is_renamed = row.title not in (None, document.title)
     was_elsewhere = row.collection not in (None, document.collection)
@@ -293,30 +293,30 @@ def _replace(session: Session, document: NewDocument, passages: Sequence[NewPass
     session.flush()
     loose: set[str] = set()
     if was_elsewhere:  # its neighbours are of another collection
-        ids = session.scalars(select(tables.Passage.id).where(tables.Passage.document_id == row.id))
+        ids = session.scalars(select(tables.PassageRow.id).where(tables.PassageRow.document_id == row.id))
         loose = drop_neighbours(session, set(ids))
     replaced = replace_passages(session, row.id, passages, is_renamed=is_renamed or was_elsewhere)
     gone = {*replaced.removed_module_keys, *unused(session, loose)}
     return replace(replaced, removed_module_keys=tuple(sorted(gone)))
 
 
-def _document(session: Session, path: str) -> tables.Document | None:
-    return session.scalar(select(tables.Document).where(tables.Document.path == path))
+def _document(session: Session, path: str) -> tables.DocumentRow | None:
+    return session.scalar(select(tables.DocumentRow).where(tables.DocumentRow.path == path))
 
 
 def _passage_query() -> AnySelect:
-    passage = tables.Passage
+    passage = tables.PassageRow
     return select(
         passage.id,
-        tables.Document.path.label("document"),
-        tables.Document.title,
+        tables.DocumentRow.path.label("document"),
+        tables.DocumentRow.title,
         passage.ordinal,
         passage.heading_path,
         passage.text,
         passage.content_hash,
         passage.num_tokens,
         passage.module_key,
-    ).join(tables.Document)
+    ).join(tables.DocumentRow)
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
@@ -324,7 +324,7 @@ def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPas
     passages = [_stored_passage(row) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
-    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), tables.Passage.id, wanted)}
+    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), tables.PassageRow.id, wanted)}
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours.get(p.id, ()))) for p in passages]
 
 
@@ -332,7 +332,7 @@ def _stored_passage(row: AnyRow) -> StoredPassage:
     return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})
 
 
-def _stored_document(row: tables.Document) -> StoredDocument:
+def _stored_document(row: tables.DocumentRow) -> StoredDocument:
     return StoredDocument(
         id=row.id,
         path=row.path,

@@ -37,8 +37,8 @@ def replace_passages(
 
     is_renamed: the document has another title, which passages without headings are read under.
     """
-    query = select(tables.Passage.id, tables.Passage.content_hash, tables.Passage.module_key)
-    query = query.where(tables.Passage.document_id == document_id).order_by(tables.Passage.ordinal.desc())
+    query = select(tables.PassageRow.id, tables.PassageRow.content_hash, tables.PassageRow.module_key)
+    query = query.where(tables.PassageRow.document_id == document_id).order_by(tables.PassageRow.ordinal.desc())
     old = session.execute(query).all()
     unclaimed = defaultdict(list)
     for row in old:
@@ -55,12 +55,12 @@ def replace_passages(
     loose = {row.module_key for row in old if row.id in gone and row.module_key is not None}
     loose |= drop_neighbours(session, dependants(session, changed) - gone)
     for some in _chunks(sorted(gone)):
-        session.execute(delete(tables.Passage).where(tables.Passage.id.in_(some)))
+        session.execute(delete(tables.PassageRow).where(tables.PassageRow.id.in_(some)))
     if kept:
         moved = [
             {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens} for ordinal, id_ in kept.items()
         ]
-        session.execute(update(tables.Passage), moved)
+        session.execute(update(tables.PassageRow), moved)
     by_ordinal = kept | new
     return Replaced(
         ids=tuple(by_ordinal[ordinal] for ordinal in range(len(passages))),
@@ -75,9 +75,9 @@ def replace_passages(
 def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
     """Numbers of the new rows by ordinal."""
     without = {passage.content_hash for passage in passages.values() if passage.embedding is None}
-    query = select(tables.Passage.content_hash, tables.Passage.embedding)
-    query = query.where(tables.Passage.document_id == document_id)
-    found = where_in(session, query, tables.Passage.content_hash, without)
+    query = select(tables.PassageRow.content_hash, tables.PassageRow.embedding)
+    query = query.where(tables.PassageRow.document_id == document_id)
+    found = where_in(session, query, tables.PassageRow.content_hash, without)
     lent = {row.content_hash: row.embedding for row in found}
     rows = []
     for ordinal, passage in passages.items():
@@ -96,19 +96,19 @@ def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassag
         )
     if not rows:
         return {}
-    returning = insert(tables.Passage).returning(tables.Passage.id, sort_by_parameter_order=True)
+    returning = insert(tables.PassageRow).returning(tables.PassageRow.id, sort_by_parameter_order=True)
     return dict(zip(passages, session.scalars(returning, rows), strict=True))
 
 
 def dependants(session: Session, ids: Collection[int]) -> set[int]:
     """The passages that have one of these as neighbour."""
-    neighbour = tables.PassageNeighbour
+    neighbour = tables.PassageNeighbourRow
     return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
 
 
 def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
     """The neighbours recorded for these passages, the closest first. Those that have none are left out."""
-    neighbour = tables.PassageNeighbour
+    neighbour = tables.PassageNeighbourRow
     query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
     found: dict[int, tuple[int, ...]] = {}
     for row in where_in(session, query, neighbour.passage_id, ids):
@@ -118,11 +118,11 @@ def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int
 
 def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
     """Take neighbours and module from passages; gives the modules' keys."""
-    query = select(tables.Passage.module_key).where(tables.Passage.module_key.is_not(None))
-    keys = {row.module_key for row in where_in(session, query, tables.Passage.id, ids)}
+    query = select(tables.PassageRow.module_key).where(tables.PassageRow.module_key.is_not(None))
+    keys = {row.module_key for row in where_in(session, query, tables.PassageRow.id, ids)}
     for some in _chunks(sorted(ids)):
-        session.execute(delete(tables.PassageNeighbour).where(tables.PassageNeighbour.passage_id.in_(some)))
-        session.execute(update(tables.Passage).where(tables.Passage.id.in_(some)).values(module_key=None))
+        session.execute(delete(tables.PassageNeighbourRow).where(tables.PassageNeighbourRow.passage_id.in_(some)))
+        session.execute(update(tables.PassageRow).where(tables.PassageRow.id.in_(some)).values(module_key=None))
     return keys
 
 
@@ -131,7 +131,7 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
     more. A passage whose neighbours stay keeps its module. Numbers that are gone are ignored.
     """
     named = {*chosen, *(id_ for ids in chosen.values() for id_ in ids)}
-    there = {row.id for row in where_in(session, select(tables.Passage.id), tables.Passage.id, named)}
+    there = {row.id for row in where_in(session, select(tables.PassageRow.id), tables.PassageRow.id, named)}
     wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
     before = neighbours_of(session, wanted)
     new = {id_: ids for id_, ids in wanted.items() if ids != before.get(id_, ())}
@@ -142,26 +142,26 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
         for rank, neighbour in enumerate(ids)
     ]
     if rows:
-        session.execute(insert(tables.PassageNeighbour), rows)
+        session.execute(insert(tables.PassageNeighbourRow), rows)
     return unused(session, loose)
 
 
 def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
     """Those of these module keys that no passage has."""
-    used = where_in(session, select(tables.Passage.module_key), tables.Passage.module_key, keys)
+    used = where_in(session, select(tables.PassageRow.module_key), tables.PassageRow.module_key, keys)
     return tuple(sorted(set(keys) - {row.module_key for row in used}))
 
 
 def generation(session: Session) -> int:
     """The library's generation, from 0."""
-    fact = session.get(tables.Fact, _GENERATION)
+    fact = session.get(tables.FactRow, _GENERATION)
     return 0 if fact is None else int(fact.value)
 
 
 def next_generation(session: Session) -> int:
     """Raise it by one."""
     value = generation(session) + 1
-    session.merge(tables.Fact(key=_GENERATION, value=str(value)))
+    session.merge(tables.FactRow(key=_GENERATION, value=str(value)))
     return value
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, MissRow, ReasonRow, SupportRow
-from app.storage.tables import Conversation, Message, ModuleUse, Timings, Usage
+from app.storage.tables import ConversationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +46,16 @@ class ModuleHits:
 
 def sums(session: Session) -> Sums:
     """Numbers over all stored answers."""
-    conversations = session.scalar(select(func.count()).select_from(Conversation))
-    counts = select(Message.refused, func.count().label("number")).group_by(Message.refused)
-    rows = session.execute(counts.where(Message.role == "assistant"))
+    conversations = session.scalar(select(func.count()).select_from(ConversationRow))
+    counts = select(MessageRow.refused, func.count().label("number")).group_by(MessageRow.refused)
+    rows = session.execute(counts.where(MessageRow.role == "assistant"))
     answers = {row.refused: row.number for row in rows}
-    columns = (Usage.computed, Usage.session, Usage.prefix, Usage.module)
+    columns = (UsageRow.computed, UsageRow.session, UsageRow.prefix, UsageRow.module)
     tokens = session.execute(select(*(func.coalesce(func.sum(column), 0) for column in columns))).one()
     mean, quoted = session.execute(
-        select(func.avg(Message.grounding), func.count().filter(Message.quoted.is_(True)))
+        select(func.avg(MessageRow.grounding), func.count().filter(MessageRow.quoted.is_(True)))
     ).one()
-    num_timed = session.scalar(select(func.count()).select_from(Timings)) or 0
+    num_timed = session.scalar(select(func.count()).select_from(TimingsRow)) or 0
     return Sums(
         conversations=conversations or 0,
         answers=sum(answers.values()),
@@ -73,7 +73,7 @@ def sums(session: Session) -> Sums:
 
 def _ttft(session: Session, *ranks: int) -> float | None:
     """Mean of the times to first token at these ranks; the fastest answer has rank 0."""
-    ordered = select(Timings.ttft).order_by(Timings.ttft).limit(1)
+    ordered = select(TimingsRow.ttft).order_by(TimingsRow.ttft).limit(1)
     found = [session.scalar(ordered.offset(max(rank, 0))) for rank in ranks]
     there = [ttft for ttft in found if ttft is not None]
     return sum(there) / len(there) if there else None
@@ -82,11 +82,11 @@ def _ttft(session: Session, *ranks: int) -> float | None:
 def points(session: Session, limit: int) -> list[AnswerPoint]:
     """The latest answers, oldest first."""
     query = (
-        select(Message.created, Message.policy, Timings.ttft, Usage)
-        .join(Timings, Timings.message_id == Message.id)
-        .join(Usage, Usage.message_id == Message.id)
-        .where(Message.role == "assistant")
-        .order_by(Message.created.desc())
+        select(MessageRow.created, MessageRow.policy, TimingsRow.ttft, UsageRow)
+        .join(TimingsRow, TimingsRow.message_id == MessageRow.id)
+        .join(UsageRow, UsageRow.message_id == MessageRow.id)
+        .where(MessageRow.role == "assistant")
+        .order_by(MessageRow.created.desc())
         .limit(limit)
     )
     latest = [
@@ -104,20 +104,20 @@ def points(session: Session, limit: int) -> list[AnswerPoint]:
 
 def misses(session: Session, limit: int) -> list[MissRow]:
     """The latest modules that had to be computed, latest first."""
-    question = aliased(Message)
+    question = aliased(MessageRow)
     query = (
         select(
-            ModuleUse.created,
-            ModuleUse.document,
-            ModuleUse.passage,
-            ModuleUse.tokens,
-            ModuleUse.miss_reason.label("reason"),
+            ModuleUseRow.created,
+            ModuleUseRow.document,
+            ModuleUseRow.passage,
+            ModuleUseRow.tokens,
+            ModuleUseRow.miss_reason.label("reason"),
             func.coalesce(question.text, "").label("question"),
         )
-        .join(Message, Message.id == ModuleUse.message_id)
-        .outerjoin(question, question.id == Message.question_id)
-        .where(ModuleUse.miss_reason.is_not(None))
-        .order_by(ModuleUse.created.desc(), ModuleUse.rank)
+        .join(MessageRow, MessageRow.id == ModuleUseRow.message_id)
+        .outerjoin(question, question.id == MessageRow.question_id)
+        .where(ModuleUseRow.miss_reason.is_not(None))
+        .order_by(ModuleUseRow.created.desc(), ModuleUseRow.rank)
         .limit(limit)
     )
     return [MissRow(**row._mapping) for row in session.execute(query)]
@@ -125,12 +125,12 @@ def misses(session: Session, limit: int) -> list[MissRow]:
 
 def weakly_supported(session: Session, at_most: float, limit: int) -> list[SupportRow]:
     """The latest answers whose grounding is at most a bound, latest first."""
-    question = aliased(Message)
+    question = aliased(MessageRow)
     query = (
-        select(Message.created, func.coalesce(question.text, ""), Message.text, Message.grounding, Message.quoted)
-        .outerjoin(question, question.id == Message.question_id)
-        .where(Message.grounding <= at_most)
-        .order_by(Message.created.desc())
+        select(MessageRow.created, func.coalesce(question.text, ""), MessageRow.text, MessageRow.grounding, MessageRow.quoted)
+        .outerjoin(question, question.id == MessageRow.question_id)
+        .where(MessageRow.grounding <= at_most)
+        .order_by(MessageRow.created.desc())
         .limit(limit)
     )
     return [
@@ -141,16 +141,16 @@ def weakly_supported(session: Session, at_most: float, limit: int) -> list[Suppo
 
 def miss_reasons(session: Session) -> list[ReasonRow]:
     """Why modules had to be computed, over all stored answers, the most expensive reason first."""
-    tokens = func.sum(ModuleUse.tokens)
-    query = select(ModuleUse.miss_reason, func.count(), tokens).where(ModuleUse.miss_reason.is_not(None))
-    rows = session.execute(query.group_by(ModuleUse.miss_reason).order_by(tokens.desc()))
+    tokens = func.sum(ModuleUseRow.tokens)
+    query = select(ModuleUseRow.miss_reason, func.count(), tokens).where(ModuleUseRow.miss_reason.is_not(None))
+    rows = session.execute(query.group_by(ModuleUseRow.miss_reason).order_by(tokens.desc()))
     return [ReasonRow(reason=reason or "", misses=number, tokens=total) for reason, number, total in rows]
 
 
 def module_hits(session: Session) -> dict[str, ModuleHits]:
     """How often every module was used, by key."""
-    num_misses = func.count(ModuleUse.miss_reason)
-    query = select(ModuleUse.key, func.count() - num_misses, num_misses, func.max(ModuleUse.created)).group_by(
-        ModuleUse.key
+    num_misses = func.count(ModuleUseRow.miss_reason)
+    query = select(ModuleUseRow.key, func.count() - num_misses, num_misses, func.max(ModuleUseRow.created)).group_by(
+        ModuleUseRow.key
     )
     return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in session.execute(query)}

@@ -2,7 +2,7 @@
 answers).
 
 Citations keep the quoted text and point to no passage by foreign key: an old answer stays as it was when
-documents change. Times are UTC. Every change here needs a migration (`app/migrations.py`); a test compares
+documents change. Times are UTC. Every change here needs a migration (`migrations`); a test compares
 the two.
 
 Not covered: queries (`library`, `history`), connections and transactions (`database`).
@@ -75,7 +75,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, str: AnyText}  # noqa: RUF012
 
 
-class Document(Base):
+class DocumentRow(Base):
     """A file or page that was ingested. path: the absolute path or the name it was ingested under. collection: what it
     belongs to, "" if to nothing in particular.
     """
@@ -92,14 +92,14 @@ class Document(Base):
     collection: Mapped[str] = mapped_column(server_default="", index=True)
 
 
-class Passage(Base):
+class PassageRow(Base):
     """A part of a document. id is its number in the vector index, never used again (hence autoincrement)."""
 
     __tablename__ = "passages"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    document_id: Mapped[int] = mapped_column(ForeignKey(Document.id, ondelete="CASCADE"), index=True)
+    document_id: Mapped[int] = mapped_column(ForeignKey(DocumentRow.id, ondelete="CASCADE"), index=True)
     ordinal: Mapped[int]
     heading_path: Mapped[list[str]] = mapped_column(JSON)
     text: Mapped[str]
@@ -109,7 +109,7 @@ class Passage(Base):
     module_key: Mapped[str | None] = mapped_column(index=True)
 
 
-class StagedEmbedding(Base):
+class StagedEmbeddingRow(Base):
     """The vectors of a passage that a run has not stored yet: one that is interrupted need not compute them again."""
 
     __tablename__ = "staged_embeddings"
@@ -118,17 +118,17 @@ class StagedEmbedding(Base):
     embedding: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class PassageNeighbour(Base):
+class PassageNeighbourRow(Base):
     """A passage that another one is encoded behind. rank: 0 for the closest. By neighbour_id: who depends on it."""
 
     __tablename__ = "passage_neighbours"
 
-    passage_id: Mapped[int] = mapped_column(ForeignKey(Passage.id, ondelete="CASCADE"), primary_key=True)
+    passage_id: Mapped[int] = mapped_column(ForeignKey(PassageRow.id, ondelete="CASCADE"), primary_key=True)
     rank: Mapped[int] = mapped_column(primary_key=True)
-    neighbour_id: Mapped[int] = mapped_column(ForeignKey(Passage.id, ondelete="CASCADE"), index=True)
+    neighbour_id: Mapped[int] = mapped_column(ForeignKey(PassageRow.id, ondelete="CASCADE"), index=True)
 
 
-class Conversation(Base):
+class ConversationRow(Base):
     """A customer's questions and their answers."""
 
     __tablename__ = "conversations"
@@ -139,7 +139,7 @@ class Conversation(Base):
     updated: Mapped[datetime] = mapped_column(index=True)
 
 
-class Message(Base):
+class MessageRow(Base):
     """A question or an answer. position: its place in the conversation, from 0.
 
     tokens: the exact ids that were generated, so that the next turn's prompt repeats them; none if the text was
@@ -153,7 +153,7 @@ class Message(Base):
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    conversation_id: Mapped[str] = mapped_column(ForeignKey(Conversation.id, ondelete="CASCADE"))
+    conversation_id: Mapped[str] = mapped_column(ForeignKey(ConversationRow.id, ondelete="CASCADE"))
     position: Mapped[int]
     role: Mapped[str] = mapped_column(String(16))
     question_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), index=True)
@@ -168,18 +168,18 @@ class Message(Base):
     grounding: Mapped[float | None]
     quoted: Mapped[bool | None]
 
-    citations: Mapped[list[Citation]] = relationship(order_by="Citation.rank", lazy="raise")
-    modules: Mapped[list[ModuleUse]] = relationship(order_by="ModuleUse.rank", lazy="raise")
-    timings: Mapped[Timings | None] = relationship(lazy="raise")
-    usage: Mapped[Usage | None] = relationship(lazy="raise")
-    feedback: Mapped[Feedback | None] = relationship(lazy="raise")
+    citations: Mapped[list[CitationRow]] = relationship(order_by="CitationRow.rank", lazy="raise")
+    modules: Mapped[list[ModuleUseRow]] = relationship(order_by="ModuleUseRow.rank", lazy="raise")
+    timings: Mapped[TimingsRow | None] = relationship(lazy="raise")
+    usage: Mapped[UsageRow | None] = relationship(lazy="raise")
+    feedback: Mapped[FeedbackRow | None] = relationship(lazy="raise")
 
 
 def _message_id() -> Mapped[str]:
-    return mapped_column(ForeignKey(Message.id, ondelete="CASCADE"), primary_key=True)
+    return mapped_column(ForeignKey(MessageRow.id, ondelete="CASCADE"), primary_key=True)
 
 
-class Citation(Base):
+class CitationRow(Base):
     """A passage an answer rests on, its text included. passage: heading path and number, for people."""
 
     __tablename__ = "message_citations"
@@ -194,7 +194,7 @@ class Citation(Base):
     passage_id: Mapped[int | None]
 
 
-class Timings(Base):
+class TimingsRow(Base):
     """Milliseconds of each stage of an answer."""
 
     __tablename__ = "message_timings"
@@ -208,7 +208,7 @@ class Timings(Base):
     total: Mapped[float]
 
 
-class Usage(Base):
+class UsageRow(Base):
     """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
 
     __tablename__ = "message_usage"
@@ -222,7 +222,7 @@ class Usage(Base):
     module: Mapped[int]
 
 
-class ModuleUse(Base):
+class ModuleUseRow(Base):
     """A prompt module of an answer. created repeats the message's, to count uses without reading messages."""
 
     __tablename__ = "message_modules"
@@ -250,7 +250,7 @@ class ModuleUse(Base):
     created: Mapped[datetime]
 
 
-class Feedback(Base):
+class FeedbackRow(Base):
     """What a reader thinks of an answer. value: up or down."""
 
     __tablename__ = "feedback"
@@ -261,7 +261,7 @@ class Feedback(Base):
     created: Mapped[datetime]
 
 
-class Fact(Base):
+class FactRow(Base):
     """What the program remembers about its own files, such as the generation of the vector index."""
 
     __tablename__ = "facts"
