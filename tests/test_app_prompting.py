@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import ByteTokenizer
 
-from app.knowledge.prompting import PassageText, PromptBuilder, PromptTurn
+from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from cache.memory.keys import file_digest
 from cache.model.files import bundled_gguf, convert_gguf
 from cache.pml.nodes import Module

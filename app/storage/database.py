@@ -40,18 +40,10 @@ _OUR_MISTAKES = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
 # By the beginning of SQLite's name of the error: our code, what happened, what to do.
 _PROBLEMS = {
     "SQLITE_NOTADB": ("database-damaged", "is not a database", "move the file away, or restore a backup"),
-    "SQLITE_CORRUPT": (
-        "database-damaged",
-        "is damaged",
-        "restore a backup, or move the file away and ingest again",
-    ),
+    "SQLITE_CORRUPT": ("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again"),
     "SQLITE_READONLY": ("database-read-only", "is read-only", "make the file and its folder writable"),
     "SQLITE_PERM": ("database-read-only", "may not be opened", "make the file and its folder writable"),
-    "SQLITE_CANTOPEN": (
-        "database-unreachable",
-        "cannot be opened",
-        "does its folder exist, and may it be written?",
-    ),
+    "SQLITE_CANTOPEN": ("database-unreachable", "cannot be opened", "does its folder exist, and may it be written?"),
     "SQLITE_FULL": ("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
     "SQLITE_BUSY": ("database-busy", "is busy", "another process is writing to it; try again"),
     "SQLITE_IOERR": ("disk-error", "cannot be read or written", "is the disk full or failing?"),

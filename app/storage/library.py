@@ -1,8 +1,7 @@
-"""Documents and passages in the database: the truth behind the vector index and the encoded modules.
+"""Documents and passages in the database. Index and encoded modules can be made again from it.
 
-Every change is one transaction and raises the generation by one, so that whoever keeps something derived (the
-index) can tell whether it is up to date. A passage whose content did not change keeps its row when its
-document is replaced, and with it its number, its embedding and its module.
+Every change is one transaction. When a document is replaced, a passage whose content did not change keeps its row, and
+with it its number, its embedding and its module.
 
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 from sqlalchemy import delete, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import (
     Counts,
@@ -37,9 +36,7 @@ from app.storage.passage_rows import (
     AnyRow,
     AnySelect,
     drop_neighbours,
-    generation,
     neighbours_of,
-    next_generation,
     packed,
     replace_passages,
     set_neighbours,
@@ -50,9 +47,7 @@ from retrieval.search.units import unit_texts
 
 
 class Library:
-    """The stored documents. Safe to use from any thread; every method is one transaction and may raise
-    DeskError.
-    """
+    """Stored documents. Safe to use from any thread; every method is one transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -63,20 +58,20 @@ class Library:
         """The document stored under exactly this path or name."""
         with self._database.read() as session:
             row = _document(session, path)
-            return None if row is None else _stored_document(row)
+            return None if row is None else row.to(StoredDocument)
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
         with self._database.read() as session:
             rows = session.scalars(select(tables.DocumentRow).order_by(tables.DocumentRow.path))
-            return [_stored_document(row) for row in rows]
+            return [row.to(StoredDocument) for row in rows]
 
     def counts(self) -> Counts:
         """Numbers of documents and passages."""
         with self._database.read() as session:
-            documents = session.scalar(select(func.count()).select_from(tables.DocumentRow))
-            passages = session.scalar(select(func.sum(tables.DocumentRow.num_passages)))
-            return Counts(documents=documents or 0, passages=passages or 0)
+            query = select(func.count(), func.coalesce(func.sum(tables.DocumentRow.num_passages), 0))
+            documents, passages = session.execute(query).one()
+            return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
         """Content hashes of the passages stored for a document: these need no new embedding."""
@@ -99,24 +94,25 @@ class Library:
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
         """The passages of these documents."""
-        query = select(tables.PassageRow.id).join(tables.DocumentRow)
-        with self._database.read() as session:
-            return frozenset(row.id for row in where_in(session, query, tables.DocumentRow.path, paths))
+        return self._ids(tables.DocumentRow.path, paths)
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
         """The passages of these collections."""
+        return self._ids(tables.DocumentRow.collection, collections)
+
+    def _ids(self, column: InstrumentedAttribute[str], values: Collection[str]) -> frozenset[int]:
         query = select(tables.PassageRow.id).join(tables.DocumentRow)
         with self._database.read() as session:
-            return frozenset(row.id for row in where_in(session, query, tables.DocumentRow.collection, collections))
+            return frozenset(row.id for row in where_in(session, query, column, values))
 
     def collections(self) -> list[str]:
-        """The collections there are, by name; documents that were given none are in ""."""
+        """All collections, by name; documents without one are in ""."""
         query = select(tables.DocumentRow.collection).distinct().order_by(tables.DocumentRow.collection)
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
-        """All passages, rising. only_alone: those without neighbours. only_unencoded: those without a module."""
+        """All passages, in rising order. only_alone: without neighbours. only_unencoded: without a module."""
         query = select(tables.PassageRow.id).order_by(tables.PassageRow.id)
         if only_alone:
             query = query.where(tables.PassageRow.id.not_in(select(tables.PassageNeighbourRow.passage_id)))
@@ -131,21 +127,11 @@ class Library:
         with self._database.read() as session:
             return frozenset(key for key in session.scalars(query) if key is not None)
 
-    def passage_ids(self) -> frozenset[int]:
-        """The numbers of all passages."""
-        with self._database.read() as session:
-            return frozenset(session.scalars(select(tables.PassageRow.id)))
-
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
-        """Passage numbers, each as often as it has vectors, and the vectors, one a row: what the vector index holds.
-        All passages, rising, or only some.
+        """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
+        `[vectors, dimension]`. Of all passages, in rising order, or only some.
         """
-        query = select(tables.PassageRow.id, tables.PassageRow.embedding)
-        with self._database.read() as session:
-            if ids is None:
-                rows = list(session.execute(query.order_by(tables.PassageRow.id)))
-            else:
-                rows = list(where_in(session, query, tables.PassageRow.id, ids))
+        rows = self._rows(select(tables.PassageRow.id, tables.PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
@@ -154,47 +140,28 @@ class Library:
         return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """What keyword search reads of passages, by number: the texts of their units. All passages, or only some."""
-        query = select(tables.PassageRow.id, tables.PassageRow.heading_path, tables.PassageRow.text)
-        with self._database.read() as session:
-            if ids is None:
-                rows = list(session.execute(query.order_by(tables.PassageRow.id)))
-            else:
-                rows = list(where_in(session, query, tables.PassageRow.id, ids))
+        """What the keyword index holds: the texts of a passage's units, by number. Of all passages, or only some."""
+        rows = self._rows(select(tables.PassageRow.id, tables.PassageRow.heading_path, tables.PassageRow.text), ids)
         return {row.id: unit_texts(row.heading_path, row.text) for row in rows}
 
+    def _rows(self, query: AnySelect, ids: Sequence[int] | None) -> list[AnyRow]:
+        with self._database.read() as session:
+            if ids is None:
+                return list(session.execute(query.order_by(tables.PassageRow.id)))
+            return list(where_in(session, query, tables.PassageRow.id, ids))
+
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """The passages these modules encode, by key, without their texts. Unknown keys are left out; where
-        several passages share a module, it is the oldest.
+        """The passages that these modules encode, by key, without their texts. Unknown keys are left out; where several
+        passages share a module, it is the oldest.
         """
-        query = (
-            select(
-                tables.PassageRow.module_key.label("key"),
-                tables.DocumentRow.path.label("document"),
-                tables.DocumentRow.title,
-                tables.PassageRow.heading_path,
-                tables.PassageRow.ordinal,
-                tables.PassageRow.num_tokens,
-            )
-            .join(tables.DocumentRow)
-            .order_by(tables.PassageRow.id.desc())
-        )
+        passage = tables.PassageRow
+        query = select(passage.module_key, tables.DocumentRow.path, passage.heading_path, passage.ordinal)
+        query = query.join(tables.DocumentRow).order_by(passage.id.desc())
         with self._database.read() as session:
             return {
-                row.key: ModuleLabel(
-                    key=row.key,
-                    document=row.document,
-                    title=row.title,
-                    passage=passage_label(row.heading_path, row.ordinal),
-                    num_tokens=row.num_tokens,
-                )
-                for row in where_in(session, query, tables.PassageRow.module_key, keys)
+                key: ModuleLabel(document=path, passage=passage_label(headings, ordinal))
+                for key, path, headings, ordinal in where_in(session, query, passage.module_key, keys)
             }
-
-    def generation(self) -> int:
-        """Rises by one with every change of what the vector index holds."""
-        with self._database.read() as session:
-            return generation(session)
 
     def fact(self, key: str) -> str | None:
         """Something the program remembered."""
@@ -211,14 +178,14 @@ class Library:
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
         """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
-        whose content its document did not have.
+        if its document had no passage of the same content.
         """
         now = datetime.now(UTC)
         with self._database.write() as session:
             return [_replace(session, document, passages, now) for document, passages in documents]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
-        """Keep an embedder's vectors of passages that are not stored yet, by content hash, for a run that is
+        """Keep an embedder's vectors of passages that are not stored yet, by content hash, in case the ingestion is
         interrupted.
         """
         with self._database.write() as session:
@@ -226,7 +193,7 @@ class Library:
                 session.merge(tables.StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
-        """Those of these passages' vectors that were kept."""
+        """The vectors that were kept for these passages, by content hash; those that were not are left out."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
         query = select(tables.StagedEmbeddingRow.content_hash, tables.StagedEmbeddingRow.embedding)
         with self._database.read() as session:
@@ -234,13 +201,13 @@ class Library:
         return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
 
     def clear_staged(self) -> None:
-        """Drop the vectors that were kept: all are stored, or will not be."""
+        """Delete all vectors that were kept."""
         with self._database.write() as session:
             session.execute(delete(tables.StagedEmbeddingRow))
 
     def remove(self, path: str) -> Replaced | None:
-        """Delete a document and its passages; None if there is none of that path. Quotes in stored answers
-        stay: see `History.forget_document`, which goes first when a document is to be forgotten.
+        """Delete a document and its passages; None if there is none of that path. Quotes in stored answers stay:
+        `History.forget_document` removes them and must be called before.
         """
         with self._database.write() as session:
             row = _document(session, path)
@@ -252,33 +219,28 @@ class Library:
         return replaced
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Note which module encodes a passage, by passage number. Numbers that are gone are ignored."""
-        self._update_passages({"id": id_, "module_key": key} for id_, key in keys.items())
+        """Record which module encodes a passage, by passage number. Numbers that are gone are ignored."""
+        self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-        """Record what passages are encoded behind, by passage number, the closest first, in place of what there was. A
-        passage whose neighbours are others then has no module; gives the modules that no passage has any more. Numbers
-        that are gone are ignored.
+        """Record the neighbours of passages, by passage number, the closest first, in place of those there were. A
+        passage whose neighbours change loses its module; returns the modules that no passage has any more. Numbers that
+        are gone are ignored.
         """
         with self._database.write() as session:
             return set_neighbours(session, chosen)
 
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
-        """Put new embeddings in place of old ones, by passage number: another embedder. Numbers that are gone are
-        ignored.
-        """
-        values = ({"id": id_, "embedding": packed(matrix)} for id_, matrix in vectors.items())
-        self._update_passages(values, is_change=True)
+        """Replace the embeddings of passages, by passage number. Numbers that are gone are ignored."""
+        self._update_passages("embedding", {id_: packed(matrix) for id_, matrix in vectors.items()})
 
-    def _update_passages(self, values: Iterable[dict[str, object]], *, is_change: bool = False) -> None:
-        by_id = {value["id"]: value for value in values}
+    def _update_passages(self, column: str, values: Mapping[int, object]) -> None:
+        if not values:
+            return
         with self._database.write() as session:
-            there = where_in(session, select(tables.PassageRow.id), tables.PassageRow.id, by_id)
-            changes = [by_id[row.id] for row in there]
-            if changes:
+            there = where_in(session, select(tables.PassageRow.id), tables.PassageRow.id, values)
+            if changes := [{"id": row.id, column: values[row.id]} for row in there]:
                 session.execute(update(tables.PassageRow), changes)
-            if changes and is_change:
-                next_generation(session)
 
 
 def _replace(session: Session, document: NewDocument, passages: Sequence[NewPassage], now: datetime) -> Replaced:
@@ -287,16 +249,16 @@ def _replace(session: Session, document: NewDocument, passages: Sequence[NewPass
         row = tables.DocumentRow(path=document.path)
         session.add(row)
     is_renamed = row.title not in (None, document.title)
-    was_elsewhere = row.collection not in (None, document.collection)
+    is_moved = row.collection not in (None, document.collection)
     row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
     row.loaded_at, row.num_passages = now, len(passages)
     session.flush()
-    loose: set[str] = set()
-    if was_elsewhere:  # its neighbours are of another collection
+    dropped: set[str] = set()
+    if is_moved:  # the neighbours of its passages are of the collection it was in
         ids = session.scalars(select(tables.PassageRow.id).where(tables.PassageRow.document_id == row.id))
-        loose = drop_neighbours(session, set(ids))
-    replaced = replace_passages(session, row.id, passages, is_renamed=is_renamed or was_elsewhere)
-    gone = {*replaced.removed_module_keys, *unused(session, loose)}
+        dropped = drop_neighbours(session, set(ids))
+    replaced = replace_passages(session, row.id, passages, is_other_neighbour=is_renamed or is_moved)
+    gone = {*replaced.removed_module_keys, *unused(session, dropped)}
     return replace(replaced, removed_module_keys=tuple(sorted(gone)))
 
 
@@ -320,7 +282,7 @@ def _passage_query() -> AnySelect:
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
-    """With their neighbours: two queries more, however many passages these are."""
+    """With their neighbours, in two more queries."""
     passages = [_stored_passage(row) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
@@ -330,15 +292,3 @@ def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPas
 
 def _stored_passage(row: AnyRow) -> StoredPassage:
     return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})
-
-
-def _stored_document(row: tables.DocumentRow) -> StoredDocument:
-    return StoredDocument(
-        id=row.id,
-        path=row.path,
-        title=row.title,
-        content_hash=row.content_hash,
-        loaded_at=row.loaded_at,
-        num_passages=row.num_passages,
-        collection=row.collection,
-    )

@@ -58,16 +58,14 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DeskError(
-                f"data folder {folder}: the disk is full: free some space or use another --data-dir",
-                code="disk-full",
+                f"data folder {folder}: the disk is full: free some space or use another --data-dir", code="disk-full"
             ) from error
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             reason = "a file is in its place"
         else:
             reason = error.strerror or str(error)
         raise DeskError(
-            f"data folder {folder} cannot be used: {reason}: use another --data-dir",
-            code="data-folder-unusable",
+            f"data folder {folder} cannot be used: {reason}: use another --data-dir", code="data-folder-unusable"
         ) from error
 
 
