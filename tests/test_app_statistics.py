@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from stored_answers import add_turn, an_answer, details
 
+from app.desk.json_output import overview_json
+from app.desk.overview import Tiers, summarise
 from app.storage.database import Database, open_database
 from app.storage.history import History
+from app.storage.library import Library
 from app.storage.statistics import Statistics
 
 
@@ -107,3 +112,15 @@ def test_module_hits(history: History, stats: Statistics) -> None:
     assert (hits["b2:system"].hits, hits["b2:system"].misses) == (3, 0)
     assert (hits["b2:one"].hits, hits["b2:one"].misses) == (0, 3)
     assert hits["b2:one"].last_used == history.turns(conversation_id)[-1].created
+
+
+def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: Statistics, database: Database) -> None:
+    conversation_id = history.start_conversation("x")
+    add_turn(history, conversation_id, 1)
+    question_id = history.record_question(conversation_id, "y")
+    answer = replace(an_answer(conversation_id), grounding=0.25, quoted=True)
+    history.record_answer(answer, details(question_id, answer))
+    document = json.loads(json.dumps(overview_json(summarise(Library(database), stats, Tiers()))))
+    assert (document["answers"], document["grounding"], document["quoted"]) == (2, 0.25, 1)
+    assert all(document[rows] for rows in ("reasons", "misses", "points", "weak"))
+    assert (document["weak"][0]["question"], document["weak"][0]["quoted"]) == ("y", True)

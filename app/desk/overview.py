@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from app.domain.answers import ModuleRow, Overview, PrefixRow
+from app.domain.documents import ModuleLabel
 from app.domain.reuse_words import SYSTEM_TEXT
 from app.knowledge.prompts import SYSTEM
 from app.storage.library import Library
-from app.storage.statistics import Statistics
+from app.storage.statistics import ModuleHits, Statistics
 from cache.engine.engine import Engine
 from cache.memory.disk import DiskTier, Header
 from cache.memory.keys import PUBLIC_TENANT
@@ -25,6 +26,7 @@ PREFIX_TOKENS = 24
 """Tokens of a prefix that are shown."""
 SUPPORTED = 0.5
 """Answers of at most this grounding are shown as weakly supported (see `grounding.CheckedSentence`)."""
+NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,18 +110,15 @@ def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Itera
     hits = statistics.module_hits()
     rows = []
     for key, (tier, header, num_bytes) in modules.items():
-        label, used = labels.get(key), hits.get(key)
+        unlabelled = ModuleLabel(document=SYSTEM_TEXT if header.name == SYSTEM else header.name, passage="")
         rows.append(
             ModuleRow(
                 id=key,
-                document=SYSTEM_TEXT if header.name == SYSTEM else header.name if label is None else label.document,
-                passage="" if label is None else label.passage,
                 tokens=header.num_tokens,
                 num_bytes=num_bytes,
                 tier=tier,
-                hits=0 if used is None else used.hits,
-                misses=0 if used is None else used.misses,
-                last_used=None if used is None else used.last_used,
+                **asdict(labels.get(key, unlabelled)),
+                **asdict(hits.get(key, NEVER_USED)),
             )
         )
     return sorted(rows, key=lambda row: (-row.saved, row.document, row.passage))

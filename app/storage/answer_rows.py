@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Turn, UsedModule
-from app.storage import tables
+from app.storage.tables import CitationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class AnswerDetails:
     modules: tuple[ModuleDetails, ...] = ()
 
 
-def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables.MessageRow:
+def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
     """An answer with all its rows, not yet added to its conversation. Raises ValueError if the details do not fit."""
     citations = zip(answer.citations, details.passage_ids, strict=True)
     modules = zip(answer.modules, details.modules, strict=True)
-    return tables.MessageRow(
+    return MessageRow(
         id=answer.message_id,
         role="assistant",
         question_id=details.question_id,
@@ -53,19 +53,19 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables
         finish_reason=details.finish_reason,
         **{name: getattr(answer, name) for name in ("refused", "policy", "exact", "grounding", "quoted", "notice")},
         citations=[
-            tables.CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
+            CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
             for rank, (citation, passage_id) in enumerate(citations)
         ],
         modules=[
-            tables.ModuleUseRow(rank=rank, created=now, **asdict(module), **asdict(more))
+            ModuleUseRow(rank=rank, created=now, **asdict(module), **asdict(more))
             for rank, (module, more) in enumerate(modules)
         ],
-        timings=tables.TimingsRow(queue=details.queue_ms, **asdict(answer.timings)),
-        usage=tables.UsageRow(**asdict(answer.usage)),
+        timings=TimingsRow(queue=details.queue_ms, **asdict(answer.timings)),
+        usage=UsageRow(**asdict(answer.usage)),
     )
 
 
-def turn(row: tables.MessageRow) -> Turn:
+def turn(row: MessageRow) -> Turn:
     """A message read with everything that belongs to it."""
     return row.to(
         Turn,
@@ -75,7 +75,7 @@ def turn(row: tables.MessageRow) -> Turn:
     )
 
 
-def _answer(row: tables.MessageRow) -> Answer:
+def _answer(row: MessageRow) -> Answer:
     assert row.usage is not None, "written in one transaction"
     assert row.timings is not None
     return row.to(

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session, selectinload
 
 from app.domain.answers import Answer, ConversationSummary, Turn
 from app.domain.errors import DeskError
-from app.storage import tables
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
+from app.storage.tables import CitationRow, ConversationRow, FeedbackRow, MessageRow
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
@@ -54,14 +54,14 @@ class History:
     def start_conversation(self, title: str) -> str:
         """Start a conversation; returns its id. title: usually the first question; it is shortened."""
         now = _now()
-        row = tables.ConversationRow(id=new_id(), title=_shortened(title), created=now, updated=now)
+        row = ConversationRow(id=new_id(), title=_shortened(title), created=now, updated=now)
         with self._database.write() as session:
             session.add(row)
         return row.id
 
     def conversations(self, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations that have a message, most recently used first. turns: number of messages."""
-        table, message = tables.ConversationRow, tables.MessageRow
+        table, message = ConversationRow, MessageRow
         turns = select(func.count()).where(message.conversation_id == table.id).scalar_subquery()
         query = (
             select(table.id, table.title, table.updated, turns.label("turns"))
@@ -74,7 +74,7 @@ class History:
 
     def turns(self, conversation_id: str) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
-        message = tables.MessageRow
+        message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id).options(*(selectinload(part) for part in parts))
         with self._database.read() as session:
@@ -82,7 +82,7 @@ class History:
 
     def past(self, conversation_id: str) -> list[PastMessage]:
         """The same messages as the next prompt needs them."""
-        query = _messages_of(conversation_id).options(selectinload(tables.MessageRow.modules))
+        query = _messages_of(conversation_id).options(selectinload(MessageRow.modules))
         with self._database.read() as session:
             return [
                 row.to(
@@ -96,7 +96,7 @@ class History:
 
     def record_question(self, conversation_id: str, text: str) -> str:
         """Append a question; returns the message's id. Raises DeskError when the conversation is gone."""
-        row = tables.MessageRow(id=new_id(), role="user", text=text, created=_now(), refused=False)
+        row = MessageRow(id=new_id(), role="user", text=text, created=_now(), refused=False)
         with self._database.write() as session:
             _append(session, conversation_id, row)
         return row.id
@@ -107,7 +107,7 @@ class History:
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
-            question = session.get(tables.MessageRow, details.question_id)
+            question = session.get(MessageRow, details.question_id)
             asked = row.created if question is None else question.created
             gone = [one for one in row.citations if self._forgotten.get(one.document, asked) > asked]
             for citation in gone:  # forgotten while the answer was generated
@@ -119,7 +119,7 @@ class History:
     def delete_conversation(self, conversation_id: str) -> None:
         """Delete a conversation and all that belongs to it; an unknown id is no error."""
         with self._database.write() as session:
-            session.execute(delete(tables.ConversationRow).where(tables.ConversationRow.id == conversation_id))
+            session.execute(delete(ConversationRow).where(ConversationRow.id == conversation_id))
         self._database.flush_log()
 
     def feedback(self, message_id: str, value: str | None, reason: str = "") -> None:
@@ -129,48 +129,48 @@ class History:
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
-            message = session.get(tables.MessageRow, message_id)
+            message = session.get(MessageRow, message_id)
             if message is None or message.role != "assistant":
                 raise DeskError(f"there is no answer {message_id!r}", code="no-such-message")
             if value is None:
-                session.execute(delete(tables.FeedbackRow).where(tables.FeedbackRow.message_id == message_id))
+                session.execute(delete(FeedbackRow).where(FeedbackRow.message_id == message_id))
             else:
-                session.merge(tables.FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
+                session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
         """Remove the text of a document from all stored citations and from answers that quote it. Answers in the
         model's own words stay. Call this before `Library.remove`: if it fails, it can be repeated.
         """
         self._forgotten[path] = _now()
-        cited = tables.CitationRow.document == path
+        cited = CitationRow.document == path
         with self._database.write() as session:
-            citing = select(tables.CitationRow.message_id).where(cited)
-            quoting = tables.MessageRow.quoted.is_(True) & tables.MessageRow.id.in_(citing)
-            session.execute(update(tables.MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
-            session.execute(update(tables.CitationRow).where(cited).values(quote=REMOVED_QUOTE))
+            citing = select(CitationRow.message_id).where(cited)
+            quoting = MessageRow.quoted.is_(True) & MessageRow.id.in_(citing)
+            session.execute(update(MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
+            session.execute(update(CitationRow).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
 
     def quotes_of(self, path: str) -> int:
         """Number of stored citations that still hold text of a document."""
-        query = select(func.count()).select_from(tables.CitationRow)
-        query = query.where(tables.CitationRow.document == path, tables.CitationRow.quote != REMOVED_QUOTE)
+        query = select(func.count()).select_from(CitationRow)
+        query = query.where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
         with self._database.read() as session:
             return session.scalar(query) or 0
 
 
-def _append(session: Session, conversation_id: str, row: tables.MessageRow) -> None:
-    conversation = session.get(tables.ConversationRow, conversation_id)
+def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
+    conversation = session.get(ConversationRow, conversation_id)
     if conversation is None:
         raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
-    last = select(func.max(tables.MessageRow.position)).where(tables.MessageRow.conversation_id == conversation_id)
+    last = select(func.max(MessageRow.position)).where(MessageRow.conversation_id == conversation_id)
     position = session.scalar(last)
     row.conversation_id, row.position = conversation_id, 0 if position is None else position + 1
     conversation.updated = row.created
     session.add(row)
 
 
-def _messages_of(conversation_id: str) -> Select[tables.MessageRow]:
-    message = tables.MessageRow
+def _messages_of(conversation_id: str) -> Select[MessageRow]:
+    message = MessageRow
     return select(message).where(message.conversation_id == conversation_id).order_by(message.position)
 
 

@@ -29,7 +29,6 @@ from app.domain.documents import (
     passage_label,
 )
 from app.domain.errors import DeskError
-from app.storage import tables
 from app.storage.database import Database
 from app.storage.passage_rows import (
     STORED_AS,
@@ -43,6 +42,7 @@ from app.storage.passage_rows import (
     unused,
     where_in,
 )
+from app.storage.tables import DocumentRow, FactRow, PassageNeighbourRow, PassageRow, StagedEmbeddingRow
 from retrieval.search.units import unit_texts
 
 
@@ -63,67 +63,67 @@ class Library:
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
         with self._database.read() as session:
-            rows = session.scalars(select(tables.DocumentRow).order_by(tables.DocumentRow.path))
+            rows = session.scalars(select(DocumentRow).order_by(DocumentRow.path))
             return [row.to(StoredDocument) for row in rows]
 
     def counts(self) -> Counts:
         """Numbers of documents and passages."""
         with self._database.read() as session:
-            query = select(func.count(), func.coalesce(func.sum(tables.DocumentRow.num_passages), 0))
+            query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
             documents, passages = session.execute(query).one()
             return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
         """Content hashes of the passages stored for a document: these need no new embedding."""
-        query = select(tables.PassageRow.content_hash).join(tables.DocumentRow).where(tables.DocumentRow.path == path)
+        query = select(PassageRow.content_hash).join(DocumentRow).where(DocumentRow.path == path)
         with self._database.read() as session:
             return frozenset(session.scalars(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
         """These passages, in this order; numbers that are not there any more are left out."""
         with self._database.read() as session:
-            rows = where_in(session, _passage_query(), tables.PassageRow.id, ids)
+            rows = where_in(session, _passage_query(), PassageRow.id, ids)
             by_id = {passage.id: passage for passage in _stored_passages(session, rows)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str) -> list[StoredPassage]:
         """The passages of one document, in its order."""
-        query = _passage_query().where(tables.DocumentRow.path == path).order_by(tables.PassageRow.ordinal)
+        query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query))
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
         """The passages of these documents."""
-        return self._ids(tables.DocumentRow.path, paths)
+        return self._ids(DocumentRow.path, paths)
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
         """The passages of these collections."""
-        return self._ids(tables.DocumentRow.collection, collections)
+        return self._ids(DocumentRow.collection, collections)
 
     def _ids(self, column: InstrumentedAttribute[str], values: Collection[str]) -> frozenset[int]:
-        query = select(tables.PassageRow.id).join(tables.DocumentRow)
+        query = select(PassageRow.id).join(DocumentRow)
         with self._database.read() as session:
             return frozenset(row.id for row in where_in(session, query, column, values))
 
     def collections(self) -> list[str]:
         """All collections, by name; documents without one are in ""."""
-        query = select(tables.DocumentRow.collection).distinct().order_by(tables.DocumentRow.collection)
+        query = select(DocumentRow.collection).distinct().order_by(DocumentRow.collection)
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
         """All passages, in rising order. only_alone: without neighbours. only_unencoded: without a module."""
-        query = select(tables.PassageRow.id).order_by(tables.PassageRow.id)
+        query = select(PassageRow.id).order_by(PassageRow.id)
         if only_alone:
-            query = query.where(tables.PassageRow.id.not_in(select(tables.PassageNeighbourRow.passage_id)))
+            query = query.where(PassageRow.id.not_in(select(PassageNeighbourRow.passage_id)))
         if only_unencoded:
-            query = query.where(tables.PassageRow.module_key.is_(None))
+            query = query.where(PassageRow.module_key.is_(None))
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def module_keys(self) -> frozenset[str]:
         """The modules that encode a passage as it is now."""
-        query = select(tables.PassageRow.module_key).where(tables.PassageRow.module_key.is_not(None))
+        query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
         with self._database.read() as session:
             return frozenset(key for key in session.scalars(query) if key is not None)
 
@@ -131,7 +131,7 @@ class Library:
         """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
         `[vectors, dimension]`. Of all passages, in rising order, or only some.
         """
-        rows = self._rows(select(tables.PassageRow.id, tables.PassageRow.embedding), ids)
+        rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
@@ -141,22 +141,22 @@ class Library:
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
         """What the keyword index holds: the texts of a passage's units, by number. Of all passages, or only some."""
-        rows = self._rows(select(tables.PassageRow.id, tables.PassageRow.heading_path, tables.PassageRow.text), ids)
+        rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: unit_texts(row.heading_path, row.text) for row in rows}
 
     def _rows(self, query: AnySelect, ids: Sequence[int] | None) -> list[AnyRow]:
         with self._database.read() as session:
             if ids is None:
-                return list(session.execute(query.order_by(tables.PassageRow.id)))
-            return list(where_in(session, query, tables.PassageRow.id, ids))
+                return list(session.execute(query.order_by(PassageRow.id)))
+            return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
         """The passages that these modules encode, by key, without their texts. Unknown keys are left out; where several
         passages share a module, it is the oldest.
         """
-        passage = tables.PassageRow
-        query = select(passage.module_key, tables.DocumentRow.path, passage.heading_path, passage.ordinal)
-        query = query.join(tables.DocumentRow).order_by(passage.id.desc())
+        passage = PassageRow
+        query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
+        query = query.join(DocumentRow).order_by(passage.id.desc())
         with self._database.read() as session:
             return {
                 key: ModuleLabel(document=path, passage=passage_label(headings, ordinal))
@@ -166,7 +166,7 @@ class Library:
     def fact(self, key: str) -> str | None:
         """Something the program remembered."""
         with self._database.read() as session:
-            fact = session.get(tables.FactRow, key)
+            fact = session.get(FactRow, key)
             return None if fact is None else fact.value
 
     # --- writing -------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Library:
     def set_fact(self, key: str, value: str) -> None:
         """Remember something, in place of what was there."""
         with self._database.write() as session:
-            session.merge(tables.FactRow(key=key, value=value))
+            session.merge(FactRow(key=key, value=value))
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
         """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
@@ -190,20 +190,20 @@ class Library:
         """
         with self._database.write() as session:
             for hash_, rows in vectors.items():
-                session.merge(tables.StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
+                session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
         """The vectors that were kept for these passages, by content hash; those that were not are left out."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
-        query = select(tables.StagedEmbeddingRow.content_hash, tables.StagedEmbeddingRow.embedding)
+        query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
-            rows = list(where_in(session, query, tables.StagedEmbeddingRow.content_hash, named))
+            rows = list(where_in(session, query, StagedEmbeddingRow.content_hash, named))
         return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
 
     def clear_staged(self) -> None:
         """Delete all vectors that were kept."""
         with self._database.write() as session:
-            session.execute(delete(tables.StagedEmbeddingRow))
+            session.execute(delete(StagedEmbeddingRow))
 
     def remove(self, path: str) -> Replaced | None:
         """Delete a document and its passages; None if there is none of that path. Quotes in stored answers stay:
@@ -238,15 +238,15 @@ class Library:
         if not values:
             return
         with self._database.write() as session:
-            there = where_in(session, select(tables.PassageRow.id), tables.PassageRow.id, values)
+            there = where_in(session, select(PassageRow.id), PassageRow.id, values)
             if changes := [{"id": row.id, column: values[row.id]} for row in there]:
-                session.execute(update(tables.PassageRow), changes)
+                session.execute(update(PassageRow), changes)
 
 
 def _replace(session: Session, document: NewDocument, passages: Sequence[NewPassage], now: datetime) -> Replaced:
     row = _document(session, document.path)
     if row is None:
-        row = tables.DocumentRow(path=document.path)
+        row = DocumentRow(path=document.path)
         session.add(row)
     is_renamed = row.title not in (None, document.title)
     is_moved = row.collection not in (None, document.collection)
@@ -255,30 +255,30 @@ def _replace(session: Session, document: NewDocument, passages: Sequence[NewPass
     session.flush()
     dropped: set[str] = set()
     if is_moved:  # the neighbours of its passages are of the collection it was in
-        ids = session.scalars(select(tables.PassageRow.id).where(tables.PassageRow.document_id == row.id))
+        ids = session.scalars(select(PassageRow.id).where(PassageRow.document_id == row.id))
         dropped = drop_neighbours(session, set(ids))
     replaced = replace_passages(session, row.id, passages, is_other_neighbour=is_renamed or is_moved)
     gone = {*replaced.removed_module_keys, *unused(session, dropped)}
     return replace(replaced, removed_module_keys=tuple(sorted(gone)))
 
 
-def _document(session: Session, path: str) -> tables.DocumentRow | None:
-    return session.scalar(select(tables.DocumentRow).where(tables.DocumentRow.path == path))
+def _document(session: Session, path: str) -> DocumentRow | None:
+    return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
 
 def _passage_query() -> AnySelect:
-    passage = tables.PassageRow
+    passage = PassageRow
     return select(
         passage.id,
-        tables.DocumentRow.path.label("document"),
-        tables.DocumentRow.title,
+        DocumentRow.path.label("document"),
+        DocumentRow.title,
         passage.ordinal,
         passage.heading_path,
         passage.text,
         passage.content_hash,
         passage.num_tokens,
         passage.module_key,
-    ).join(tables.DocumentRow)
+    ).join(DocumentRow)
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
@@ -286,7 +286,7 @@ def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPas
     passages = [_stored_passage(row) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
-    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), tables.PassageRow.id, wanted)}
+    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours.get(p.id, ()))) for p in passages]
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import NewPassage, Replaced, Vectors
-from app.storage import tables
+from app.storage.tables import PassageNeighbourRow, PassageRow
 
 T = TypeVar("T")
 AnySelect = Select[*tuple[Any, ...]]
@@ -36,8 +36,8 @@ def replace_passages(
     again. is_other_neighbour: do the same for kept passages, because the document's title (the heading of passages
     without headings) or its collection has changed.
     """
-    query = select(tables.PassageRow.id, tables.PassageRow.content_hash, tables.PassageRow.module_key)
-    query = query.where(tables.PassageRow.document_id == document_id).order_by(tables.PassageRow.ordinal.desc())
+    query = select(PassageRow.id, PassageRow.content_hash, PassageRow.module_key)
+    query = query.where(PassageRow.document_id == document_id).order_by(PassageRow.ordinal.desc())
     old = session.execute(query).all()
     unmatched = defaultdict(list)
     for row in old:
@@ -54,12 +54,12 @@ def replace_passages(
     dropped = {row.module_key for row in old if row.id in gone and row.module_key is not None}
     dropped |= drop_neighbours(session, _having_as_neighbour(session, changed) - gone)
     for some in _chunks(sorted(gone)):
-        session.execute(delete(tables.PassageRow).where(tables.PassageRow.id.in_(some)))
+        session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
     if kept:
         moved = [
             {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens} for ordinal, id_ in kept.items()
         ]
-        session.execute(update(tables.PassageRow), moved)
+        session.execute(update(PassageRow), moved)
     by_ordinal = kept | new
     return Replaced(
         ids=tuple(by_ordinal[ordinal] for ordinal in range(len(passages))),
@@ -73,9 +73,9 @@ def replace_passages(
 def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
     """Insert new passages, given by ordinal; returns their numbers by ordinal."""
     missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
-    query = select(tables.PassageRow.content_hash, tables.PassageRow.embedding)
-    query = query.where(tables.PassageRow.document_id == document_id)
-    found = where_in(session, query, tables.PassageRow.content_hash, missing)
+    query = select(PassageRow.content_hash, PassageRow.embedding)
+    query = query.where(PassageRow.document_id == document_id)
+    found = where_in(session, query, PassageRow.content_hash, missing)
     known = {row.content_hash: row.embedding for row in found}
     rows = []
     for ordinal, passage in passages.items():
@@ -94,18 +94,18 @@ def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassag
         )
     if not rows:
         return {}
-    returning = insert(tables.PassageRow).returning(tables.PassageRow.id, sort_by_parameter_order=True)
+    returning = insert(PassageRow).returning(PassageRow.id, sort_by_parameter_order=True)
     return dict(zip(passages, session.scalars(returning, rows), strict=True))
 
 
 def _having_as_neighbour(session: Session, ids: Collection[int]) -> set[int]:
-    neighbour = tables.PassageNeighbourRow
+    neighbour = PassageNeighbourRow
     return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
 
 
 def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
     """The neighbours recorded for these passages, the closest first. Those that have none are left out."""
-    neighbour = tables.PassageNeighbourRow
+    neighbour = PassageNeighbourRow
     query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
     found: dict[int, tuple[int, ...]] = {}
     for row in where_in(session, query, neighbour.passage_id, ids):
@@ -115,18 +115,18 @@ def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int
 
 def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
     """Delete the neighbours and the module keys of passages; returns these keys."""
-    query = select(tables.PassageRow.module_key).where(tables.PassageRow.module_key.is_not(None))
-    keys = {row.module_key for row in where_in(session, query, tables.PassageRow.id, ids)}
+    query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
+    keys = {row.module_key for row in where_in(session, query, PassageRow.id, ids)}
     for some in _chunks(sorted(ids)):
-        session.execute(delete(tables.PassageNeighbourRow).where(tables.PassageNeighbourRow.passage_id.in_(some)))
-        session.execute(update(tables.PassageRow).where(tables.PassageRow.id.in_(some)).values(module_key=None))
+        session.execute(delete(PassageNeighbourRow).where(PassageNeighbourRow.passage_id.in_(some)))
+        session.execute(update(PassageRow).where(PassageRow.id.in_(some)).values(module_key=None))
     return keys
 
 
 def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
     """See `Library.set_neighbours`. A passage whose neighbours do not change keeps its module."""
     named = {*chosen, *(id_ for ids in chosen.values() for id_ in ids)}
-    there = {row.id for row in where_in(session, select(tables.PassageRow.id), tables.PassageRow.id, named)}
+    there = {row.id for row in where_in(session, select(PassageRow.id), PassageRow.id, named)}
     wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
     before = neighbours_of(session, wanted)
     new = {id_: ids for id_, ids in wanted.items() if ids != before.get(id_, ())}
@@ -137,13 +137,13 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
         for rank, neighbour in enumerate(ids)
     ]
     if rows:
-        session.execute(insert(tables.PassageNeighbourRow), rows)
+        session.execute(insert(PassageNeighbourRow), rows)
     return unused(session, dropped)
 
 
 def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
     """Those of these module keys that no passage has."""
-    used = where_in(session, select(tables.PassageRow.module_key), tables.PassageRow.module_key, keys)
+    used = where_in(session, select(PassageRow.module_key), PassageRow.module_key, keys)
     return tuple(sorted(set(keys) - {row.module_key for row in used}))
 
 

@@ -27,7 +27,7 @@ class ModuleHits:
 
     hits: int
     misses: int
-    last_used: datetime
+    last_used: datetime | None
 
 
 class Statistics:
