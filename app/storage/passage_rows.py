@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,10 +56,8 @@ def replace_passages(
     dropped |= drop_neighbours(session, _having_as_neighbour(session, changed) - gone)
     for some in _chunks(sorted(gone)):
         session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
-    if kept:
-        moved = [
-            {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens} for ordinal, id_ in kept.items()
-        ]
+    moved = [{"id": id_, "ordinal": at, "num_tokens": passages[at].num_tokens} for at, id_ in kept.items()]
+    if moved:
         session.execute(update(PassageRow), moved)
     by_ordinal = kept | new
     return Replaced(
@@ -73,25 +72,14 @@ def replace_passages(
 def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
     """Insert new passages, given by ordinal; returns their numbers by ordinal."""
     missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
-    query = select(PassageRow.content_hash, PassageRow.embedding)
-    query = query.where(PassageRow.document_id == document_id)
-    found = where_in(session, query, PassageRow.content_hash, missing)
-    known = {row.content_hash: row.embedding for row in found}
+    query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
+    known = {row.content_hash: row.embedding for row in where_in(session, query, PassageRow.content_hash, missing)}
     rows = []
     for ordinal, passage in passages.items():
         if passage.embedding is None and passage.content_hash not in known:
             raise ValueError(f"passage {ordinal} is new to its document and has no embedding")
-        rows.append(
-            {
-                "document_id": document_id,
-                "ordinal": ordinal,
-                "heading_path": list(passage.heading_path),
-                "text": passage.text,
-                "content_hash": passage.content_hash,
-                "num_tokens": passage.num_tokens,
-                "embedding": known[passage.content_hash] if passage.embedding is None else packed(passage.embedding),
-            }
-        )
+        embedding = known[passage.content_hash] if passage.embedding is None else packed(passage.embedding)
+        rows.append({**asdict(passage), "document_id": document_id, "ordinal": ordinal, "embedding": embedding})
     if not rows:
         return {}
     returning = insert(PassageRow).returning(PassageRow.id, sort_by_parameter_order=True)
