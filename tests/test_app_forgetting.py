@@ -288,7 +288,7 @@ def test_vectors_of_an_interrupted_run_go_too(tmp_path: Path, pages: Path) -> No
 
 
 def staged(desk: Service) -> int:
-    with desk._database.read() as session:
+    with desk.database.read() as session:
         return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 

@@ -35,7 +35,7 @@ def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def staged(desk: Service) -> int:
-    with desk._database.read() as session:
+    with desk.database.read() as session:
         return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 
