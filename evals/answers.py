@@ -19,7 +19,7 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.grounding.check import NOT_THERE, check
-from app.knowledge.warming import passage_of
+from app.knowledge.prompts import PassageText
 from evals.cases import holds
 from retrieval.documents.document import with_headings
 
@@ -136,7 +136,7 @@ def problems(service: Service, article: str | None, answer: Answer) -> tuple[str
     if article is None or answer.refused:
         return ()
     paths = [document.path for document in service.documents() if document.path.endswith("/" + article)]
-    stored = [passage_of(passage) for path in paths for passage in service.library.passages_of(path)]
+    stored = [PassageText.of(passage) for path in paths for passage in service.library.passages_of(path)]
     known = [with_headings(passage.heading_path, passage.text) for passage in stored]
     known += [f"{citation.title}\n{citation.quote}" for citation in answer.citations]
     grounding = check(answer.answer, known)

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import fields
 from pathlib import Path
 
-from app.desk.calibration import FILE, Calibration, Measured, decide, refusal_bias, setup_of, write_calibration
+from app.desk.calibration import FILE, Calibration, PolicyMetrics, decide, refusal_bias, setup_of, write_calibration
 from app.domain.policies import POLICIES
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
@@ -31,13 +31,13 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
             outcomes = run_missing(bench, cases, ARMS, None, report)
         rows = rows_of(ARMS, cases, outcomes)
         policy, answer_mode = decide(rows)
-        names = [field.name for field in fields(Measured)]
+        names = [field.name for field in fields(PolicyMetrics)]
         found = Calibration(
             setup=setup_of(settings),
             model=bench.engine.model.info.name,
             measured=datetime.date.today().isoformat(),
             questions=len(cases),
-            rows=tuple(Measured(**{name: row[name] for name in names}) for row in rows),
+            rows=tuple(PolicyMetrics(**{name: row[name] for name in names}) for row in rows),
             policy=policy,
             answer_mode=answer_mode,
             refusal_bias=bench.refusal_bias,

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from app.domain.errors import DeskError
-from app.knowledge.prompting import PassageText, PromptBuilder, passage_text, question_text
+from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
 from app.training.training_data import read_rows
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text

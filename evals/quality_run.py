@@ -20,7 +20,7 @@ import torch
 from app.desk.calibration import find_calibration
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.prompting import PromptBuilder
+from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
 from cache.memory.keys import digest, file_digest
 from cache.model.loading import find_device, load_model

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from app.desk.calibration import find_classifier
+from app.desk.search_calibration import find_classifier
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from evals.evidence import table

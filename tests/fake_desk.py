@@ -32,9 +32,9 @@ from app.domain.answers import (
 )
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, unseen
-from app.knowledge.forgetting import Forgotten, Traces
-from app.knowledge.ingestion import FileReason, IngestReport
+from app.domain.progress import Progress, no_progress
+from app.knowledge.forget import Footprint, Forgotten
+from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
@@ -308,7 +308,7 @@ class FakeDesk:
     def ingest(
         self,
         paths: Iterable[Path],
-        progress: Progress = unseen,
+        progress: Progress = no_progress,
         *,
         collection: str = "",
         sync: bool = False,
@@ -338,9 +338,9 @@ class FakeDesk:
         if name not in self.listed:
             raise DeskError(f"there is no document {name!r}", code="document-unknown")
         del self.listed[name]
-        removed = Traces(passages=3, vectors=5, keywords=5, quotes=1, modules=3)
+        removed = Footprint(passages=3, vectors=5, keywords=5, quotes=1, modules=3)
         return Forgotten(
-            document=name, removed=removed, left=Traces(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
+            document=name, removed=removed, left=Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
         )
 
     def keep_upload(self, name: str, data: bytes) -> Path:

@@ -13,8 +13,8 @@ from desks import finish, small_desk, write_pages
 
 from app.cli.main import main
 from app.cli.reports import print_batch
-from app.desk.batch import read_questions
-from app.desk.interface import batch
+from app.desk import batch
+from app.desk.batch_files import read_questions, still_to_answer
 from app.desk.json_output import batch_json
 from app.desk.service import Service
 from app.domain.answers import Answer
@@ -228,11 +228,11 @@ def test_an_output_of_something_else_is_left_alone(text: str, message: str, tmp_
     output = tmp_path / "notes"
     output.write_text(text)
     with pytest.raises(DeskError, match=message):
-        batch.still_to_answer(read_questions(write(tmp_path, '"Returns?"')), output)
+        still_to_answer(read_questions(write(tmp_path, '"Returns?"')), output)
     assert output.read_text() == text
 
 
 def test_an_output_needs_ids_that_differ(tmp_path: Path) -> None:
     questions = read_questions(write(tmp_path, '{"id": 2, "question": "a"}\n"b"'))
     with pytest.raises(DeskError, match="same id"):
-        batch.still_to_answer(questions, tmp_path / "new")
+        still_to_answer(questions, tmp_path / "new")

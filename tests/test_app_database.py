@@ -41,11 +41,11 @@ def database(path: Path) -> Iterator[Database]:
 
 def store(database: Database, key: str, value: str) -> None:
     with database.write() as session:
-        session.add(tables.Fact(key=key, value=value))
+        session.add(tables.FactRow(key=key, value=value))
 
 
 def fail_after_adding(session: Session) -> None:
-    session.add(tables.Fact(key="b", value="2"))
+    session.add(tables.FactRow(key="b", value="2"))
     session.flush()
     raise ZeroDivisionError
 
@@ -79,7 +79,7 @@ def test_write_is_committed_and_undone_on_an_error(database: Database) -> None:
     with pytest.raises(ZeroDivisionError), database.write() as session:
         fail_after_adding(session)
     with database.read() as session:
-        assert session.scalars(select(tables.Fact.key)).all() == ["a"]
+        assert session.scalars(select(tables.FactRow.key)).all() == ["a"]
 
 
 def test_read_then_write_in_many_threads_loses_nothing(database: Database) -> None:
@@ -90,8 +90,8 @@ def test_read_then_write_in_many_threads_loses_nothing(database: Database) -> No
         try:
             for _ in range(25):
                 with database.write() as session:
-                    fact = session.get(tables.Fact, "n") or tables.Fact(key="n", value="0")
-                    session.merge(tables.Fact(key="n", value=str(int(fact.value) + 1)))
+                    fact = session.get(tables.FactRow, "n") or tables.FactRow(key="n", value="0")
+                    session.merge(tables.FactRow(key="n", value=str(int(fact.value) + 1)))
         except Exception as error:
             failures.append(error)
 
@@ -102,32 +102,34 @@ def test_read_then_write_in_many_threads_loses_nothing(database: Database) -> No
         thread.join()
     assert failures == []
     with database.read() as session:
-        assert session.get_one(tables.Fact, "n").value == "100"
+        assert session.get_one(tables.FactRow, "n").value == "100"
 
 
 def test_a_read_is_one_view_and_does_not_stop_a_write(database: Database) -> None:
     with database.read() as reader:
-        assert reader.scalar(select(tables.Fact.value)) is None
+        assert reader.scalar(select(tables.FactRow.value)) is None
         with database.write() as writer:
-            writer.add(tables.Fact(key="a", value="1"))
-        assert reader.scalar(select(tables.Fact.value)) is None
+            writer.add(tables.FactRow(key="a", value="1"))
+        assert reader.scalar(select(tables.FactRow.value)) is None
     with database.read() as reader:
-        assert reader.scalar(select(tables.Fact.value)) == "1"
+        assert reader.scalar(select(tables.FactRow.value)) == "1"
 
 
 def test_broken_constraints_stay_what_they_are(database: Database) -> None:
     with pytest.raises(IntegrityError), database.write() as session:
         session.add(
-            tables.Message(id="m", conversation_id="none", position=0, role="user", text="", created=NOW, refused=False)
+            tables.MessageRow(
+                id="m", conversation_id="none", position=0, role="user", text="", created=NOW, refused=False
+            )
         )
 
 
 def test_times_come_back_aware_and_equal(database: Database) -> None:
     elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
     with database.write() as session:
-        session.add(tables.Conversation(id="c", title="", created=elsewhere, updated=NOW))
+        session.add(tables.ConversationRow(id="c", title="", created=elsewhere, updated=NOW))
     with database.read() as session:
-        row = session.get_one(tables.Conversation, "c")
+        row = session.get_one(tables.ConversationRow, "c")
         assert (row.created, row.updated) == (NOW, NOW)
         assert row.created.tzinfo is UTC
 
@@ -142,9 +144,9 @@ def test_times_come_back_aware_and_equal(database: Database) -> None:
 )
 def test_any_text_can_be_stored_and_found(database: Database, given: str, stored: str) -> None:
     with database.write() as session:
-        session.add(tables.Fact(key=given, value=given))
+        session.add(tables.FactRow(key=given, value=given))
     with database.read() as session:
-        assert session.scalar(select(tables.Fact.value).where(tables.Fact.key == given)) == stored
+        assert session.scalar(select(tables.FactRow.value).where(tables.FactRow.key == given)) == stored
 
 
 # --- what can be wrong -------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def test_read_only(path: Path) -> None:
     read_only = open_database(f"sqlite:///file:{path}?mode=ro&uri=true")
     with closing(read_only):
         with read_only.read() as session:
-            assert session.scalar(select(tables.Fact.value)) is None
+            assert session.scalar(select(tables.FactRow.value)) is None
         with pytest.raises(DeskError, match="is read-only") as caught:
             store(read_only, "a", "1")
     assert caught.value.code == "database-read-only"
@@ -217,7 +219,7 @@ def test_full_disk_undoes_the_transaction(database: Database) -> None:
         store(database, "big", "x" * 500_000)
     assert caught.value.code == "disk-full"
     with database.read() as session:
-        assert session.scalars(select(tables.Fact.key)).all() == []
+        assert session.scalars(select(tables.FactRow.key)).all() == []
 
 
 def test_another_writer_does_not_finish(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +248,7 @@ def test_deleted_text_is_gone_from_the_disk(database: Database, path: Path) -> N
     store(database, "a", "4929-secret-number" * 1000)
     assert on_disk()
     with database.write() as session:
-        session.delete(session.get_one(tables.Fact, "a"))
+        session.delete(session.get_one(tables.FactRow, "a"))
     assert on_disk(), "otherwise flush_log would not be needed"
     database.flush_log()
     assert not on_disk()

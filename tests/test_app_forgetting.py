@@ -17,19 +17,19 @@ from test_app_neighbours import check, stored
 from app.answering.answering import Prepared
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.knowledge.forgetting import Traces
+from app.knowledge.forget import Footprint
 from app.storage import tables
 from app.storage.history import PastMessage
 from cache.engine.engine_core import MAX_RUNNING
 from cache.memory.keys import PUBLIC_TENANT
 
 SECRET = "xylophone marmalade zeppelin"
-NOTHING = Traces(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
+NOTHING = Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
 
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.Reader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Pa
         assert modules(desk) == before - {key}
         assert len(desk.documents()) == desk.library.counts().documents == 4
     assert forgotten.document == str(pages / "secret.md")
-    assert forgotten.removed == Traces(passages=1, vectors=1, keywords=1, quotes=2, modules=1)
+    assert forgotten.removed == Footprint(passages=1, vectors=1, keywords=1, quotes=2, modules=1)
     assert forgotten.left == NOTHING
 
 
@@ -81,7 +81,7 @@ def test_a_long_document_is_counted_whole(tmp_path: Path) -> None:
         ids, _ = desk.library.vectors(desk.search.embedder.dimension)
         forgotten = desk.forget("long.md")
         assert len(desk.search.retriever.index) == 0
-        assert len(desk.search.retriever.keywords.segments) == 0
+        assert len(desk.search.retriever.keywords.window_ids) == 0
     assert (forgotten.removed.passages, forgotten.removed.modules) == (5, 5)
     assert forgotten.removed.vectors == 5
     assert forgotten.removed.keywords == len(ids)
@@ -91,7 +91,7 @@ def test_a_document_that_was_never_asked_about_nor_encoded(tmp_path: Path, pages
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages], warm=False)
         forgotten = desk.forget("secret.md")
-    assert forgotten.removed == Traces(passages=1, vectors=1, keywords=1, quotes=0, modules=0)
+    assert forgotten.removed == Footprint(passages=1, vectors=1, keywords=1, quotes=0, modules=0)
     assert forgotten.left == NOTHING
 
 
@@ -288,8 +288,8 @@ def test_vectors_of_an_interrupted_run_go_too(tmp_path: Path, pages: Path) -> No
 
 
 def staged(desk: Service) -> int:
-    with desk._database.read() as session:
-        return session.scalar(select(func.count()).select_from(tables.StagedEmbedding)) or 0
+    with desk.database.read() as session:
+        return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 
 def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Path) -> None:

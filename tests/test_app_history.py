@@ -17,6 +17,7 @@ from app.domain.errors import DeskError
 from app.storage import tables
 from app.storage.database import Database, open_database
 from app.storage.history import History
+from app.storage.statistics import Statistics
 
 
 @pytest.fixture
@@ -190,7 +191,7 @@ def test_no_session_stays_open(history: History, database: Database) -> None:
     answer = add_turn(history, conversation_id)
     history.turns(conversation_id)
     history.conversations()
-    history.points()
+    Statistics(database).points()
     with pytest.raises(DeskError):
         history.feedback("none", "up")
     history.feedback(answer.message_id, "up")

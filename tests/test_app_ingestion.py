@@ -15,7 +15,7 @@ from test_app_neighbours import check, neighbours, stored, write
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.knowledge.ingestion import FileReason, IngestReport
+from app.knowledge.ingest import FileReason, IngestReport
 from retrieval.loaders import load as loaders
 
 
@@ -36,7 +36,7 @@ class ReaderHere:
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.FileReader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
 
 
 @pytest.fixture
@@ -420,8 +420,8 @@ def test_a_table_of_questions_is_found_by_its_questions(tmp_path: Path, pages: P
 def test_progress_names_every_stage_and_ends_with_all_of_it(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.EMBEDDED_AT_ONCE", 2)
-    monkeypatch.setattr("app.knowledge.warming.AT_ONCE", 1)
+    monkeypatch.setattr("app.knowledge.ingest.EMBEDDED_AT_ONCE", 2)
+    monkeypatch.setattr("app.knowledge.warm.AT_ONCE", 1)
     seen: list[tuple[str, int, int]] = []
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages], lambda *event: seen.append(event))

@@ -32,12 +32,12 @@ QUESTION = "How long do gift cards last and who may have them?"
 
 @pytest.fixture(autouse=True)
 def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.Reader", ReaderHere)
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
 
 
 def staged(desk: Service) -> int:
-    with desk._database.read() as session:
-        return session.scalar(select(func.count()).select_from(tables.StagedEmbedding)) or 0
+    with desk.database.read() as session:
+        return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 
 # --- questions meanwhile -----------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def vectors_of(desk: Service) -> dict[tuple[str, int], list[list[float]]]:
 def test_what_was_embedded_before_an_interruption_is_not_embedded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.EMBEDDED_AT_ONCE", 4)
+    monkeypatch.setattr("app.knowledge.ingest.EMBEDDED_AT_ONCE", 4)
     pages = many(tmp_path / "pages", 5)
     first, second, whole = CountingEmbedder(), CountingEmbedder(), CountingEmbedder()
     with counting_desk(tmp_path / "desk", first) as desk:
@@ -246,12 +246,12 @@ sys.path[:0] = sys.argv[1:3]
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-import app.knowledge.ingestion, app.knowledge.warming
+import app.knowledge.ingest, app.knowledge.warm
 from desks import small_desk
 from test_app_ingestion import ReaderHere
-app.knowledge.ingestion.Reader = ReaderHere
-app.knowledge.ingestion.BATCH, app.knowledge.ingestion.EMBEDDED_AT_ONCE = 4, 2
-app.knowledge.warming.AT_ONCE = 2
+app.knowledge.ingest.Reader = ReaderHere
+app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 4, 2
+app.knowledge.warm.AT_ONCE = 2
 
 def ingest(folder, last):
     """In a process of its own, forked because importing takes longer than all the rest. It is killed at the `last`

@@ -138,13 +138,12 @@ def test_new_passage_without_embedding_changes_nothing(library: Library) -> None
         store(library, document(content_hash="b2:2"), [passage("b"), passage("c", embedded=False)])
     found = library.find("/kb/returns.md")
     assert found is not None
-    assert (found.content_hash, found.num_passages, library.generation()) == ("b2:1", 1, 1)
+    assert (found.content_hash, found.num_passages) == ("b2:1", 1)
     assert [one.content_hash for one in library.passages_of("/kb/returns.md")] == ["b2:a"]
 
 
 def test_removing_what_is_not_there(library: Library) -> None:
     assert library.remove("/none") is None
-    assert library.generation() == 0
 
 
 def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) -> None:
@@ -152,18 +151,6 @@ def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) ->
     assert any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
     library.remove("/kb/returns.md")
     assert not any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
-
-
-def test_generation_counts_what_an_index_must_follow(library: Library) -> None:
-    assert store(library, document(), [passage("a")]).generation == library.generation() == 1
-    assert store(library, document(content_hash="b2:2"), [passage("a")]).generation == 1
-    library.set_module_keys({1: "key"})
-    library.set_fact("other", "x")
-    assert library.generation() == 1
-    library.set_embeddings({1: np.zeros(3, np.float32)})
-    assert library.generation() == 2
-    library.remove("/kb/returns.md")
-    assert library.generation() == 3
 
 
 def test_facts(library: Library) -> None:

@@ -37,7 +37,7 @@ def schema(path: Path) -> dict[str, str]:
 
 def store(database: Database, key: str, value: str) -> None:
     with database.write() as session:
-        session.add(tables.Fact(key=key, value=value))
+        session.add(tables.FactRow(key=key, value=value))
 
 
 def test_migrations_lead_to_the_tables(database: Database, path: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_each_migration_runs_once_and_keeps_what_is_there(database: Database, pa
     with closing(again), again.read() as session:
         names = session.scalars(text("SELECT name FROM migrations")).all()
         assert names == [migration.__name__ for migration in migrations.MIGRATIONS]
-        assert session.get_one(tables.Fact, "a").value == "1"
+        assert session.get_one(tables.FactRow, "a").value == "1"
 
 
 def test_failing_migration_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,7 @@ from app.desk.service import Service
 from app.domain.documents import StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.domain.settings import load_settings
-from app.knowledge.prompting import passage_text
-from app.knowledge.warming import passage_of
+from app.knowledge.prompts import PassageText, passage_text
 from app.storage.database import open_database
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
@@ -64,13 +63,13 @@ def dependants(desk: Service, name: str) -> set[str]:
 
 
 def segments(desk: Service) -> dict[str, Segment]:
-    return {name: desk.engine.segment(desk.prompts.module(passage_of(p))) for name, p in stored(desk).items()}
+    return {name: desk.engine.segment(desk.prompts.module(PassageText.of(p))) for name, p in stored(desk).items()}
 
 
 def naive_left_context(desk: Service, name: str) -> bytes:
     """What stands between system text and passage: the neighbours' texts, the closest last."""
     near = stored(desk)[name].neighbours
-    return "".join(passage_text(passage_of(n)) for n in near[::-1]).encode()
+    return "".join(passage_text(PassageText.of(n)) for n in near[::-1]).encode()
 
 
 def keys(desk: Service) -> dict[str, str]:
@@ -324,9 +323,9 @@ def test_forgetting_does_not_apply_a_setting_that_waits_for_ingest(tmp_path: Pat
 def test_an_interrupted_ingest_goes_on_where_it_stopped(
     tmp_path: Path, pages: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.BATCH", 1)
-    monkeypatch.setattr("app.knowledge.warming.AT_ONCE", 1)
-    monkeypatch.setattr("app.knowledge.warming.JOBS_IN_FLIGHT", 1)
+    monkeypatch.setattr("app.knowledge.ingest.BATCH", 1)
+    monkeypatch.setattr("app.knowledge.warm.AT_ONCE", 1)
+    monkeypatch.setattr("app.knowledge.warm.JOBS_IN_FLIGHT", 1)
 
     def interrupt(now: str, done: int, total: int) -> None:
         if (now, done) == (stage, 2):

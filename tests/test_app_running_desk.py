@@ -25,7 +25,7 @@ from app.cli.main import main
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
-from app.domain.progress import unseen
+from app.domain.progress import no_progress
 from app.storage.lock import OWNER_FILE, add_to_note, lock_data_folder, read_note
 from app.web.document_routes import FAILED, add_document_routes
 from app.web.serve import reachable
@@ -249,7 +249,7 @@ def desk_that(answers: Response) -> FastAPI:
 
 def error_of(app: FastAPI) -> DeskError:
     with listening(app) as url, pytest.raises(DeskError) as caught:
-        RunningDesk(url, SECRET).forget("a.md", unseen)
+        RunningDesk(url, SECRET).forget("a.md", no_progress)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -284,7 +284,7 @@ def test_a_desk_that_breaks_off_is_a_clear_error() -> None:
 
 def test_a_desk_that_is_gone_is_a_clear_error() -> None:
     with pytest.raises(DeskError) as caught:
-        RunningDesk(f"http://127.0.0.1:{free_port()}", SECRET).forget("a.md", unseen)
+        RunningDesk(f"http://127.0.0.1:{free_port()}", SECRET).forget("a.md", no_progress)
     assert caught.value.code == "desk-lost"
 
 
@@ -292,4 +292,4 @@ def test_a_desk_that_is_gone_is_a_clear_error() -> None:
 def test_an_answer_that_is_no_stream_of_events_is_a_clear_error(text: str) -> None:
     """Another program on the port, or a proxy."""
     with pytest.raises(DeskError):
-        read_events(text.splitlines(), unseen)
+        read_events(text.splitlines(), no_progress)

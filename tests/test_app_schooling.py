@@ -12,7 +12,7 @@ import pytest
 from tiny import build
 
 from app.domain.errors import DeskError
-from app.knowledge.prompting import PromptBuilder
+from app.knowledge.prompts import PromptBuilder
 from app.training.training_data import (
     LABELLED,
     LONGEST_ANSWER,

@@ -160,7 +160,7 @@ def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) ->
 def test_an_interrupted_ingest_goes_on_where_it_stopped(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.knowledge.ingestion.BATCH", 1)
+    monkeypatch.setattr("app.knowledge.ingest.BATCH", 1)
 
     def interrupt(stage: str, done: int, total: int) -> None:
         if (stage, done) == ("reading", 2):

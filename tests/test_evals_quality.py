@@ -17,7 +17,7 @@ import evals.calibrate
 from app.desk.calibration import (
     FILE,
     Calibration,
-    Measured,
+    PolicyMetrics,
     decide,
     find_calibration,
     read_calibration,
@@ -26,7 +26,7 @@ from app.desk.calibration import (
 )
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.prompting import PromptBuilder
+from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
 from evals.cases import Case, CaseReader, Turn, cut, holds, read_list
 from evals.policies import ARMS, SLOT, plans
@@ -345,7 +345,7 @@ def test_a_model_that_does_not_know_what_it_reads_may_only_quote() -> None:
 
 
 def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
-    measured = Measured(
+    measured = PolicyMetrics(
         policy="fast", kl=0.1, top1=0.9, gold_logp_delta=-0.1, contains_gold=0.5, recomputed_share=0.0, ttft_ms=9.0
     )
     found = Calibration(

@@ -21,9 +21,8 @@ from app.domain.errors import DeskError
 from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder, FoundPassage, SearchResults
-from app.knowledge.preparations import Preparations
-from app.knowledge.prompting import PromptBuilder, PromptTurn
-from app.knowledge.warming import passage_of
+from app.knowledge.in_flight import InFlight
+from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.storage.answer_rows import AnswerDetails, ModuleDetails
 from app.storage.history import History, PastMessage, new_id
 from app.storage.library import Library
@@ -79,14 +78,14 @@ class Answering:
         finder: Finder,
         engine: Engine,
         prompts: PromptBuilder,
-        preparations: Preparations,
+        in_flight: InFlight,
         policy: Policy,
         answer_mode: AnswerMode,
         refusal_bias: float,
     ) -> None:
         """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `calibration`."""
         self.settings, self.library, self.history = settings, library, history
-        self.finder, self.engine, self.prompts, self.preparations = finder, engine, prompts, preparations
+        self.finder, self.engine, self.prompts, self.in_flight = finder, engine, prompts, in_flight
         self.policy, self.answer_mode, self.refusal_bias = policy, answer_mode, refusal_bias
 
     def ask(
@@ -113,7 +112,7 @@ class Answering:
         conversation_id = conversation_id or self.history.start_conversation(question)
         question_id = self.history.record_question(conversation_id, question)
         policy = (policy or self.policy) if reuse == "on" else "exact"
-        with self.preparations.one():
+        with self.in_flight.track():
             prepared = self.prepare(question, past, collections)
             generation = None
             if prepared.plan is not None:
@@ -217,15 +216,15 @@ class Answering:
                 passages = [stored[id_] for id_ in message.passage_ids if id_ is not None and id_ in stored]
                 turns.append(
                     PromptTurn(
-                        passages=tuple(passage_of(p) for p in passages),
+                        passages=tuple(PassageText.of(p) for p in passages),
                         question=before.text,
                         answer=message.text,
                         answer_tokens=message.tokens,
                     )
                 )
         new = [one.passage for one in reversed(found)]  # the most relevant stands last, next to the question
-        turns.append(PromptTurn(passages=tuple(passage_of(p) for p in new), question=question))
-        return turns, {passage_of(p).name: p for p in (*stored.values(), *new)}
+        turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
+        return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
         """The plan of as many of the latest turns as fit with an answer; and how many were left out."""

@@ -203,7 +203,7 @@ def batch(
     """Answer many questions, grouped by the passages and beginnings their prompts share."""
     try:
         from app.cli.reports import print_batch, progress_bar
-        from app.desk.batch import read_questions, still_to_answer
+        from app.desk.batch_files import read_questions, still_to_answer
         from app.desk.json_output import batch_entry_json, batch_json
 
         settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
@@ -281,12 +281,12 @@ def forget(
 ) -> None:
     """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
     from app.cli.reports import print_forgotten
-    from app.domain.progress import unseen
+    from app.domain.progress import no_progress
 
     settings = settings_of(data_dir=data_dir, model=model, device=device)
     running = find_served(settings, model=model, device=device)
     if running is not None:
-        forgotten = running.forget(document, unseen)
+        forgotten = running.forget(document, no_progress)
     else:
         with open_service(settings, "warmdesk forget") as service:
             forgotten = asdict(service.forget(document))

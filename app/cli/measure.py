@@ -247,7 +247,7 @@ def calibrate_search(
     as_json: Json = False,
 ) -> None:
     """Fit what search judges by: when to refuse, and which sentence answers."""
-    from app.desk.calibration import SEARCH_FILE
+    from app.desk.search_calibration import SEARCH_FILE
     from evals.search_calibration import FALSE_REFUSALS
     from evals.search_calibration import calibrate_search as fit
     from retrieval.answerability.classifier import save_classifier

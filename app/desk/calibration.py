@@ -1,7 +1,7 @@
-"""What `warmdesk calibrate` found: which policy keeps a model's answers, and whether it can be trusted to word them.
+"""The result of `warmdesk calibrate`: which policy keeps a model's answers, and whether it may answer in its own words.
 
-A finding holds for one model, adapter and system text; when one of them changes it says nothing any more, and
-`doctor` and the dashboard ask for a new one. How it is measured is in `evals`.
+A result is valid for one model, adapter and system text; if one of them changes, `doctor` and the dashboard ask for a
+new one. How it is measured is in `evals`; the calibration of search is in `search_calibration`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
 from cache.memory.keys import digest
 from cache.model.adapters import adapter_fingerprint
-from retrieval.answerability.classifier import AnswerabilityClassifier, load_classifier, rule_of_thumb
 
 FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
-"""The finding for the model that comes with the program."""
+"""The result for the model that comes with the program."""
+
+RENAMED = {"profile": "policy", "wording": "answer_mode"}
+"""Keys of version 0.1 and their names now."""
 
 MOST_KL = 0.1
 LEAST_GOLD = -0.15
 MOST_LOST = 0.03
-"""A policy keeps a model's answers if they are, token by token, at most so many nats away from full attention's, if
-the right answer is at most so many nats per token less likely, and if so small a share of answers is lost."""
+"""A policy keeps a model's answers if, compared with full attention, KL divergence per token is at most MOST_KL nats,
+the log-probability of the right answer changes by at least LEAST_GOLD nats per token, and the share of right answers
+falls by at most MOST_LOST."""
 
 TRUSTED = 0.6
-"""Share of answers that must hold the facts for a model to word its answers itself."""
+"""Share of answers that must contain the right facts for a model to answer in its own words."""
 
 FALSE_REFUSALS = 0.10
-"""Share of the calibration questions with an answer that a model may refuse, at most. They are few, and on others it is
-more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused."""
+"""Largest share of the answerable calibration questions that a model may refuse. These are few, and on other questions
+it refuses more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused."""
 
 TIE = 0.01
-"""What decides between two equal logits."""
+"""Decides between two equal logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A policy over the calibration questions; see `evals.quality.QualityRow`."""
+class PolicyMetrics:
+    """What a policy reached on the calibration questions; see `evals.quality.QualityRow`."""
 
     policy: str
     kl: float | None
@@ -57,27 +60,27 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """setup: of what it holds for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
-    what is added to the logit with which a model begins to refuse, so that it refuses as often as it should;
-    refusal_text: the refusal it was measured with.
+    """setup: what it is valid for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
+    added to the logit of the refusal's first token, so that the model refuses as often as it should; refusal_text: the
+    refusal with which that was measured.
     """
 
     setup: str
     model: str
     measured: str
     questions: int
-    rows: tuple[Measured, ...]
+    rows: tuple[PolicyMetrics, ...]
     policy: Policy
     answer_mode: AnswerMode
     refusal_bias: float = 0.0
     refusal_text: str = ""
 
     def bias_of(self, settings: Settings) -> float:
-        """What to add to the refusal's logit: nothing if the refusal reads another way now."""
+        """What to add to the refusal's logit: nothing if the text of the refusal has changed."""
         return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
-        """The finding with its figures, for people."""
+        """The result with its figures, for people."""
         figures = ", ".join(
             f"{row.policy} KL {row.kl:.3f} gold {row.gold_logp_delta:+.2f} right {row.contains_gold:.0%}"
             for row in self.rows
@@ -87,14 +90,14 @@ class Calibration:
 
 
 def setup_of(settings: Settings) -> str:
-    """Identity of what a finding holds for: model, adapter and what is said before passages."""
+    """Digest of what a result is valid for: model, adapter, system text and number of neighbours."""
     folder = settings.adapter_folder
     adapter = "" if folder is None else adapter_fingerprint(folder)
     return digest("setup", settings.model or "bundled", adapter, settings.system_text, str(settings.neighbours))
 
 
 def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
-    """The fastest policy that keeps the model's answers, and how they are to be worded."""
+    """The fastest policy that keeps the model's answers, and the answer mode."""
     by_name = {row["policy"]: row for row in rows}
     full = by_name["full"]
     kept: Policy = next((p for p in POLICIES if p == "exact" or keeps(by_name[p], full)), "exact")
@@ -103,7 +106,7 @@ def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
 
 
 def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether a policy's answers are as good as full attention's."""
+    """Whether a policy's answers are almost as good as those of full attention; see MOST_KL."""
     if row["kl"] is None or row["gold_logp_delta"] is None or row["contains_gold"] is None:
         return False
     lost = full["contains_gold"] - row["contains_gold"]
@@ -111,8 +114,8 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 
 def refusal_bias(margins: Sequence[float]) -> float:
-    """What must be added to the logit of the refusal so that of these questions, all with an answer, no more than
-    FALSE_REFUSALS are refused. margins: see `evals.quality.Outcome`.
+    """What to add to the logit of the refusal so that at most the share FALSE_REFUSALS of these questions, all
+    answerable, is refused. margins: see `evals.quality.Outcome`.
     """
     if not margins:
         return 0.0
@@ -123,8 +126,8 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """The finding that holds for these settings: the desk's own, else the shipped one. Raises DeskError for a file that
-    cannot be read.
+    """The result that is valid for these settings: the desk's own, else the shipped one. Raises DeskError for a file
+    that cannot be read.
     """
     for file in (settings.data_dir / FILE, SHIPPED):
         found = read_calibration(file)
@@ -134,22 +137,19 @@ def find_calibration(settings: Settings) -> Calibration | None:
 
 
 def read_calibration(file: Path) -> Calibration | None:
-    """None if there is none. Raises DeskError."""
+    """The result in a file; None if there is no file. Raises DeskError."""
     if not file.is_file():
         return None
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        rows = tuple(Measured(**row) for row in values.pop("rows"))
-        for old, new in (("profile", "policy"), ("wording", "answer_mode")):  # as version 0.1 wrote them
-            if old in values:
-                values[new] = values.pop(old)
-        return Calibration(rows=rows, **values)
+        rows = tuple(PolicyMetrics(**row) for row in values.pop("rows"))
+        return Calibration(rows=rows, **{RENAMED.get(key, key): value for key, value in values.items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DeskError(f"{file} cannot be read: run `warmdesk calibrate` again", code="calibration") from error
 
 
 def write_calibration(file: Path, calibration: Calibration) -> None:
-    """Whole or not at all."""
+    """Write the file completely or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as out:
@@ -157,26 +157,3 @@ def write_calibration(file: Path, calibration: Calibration) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, file)
-
-
-SEARCH_FILE = "search.json"
-SHIPPED_SEARCH = SHIPPED.with_name(SEARCH_FILE)
-"""What was fitted for the embedder that comes with the program."""
-
-
-def find_classifier(settings: Settings, embedder: str) -> AnswerabilityClassifier:
-    """What search judges by: fitted on the operator's questions, else shipped, else a rule of thumb, whichever is for
-    this embedder. Raises DeskError for a file that cannot be read.
-    """
-    for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
-        if file.is_file():
-            try:
-                classifier = load_classifier(file)
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                raise DeskError(
-                    f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search",
-                    code="bad-calibration",
-                ) from error
-            if classifier.embedder == embedder:
-                return classifier
-    return rule_of_thumb(embedder)

@@ -1,33 +1,30 @@
-"""The seam between the product and what shows it: pages, HTTP and command line call a `Desk` and nothing
-below it.
+"""The interface between the product and what shows it: pages and HTTP call a `Desk` and nothing below it.
 
-Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is the fake of this seam.
+Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is a fake of this interface.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Unpack
 
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
-from app.domain.progress import Progress, unseen
-from app.knowledge.forgetting import Forgotten
-from app.knowledge.ingestion import IngestReport
+from app.domain.progress import Progress, no_progress
+from app.knowledge.forget import Forgotten
+from app.knowledge.ingest import IngestOptions, IngestReport
 
 Feedback = Literal["up", "down"]
 
 
 class AnswerStream(Protocol):
-    """One answer on its way. Iterating gives the text in pieces and may raise DeskError; it does not give
-    citations or numbers: those are in `answer`, which may be read only after the iteration has ended without
-    an error.
+    """An answer that is being generated. Iterating gives its text in pieces and may raise DeskError. Citations and
+    numbers are in `answer`, which may be read only after the iteration has ended without an error.
 
-    `cancel` may come from another thread and more than once, also after the end. It does not wait: the
-    iteration ends soon afterwards, and `answer` is then what had been generated, stored like any other
-    answer, with a notice. Cancelling before the first piece may leave nothing to store: then `answer` raises
-    DeskError.
+    `cancel` may be called from another thread, more than once, and after the end. It does not wait: the iteration ends
+    soon afterwards, and `answer` is what was generated until then, stored like any other answer, with a notice. If
+    nothing was generated yet, `answer` raises DeskError.
     """
 
     def __iter__(self) -> Iterator[str]: ...
@@ -39,9 +36,7 @@ class AnswerStream(Protocol):
 
 
 class Desk(Protocol):
-    """Everything a page needs. All methods may be called from several threads at once and may raise
-    DeskError.
-    """
+    """Everything a page needs. All methods may be called from several threads at once and may raise DeskError."""
 
     def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> AnswerStream:
         """Starts an answer. Without a conversation a new one begins; its id is in the finished answer."""
@@ -56,11 +51,11 @@ class Desk(Protocol):
         ...
 
     def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
-        """Sets, replaces or (None) takes back the reader's verdict on an answer."""
+        """Sets, replaces or (None) deletes the reader's rating of an answer."""
         ...
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """Deletes a conversation with all its messages; one that is not there is no error."""
+        """Deletes a conversation with all its messages; an unknown id is no error."""
         ...
 
     def documents(self) -> list[StoredDocument]:
@@ -68,19 +63,13 @@ class Desk(Protocol):
         ...
 
     def ingest(
-        self,
-        paths: Iterable[Path],
-        progress: Progress = unseen,
-        *,
-        collection: str = "",
-        sync: bool = False,
-        warm: bool = True,
+        self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Brings files and folders in, while questions are answered."""
+        """Ingests files and folders, while questions are answered."""
         ...
 
     def forget(self, name: str) -> Forgotten:
-        """Removes a document and everything that was made of it."""
+        """Removes a document and everything derived from it."""
         ...
 
     def keep_upload(self, name: str, data: bytes) -> Path:

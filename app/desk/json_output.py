@@ -1,4 +1,4 @@
-"""The JSON documents of commands and HTTP, with the contract's keys.
+"""The JSON documents of commands and HTTP, with the documented keys.
 
 Not covered: what the numbers mean (`app.domain.answers`), output for people (`app.cli.reports`).
 """
@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
+from app.desk.batch import BatchFailure, BatchResult
+from app.desk.batch_files import BatchQuestion
 from app.domain.answers import Answer, AnswerUsage, Overview
 from app.domain.documents import StoredDocument
-from app.knowledge.ingestion import IngestReport
+from app.knowledge.ingest import IngestReport
 from cache.engine.request import Usage
 
 
@@ -32,7 +33,7 @@ def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
 
 
 def ingest_json(report: IngestReport) -> dict[str, Any]:
-    """The contract's document of `ingest`."""
+    """The document of `ingest`."""
     return {
         "documents": report.documents,
         "passages": report.passages,
@@ -59,22 +60,10 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """The contract's document of `ask`."""
-    return {
-        "answer": answer.answer,
-        "refused": answer.refused,
-        "conversation_id": answer.conversation_id,
-        "message_id": answer.message_id,
-        "citations": [asdict(citation) for citation in answer.citations],
-        "usage": usage_json(answer.usage),
-        "modules": [asdict(module) for module in answer.modules],
-        "timings_ms": asdict(answer.timings),
-        "policy": answer.policy,
-        "exact": answer.exact,
-        "grounding": answer.grounding,
-        "quoted": answer.quoted,
-        "notice": answer.notice,
-    }
+    """The document of `ask`."""
+    document = asdict(answer)
+    timings = document.pop("timings")
+    return {**document, "usage": usage_json(answer.usage), "timings_ms": timings}
 
 
 def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) -> dict[str, Any]:
@@ -124,7 +113,7 @@ def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
 def overview_json(overview: Overview) -> dict[str, Any]:
     """The document of `stats`; times as ISO 8601."""
     document = asdict(overview)
-    for rows, key in (("modules", "last_used"), ("misses", "created"), ("points", "created")):
+    for rows, key in (("modules", "last_used"), ("misses", "created"), ("points", "created"), ("weak", "created")):
         for row in document[rows]:
             row[key] = None if row[key] is None else row[key].isoformat()
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens

@@ -1,37 +1,42 @@
-"""The dashboard's numbers: counters and records, summarised.
+"""The dashboard's numbers, put together.
 
-Token counts and times come from the stored answers, so they survive restarts; tiers and evictions from the module
-store, live where an engine runs and read from the files where none does.
+Token counts and times come from the stored answers, so they survive restarts; tiers and evictions come from the running
+engine's module store, or from the files where no engine runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from app.domain.answers import ModuleRow, Overview, PrefixRow
+from app.domain.documents import ModuleLabel
 from app.domain.reuse_words import SYSTEM_TEXT
-from app.knowledge.prompting import SYSTEM
-from app.storage.history import History
+from app.knowledge.prompts import SYSTEM
 from app.storage.library import Library
+from app.storage.statistics import ModuleHits, Statistics
 from cache.engine.engine import Engine
+from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.module_header import ModuleHeader
 from cache.memory.store import PrefixUse
 
 SHOWN_PREFIXES = 10
-SUPPORTED = 0.5
-"""Grounding up to which something in an answer was found to be unsupported (see `grounding.CheckedSentence`)."""
 PREFIX_TOKENS = 24
+"""Tokens of a prefix that are shown."""
+SUPPORTED = 0.5
+"""Answers of at most this grounding are shown as weakly supported (see `grounding.CheckedSentence`)."""
+NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers:
-    """What is where. device, disk: headers of the modules in each tier."""
+    """What the tiers hold. modules: tier, header and bytes, the slowest tier first. num_bytes, capacity, evictions: by
+    tier.
+    """
 
-    device: tuple[ModuleHeader, ...] = ()
-    disk: tuple[ModuleHeader, ...] = ()
-    bytes_per_token: dict[str, int] = field(default_factory=dict)
+    modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
     num_bytes: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
     evictions: dict[str, int] = field(default_factory=dict)
@@ -40,30 +45,36 @@ class Tiers:
 
 def tiers_of(engine: Engine) -> Tiers:
     """The tiers of a running engine."""
-
     store, per_token = engine.store, engine.model.info.kv.bytes_per_token
 
-    def device() -> tuple[tuple[ModuleHeader, ...], int, dict[str, int]]:
-        headers = tuple(resident.header for resident in store.entries.values())
+    def device() -> tuple[list[ModuleHeader], int, dict[str, int]]:
         used = store.allocator.capacity - store.allocator.free_slots
-        return headers, used * per_token, dict(store.evictions)
+        return [entry.header for entry in store.entries.values()], used * per_token, dict(store.evictions)
 
     headers, used, evictions = engine.call(lambda _: device())
-    disk = store.disk
     num_bytes, capacity = {"device": used}, {"device": store.allocator.capacity * per_token}
-    if disk is not None:
-        num_bytes["disk"], capacity["disk"] = disk.num_bytes, disk.capacity
-        evictions["disk"] = disk.evictions
-    on_disk = tuple(disk.headers()) if disk is not None else ()
-    keys = {header.key: per_token for header in (*headers, *on_disk)}
+    modules = [("device", header) for header in headers]
+    if (disk := store.disk) is not None:
+        num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions
+        modules = [("disk", header) for header in disk.headers()] + modules
     return Tiers(
-        device=headers,
-        disk=on_disk,
-        bytes_per_token=keys,
+        modules=tuple((tier, header, header.num_tokens * per_token) for tier, header in modules),
         num_bytes=num_bytes,
         capacity=capacity,
         evictions=evictions,
         prefixes=tuple(prefix_row(engine, use) for use in engine.call(lambda store: store.prefix_uses(SHOWN_PREFIXES))),
+    )
+
+
+def tiers_on_disk(folder: Path, capacity: int) -> Tiers:
+    """The disk tier, read from its files without an engine."""
+    if not folder.is_dir():
+        return Tiers()
+    disk = DiskTier(folder, capacity)
+    return Tiers(
+        modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
+        num_bytes={"disk": disk.num_bytes},
+        capacity={"disk": disk.capacity},
     )
 
 
@@ -73,71 +84,42 @@ def prefix_row(engine: Engine, use: PrefixUse) -> PrefixRow:
     return PrefixRow(text=text, tokens=use.num_tokens, hits=use.hits, saved=use.saved)
 
 
-def summarise(
-    library: Library,
-    history: History,
-    tiers: Tiers,
-    *,
-    model: str,
-    device: str,
-    policy: str,
-    answer_mode: str,
-    calibration: str,
-) -> Overview:
-    """One consistent picture for people. Raises DeskError."""
-    counts, sums = library.counts(), history.sums()
+def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overview:
+    """All numbers; the names of model, policy and so on are left empty. Raises DeskError."""
+    counts = library.counts()
     return Overview(
+        **asdict(statistics.totals()),
         documents=counts.documents,
         passages=counts.passages,
-        conversations=sums.conversations,
-        answers=sums.answers,
-        refusals=sums.refusals,
-        computed_tokens=sums.computed_tokens,
-        session_tokens=sums.session_tokens,
-        prefix_tokens=sums.prefix_tokens,
-        module_tokens=sums.module_tokens,
-        ttft_ms_median=sums.ttft_ms_median,
-        ttft_ms_p95=sums.ttft_ms_p95,
         tier_bytes=tiers.num_bytes,
         tier_capacity=tiers.capacity,
         evictions=tiers.evictions,
-        modules=tuple(module_rows(library, history, tiers)),
+        modules=tuple(module_rows(library, statistics, tiers)),
         prefixes=tiers.prefixes,
-        reasons=tuple(history.miss_reasons()),
-        misses=tuple(history.misses()),
-        points=tuple(history.points()),
-        grounding=sums.grounding,
-        quoted=sums.quoted,
-        weak=tuple(history.weakly_supported(SUPPORTED)),
-        policy=policy,
-        answer_mode=answer_mode,
-        calibration=calibration,
-        model=model,
-        device=device,
+        reasons=tuple(statistics.miss_reasons()),
+        misses=tuple(statistics.misses()),
+        points=tuple(statistics.points()),
+        weak=tuple(statistics.weakly_supported(SUPPORTED)),
     )
 
 
-def module_rows(library: Library, history: History, tiers: Tiers) -> Iterable[ModuleRow]:
-    """Every module of the desk in its fastest tier, what saved most first; not those of PML prompts."""
-    headers = {header.key: ("disk", header) for header in tiers.disk}
-    headers |= {header.key: ("device", header) for header in tiers.device}
-    headers = {key: entry for key, entry in headers.items() if entry[1].tenant == PUBLIC_TENANT}
-    labels = library.module_labels(list(headers))
-    hits = history.module_hits()
+def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Iterable[ModuleRow]:
+    """Every module of the desk in its fastest tier, the one that saved most tokens first; none of PML prompts."""
+    modules = {header.key: (tier, header, size) for tier, header, size in tiers.modules}
+    modules = {key: module for key, module in modules.items() if module[1].tenant == PUBLIC_TENANT}
+    labels = library.module_labels(list(modules))
+    hits = statistics.module_hits()
     rows = []
-    for key, (tier, header) in headers.items():
-        label, used = labels.get(key), hits.get(key)
+    for key, (tier, header, num_bytes) in modules.items():
+        unlabelled = ModuleLabel(document=SYSTEM_TEXT if header.name == SYSTEM else header.name, passage="")
         rows.append(
             ModuleRow(
                 id=key,
-                document=SYSTEM_TEXT if header.name == SYSTEM else header.name if label is None else label.document,
-                passage="" if label is None else label.passage,
                 tokens=header.num_tokens,
-                num_bytes=header.num_tokens * tiers.bytes_per_token.get(key, 0),
+                num_bytes=num_bytes,
                 tier=tier,
-                hits=0 if used is None else used.hits,
-                misses=0 if used is None else used.misses,
-                last_used=None if used is None else used.last_used,
+                **asdict(labels.get(key, unlabelled)),
+                **asdict(hits.get(key, NEVER_USED)),
             )
         )
     return sorted(rows, key=lambda row: (-row.saved, row.document, row.passage))

@@ -1,42 +1,43 @@
 """The desk as one object: what command line, pages and HTTP call.
 
-Parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
-ahead of the first question. Close it to finish writing modules and to release the database.
+Its parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
+before the first question. Close it to finish writing modules and to release the database.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import cast, get_args
+from typing import Unpack, cast, get_args
 
 import torch
 
 from app.answering.answering import Answering, Stream
-from app.desk.batch import BatchQuestion, BatchResult, run_batch
-from app.desk.calibration import Calibration, find_calibration, find_classifier
-from app.desk.interface import Feedback
-from app.desk.overview import Tiers, summarise, tiers_of
-from app.domain.answers import Answer, ConversationSummary, Overview, Turn
-from app.domain.documents import StoredDocument
+from app.desk.batch import BatchResult, run_batch
+from app.desk.batch_files import BatchQuestion
+from app.desk.calibration import Calibration, find_calibration
+from app.desk.overview import summarise, tiers_of, tiers_on_disk
+from app.desk.search_calibration import find_classifier
+from app.domain.answers import Answer, Overview
 from app.domain.errors import DeskError
 from app.domain.policies import AnswerMode, Policy, policy_named
-from app.domain.progress import Progress, unseen
+from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
-from app.knowledge.forgetting import Forgetting, Forgotten, find_document
-from app.knowledge.ingestion import Ingestion, IngestReport
-from app.knowledge.preparations import Preparations
-from app.knowledge.prompting import PromptBuilder
+from app.knowledge.forget import Forgetting, Forgotten, find_document
+from app.knowledge.in_flight import InFlight
+from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
+from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
-from app.knowledge.uploads import keep_upload, tidy_uploads
-from app.knowledge.warming import Warming
+from app.knowledge.uploads import keep_upload, remove_partial_uploads
+from app.knowledge.warm import Warming
 from app.storage.database import open_database
 from app.storage.history import History
 from app.storage.library import Library
+from app.storage.statistics import Statistics
 from cache.engine.engine import Engine
 from cache.engine.request import Reuse
 from cache.memory.disk import DiskTier
@@ -52,16 +53,13 @@ from retrieval.search.sentence_embedder import SentenceEmbedder
 def load_model_of(settings: Settings) -> LanguageModel:
     """The language model that the settings name. Raises CacheError."""
     return load_model(
-        settings.model,
-        device=settings.device,
-        converted=settings.models_folder,
-        adapter=settings.adapter_folder,
+        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
     )
 
 
 class Service:
-    """An open desk. Safe to use from any thread; one process at a time may open a data folder for writing (see
-    `app.storage.lock`). Raises DeskError, CacheError or RetrievalError with one clear line.
+    """An open desk (`app.desk.interface.Desk`). Safe to use from any thread; only one process at a time may open a data
+    folder for writing (see `app.storage.lock`). Raises DeskError, CacheError or RetrievalError with one clear line.
     """
 
     def __init__(
@@ -71,22 +69,23 @@ class Service:
         model: Callable[[Settings], LanguageModel] | None = None,
         embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
     ) -> None:
-        """model, embedder: how they are loaded when they are first needed, unless as the settings say."""
+        """model, embedder: load them in another way than the settings say. Called when they are first needed."""
         self.settings = settings
         self._load_model, self._load_embedder = model or load_model_of, embedder
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self.database = open_database(settings.database_url)
         self.library = Library(self.database)
-        self.history = History(self.database)
-        self._preparations = Preparations()
+        self.history = history = History(self.database)
+        # Methods of `Desk` that library and history have already.
+        self.documents, self.conversations, self.turns = self.library.documents, history.conversations, history.turns
+        self.feedback, self.delete_conversation = history.feedback, history.delete_conversation
+        self._in_flight = InFlight()
 
     def __enter__(self) -> Service:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -126,7 +125,7 @@ class Service:
             self._finder,
             self.engine,
             self.prompts,
-            self._preparations,
+            self._in_flight,
             self.policy,
             self.answer_mode,
             0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
@@ -141,19 +140,19 @@ class Service:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What was found out about the model, if it was. Raises DeskError."""
+        """The result of `warmdesk calibrate` for this model, if there is one. Raises DeskError."""
         return find_calibration(self.settings)
 
     @property
     def policy(self) -> Policy:
-        """How passages are linked unless a question asks otherwise: as set, else as calibrated, else fast."""
+        """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast."""
         if self.settings.policy != "auto":
             return policy_named(self.settings.policy)
         return "fast" if self.calibration is None else self.calibration.policy
 
     @property
     def answer_mode(self) -> AnswerMode:
-        """Whether the model words its answers itself: as set, else as calibrated, else it does, and is checked."""
+        """How answers are made: the setting, else as calibrated, else checked."""
         if self.settings.answer_mode != "auto":
             return cast("AnswerMode", self.settings.answer_mode)
         return "checked" if self.calibration is None else self.calibration.answer_mode
@@ -163,7 +162,7 @@ class Service:
 
     @cached_property
     def _tokenizer(self) -> ModelTokenizer:
-        """The model's tokenizer; documents can be taken in with it alone."""
+        """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
         if "engine" in self.__dict__ or self._load_model is not load_model_of:
             return self.engine.model.tokenizer
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
@@ -182,34 +181,24 @@ class Service:
     def prepare(self) -> None:
         """Open everything a question needs."""
         assert self._answering
-        tidy_uploads(self.settings.uploads_folder)
+        remove_partial_uploads(self.settings.uploads_folder)
 
     # --- documents -----------------------------------------------------------------------------------------
 
     def ingest(
-        self,
-        paths: Iterable[Path],
-        progress: Progress = unseen,
-        *,
-        collection: str = "",
-        sync: bool = False,
-        warm: bool = True,
+        self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Bring files and folders in; see `app.knowledge.ingestion`."""
-        return self._ingestion.run(paths, progress, collection=collection, sync=sync, warm=warm)
-
-    def documents(self) -> list[StoredDocument]:
-        """All documents, by path."""
-        return self.library.documents()
+        """Ingest files and folders; see `app.knowledge.ingest`."""
+        return self._ingestion.run(paths, progress, **options)
 
     def forget(self, name: str) -> Forgotten:
-        """Remove a document from database, search, citations and every module tier; see `app.knowledge.forgetting`.
+        """Remove a document from database, search, citations and every module tier; see `app.knowledge.forget`.
 
         name: its path or an unambiguous end of it. Raises DeskError.
         """
         path = find_document(self.library, name)
         parts = (self.library, self.history, self.search, self.engine, self.prompts)
-        forgotten = Forgetting(*parts, self._preparations, self._ingestion).forget(path)
+        forgotten = Forgetting(*parts, self._in_flight, self._ingestion).forget(path)
         if Path(path).parent == self.settings.uploads_folder.resolve():  # our own copy
             Path(path).unlink(missing_ok=True)
         return forgotten
@@ -218,7 +207,7 @@ class Service:
         """Keep an uploaded file, to be ingested; see `app.knowledge.uploads`."""
         return keep_upload(self.settings.uploads_folder, name, data)
 
-    # --- conversations (see app.desk.interface.Desk) -----------------------------------------------------------------
+    # --- questions -----------------------------------------------------------------------------------------
 
     def ask(
         self,
@@ -246,33 +235,16 @@ class Service:
         """Answer many questions; see `app.desk.batch`."""
         return run_batch(self._answering, questions, report, keep)
 
-    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
-        """The latest conversations."""
-        return self.history.conversations(limit)
-
-    def turns(self, conversation_id: str) -> list[Turn]:
-        """The messages of a conversation."""
-        return self.history.turns(conversation_id)
-
-    def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
-        """Set or take back a verdict on an answer."""
-        self.history.feedback(message_id, value, reason)
-
-    def delete_conversation(self, conversation_id: str) -> None:
-        """Delete a conversation."""
-        self.history.delete_conversation(conversation_id)
-
     # --- state ---------------------------------------------------------------------------------------------
 
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
-        tiers = tiers_of(self.engine) if "engine" in self.__dict__ else self._tiers_on_disk()
-        return summarise(
-            self.library,
-            self.history,
-            tiers,
-            model=self.engine.model.info.name if "engine" in self.__dict__ else self.settings.model or "bundled",
-            device=self.settings.device,
+        settings, is_running = self.settings, "engine" in self.__dict__
+        tiers = tiers_of(self.engine) if is_running else tiers_on_disk(settings.modules_folder, settings.disk)
+        return replace(
+            summarise(self.library, Statistics(self.database), tiers),
+            model=self.engine.model.info.name if is_running else settings.model or "bundled",
+            device=settings.device,
             policy=self.policy,
             answer_mode=self.answer_mode,
             calibration="" if self.calibration is None else self.calibration.line(),
@@ -281,19 +253,6 @@ class Service:
     def is_ready(self) -> bool:
         """Whether a question would be answered now."""
         return "_answering" in self.__dict__
-
-    def _tiers_on_disk(self) -> Tiers:
-        folder = self.settings.modules_folder
-        if not folder.is_dir():
-            return Tiers()
-        disk = DiskTier(folder, self.settings.disk)
-        sizes = {e.header.key: e.num_bytes // max(1, e.header.num_tokens) for e in disk.entries.values()}
-        return Tiers(
-            disk=tuple(disk.headers()),
-            bytes_per_token=sizes,
-            num_bytes={"disk": disk.num_bytes},
-            capacity={"disk": disk.capacity},
-        )
 
 
 def free_bytes(folder: Path) -> int:

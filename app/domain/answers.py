@@ -190,14 +190,11 @@ class AnswerPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """The dashboard's numbers. Token counts are sums over all stored answers, by source. grounding: mean over answers;
-    quoted: answers with quotations; weak: the latest ones that were not supported as the model said them. calibration:
-    what is known of the model's answers, in one line, empty if nothing is.
+class AnswerTotals:
+    """Numbers over all stored answers (`app.storage.statistics`). *_tokens: prompt tokens by source. ttft_ms_*: None
+    before the first answer. grounding: mean over answers; quoted: answers with quotations.
     """
 
-    documents: int
-    passages: int
     conversations: int
     answers: int
     refusals: int
@@ -207,6 +204,18 @@ class Overview:
     module_tokens: int
     ttft_ms_median: float | None
     ttft_ms_p95: float | None
+    grounding: float | None = None
+    quoted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview(AnswerTotals):
+    """The dashboard's numbers. weak: the latest answers with a statement that the passages did not support.
+    calibration: the result of `warmdesk calibrate` in one line, empty if there is none.
+    """
+
+    documents: int
+    passages: int
     tier_bytes: dict[str, int] = field(default_factory=dict)
     tier_capacity: dict[str, int] = field(default_factory=dict)
     evictions: dict[str, int] = field(default_factory=dict)
@@ -215,8 +224,6 @@ class Overview:
     reasons: tuple[ReasonRow, ...] = ()
     misses: tuple[MissRow, ...] = ()
     points: tuple[AnswerPoint, ...] = ()
-    grounding: float | None = None
-    quoted: int = 0
     weak: tuple[SupportRow, ...] = ()
     policy: str = ""
     answer_mode: str = ""

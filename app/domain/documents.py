@@ -84,11 +84,8 @@ class StoredPassage:
 class ModuleLabel:
     """Which passage a module encodes. passage: heading path and number, for people."""
 
-    key: str
     document: str
-    title: str
     passage: str
-    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +93,6 @@ class Replaced:
     """What a change did, by passage number. ids: all passages of the document now, in its order.
 
     removed_module_keys: modules that no passage has any more, those of passages that lost a neighbour included.
-    generation: of the library, after the change.
     """
 
     ids: tuple[int, ...]
@@ -104,7 +100,6 @@ class Replaced:
     new: tuple[int, ...]
     removed: tuple[int, ...]
     removed_module_keys: tuple[str, ...]
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

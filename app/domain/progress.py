@@ -9,5 +9,5 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with a stage ("reading", "embedding" or "encoding"), how much of it is done, and how much there is."""
 
 
-def unseen(stage: str, done: int, total: int) -> None:
-    """For work that nobody watches."""
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Reports nothing."""

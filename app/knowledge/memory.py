@@ -1,4 +1,4 @@
-"""Memory that the C library keeps after it was freed, given back to the system."""
+"""Freed memory that the C library still holds, returned to the system."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import suppress
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, where that can be asked for (glibc). Embedding batches of ever other lengths
-    leaves holes: 40 MB more for every 64 passages, until this is called.
+    """Return freed memory to the system, where the C library can (glibc). Batches of different lengths fragment it:
+    embedding takes 40 MB more for every 64 passages unless this is called.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library

@@ -1,14 +1,14 @@
-"""Neighbours: the passages each passage is encoded behind, so that its keys and values have seen related text
-(FusionRAG, SIGMOD 2026). Chosen by embedding, recorded in the database, part of the module's key.
+"""Neighbours: related passages that stand before a passage while it is encoded, so that its keys and values have
+attended to them (FusionRAG, SIGMOD 2026). Chosen by embedding, recorded in the database, part of the module's key.
 
-A choice stays as it is while passages come and go, so that most modules do, too; results therefore depend on the order
-of ingestion. It is made anew when one of the chosen is changed or removed (the library then takes all of them away) and
-when another number is asked for.
+A passage's neighbours are not chosen again when passages are added, so that most modules can be kept; the result
+therefore depends on the order of ingestion. They are chosen again when one of them is changed or removed (the library
+then deletes all neighbours of the passage) and when the setting `neighbours` has changed.
 
-An encoded passage carries what its neighbours say, so whoever may read the passage must be allowed to read them:
-neighbours are of the same collection.
+The encoding of a passage contains information from its neighbours, so whoever may read the passage must be allowed to
+read them: neighbours are of the same collection.
 
-Not covered: encoding (`ingestion`), how neighbours stand in front of a passage (`prompting`).
+Not covered: encoding (`warm`), how neighbours are written before a passage (`prompts`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from app.knowledge.search import Search
 from app.storage.library import Library
 
 NEIGHBOURS = "neighbours"
-"""Fact that says how many neighbours were asked for when those recorded were chosen."""
-
+"""Fact: the setting `neighbours` with which the recorded ones were chosen."""
 CHOSEN_AT_ONCE = 500
+"""Passages whose neighbours are recorded in one transaction."""
 
 
 def chosen_for(library: Library) -> int:
-    """How many neighbours the recorded ones were chosen for."""
+    """The number of neighbours that was set when the recorded ones were chosen."""
     return int(library.fact(NEIGHBOURS) or 0)
 
 
 def choose_neighbours(library: Library, search: Search, count: int) -> frozenset[str]:
-    """Give `count` neighbours (or as many as there are) to every passage that has none and, if another number was asked
-    for before, to all. Passages that get others have no module then; gives the modules that are no passage's any more.
-    The search must know all passages.
+    """Choose `count` neighbours (fewer if there are not so many passages) for every passage that has none; for all
+    passages if `count` has changed. A passage whose neighbours change loses its module; returns the modules that no
+    passage has any more. The search must know all passages.
 
     Raises DeskError. If it is interrupted, the next call does the rest.
     """
@@ -38,14 +38,14 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     if not count and not is_other:
         return frozenset()
     due = frozenset(library.all_ids(only_alone=not is_other))
-    loose: set[str] = set()
+    unused: set[str] = set()
     for collection in library.collections():
         inside = library.ids_in([collection])
         ids = sorted(due & inside)
         for first in range(0, len(ids), CHOSEN_AT_ONCE):
             some = ids[first : first + CHOSEN_AT_ONCE]
             nearest = search.nearest(some, count, within=inside) if count else dict.fromkeys(some, ())
-            loose |= set(library.set_neighbours(nearest))
+            unused |= set(library.set_neighbours(nearest))
     if is_other:
         library.set_fact(NEIGHBOURS, str(count))
-    return frozenset(loose)
+    return frozenset(unused)

@@ -1,7 +1,7 @@
-"""The vector index of this desk: opened from its file, or rebuilt from the database, and swapped as a whole.
+"""The search index of this desk: opened from its file, or rebuilt from the database, and replaced as a whole.
 
-Readers take a snapshot and keep it for one search; a change makes a new one. The database is the truth: an
-index file that is missing, damaged, of another embedder or of other passages is rebuilt from stored embeddings.
+Readers take a snapshot and keep it for one search; a change makes a new one. An index file that is missing, damaged, of
+another embedder or of other passages than the database is rebuilt from the stored embeddings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from retrieval.search.windows import passage_id, window_texts
 log = logging.getLogger(__name__)
 
 SENTENCES_KEPT = 40_000
-"""Vectors of statements kept in memory, with and without heading: 60 MB of the bundled embedder's."""
+"""Vectors of statements kept in memory, with and without heading: 60 MB with the bundled embedder."""
 EMBEDDER = "embedder"
 """Fact that names the embedder of the stored embeddings."""
 
@@ -52,24 +52,24 @@ class Search:
         return self._retriever
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each its own, one a window."""
+        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`."""
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def embed_sentences(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of short texts `[texts, dimension]`, of length 1; those of the latest are kept, because the same
-        passages are asked about again.
+        """Unit vectors of short texts `[texts, dimension]`. The latest are cached, because questions find the same
+        passages again.
         """
         found = {text: self._sentences.get(text) for text in texts}
         unknown = [text for text, vector in found.items() if vector is None]
         if unknown:
-            vectors = map(np.copy, self.embedder.embed_documents(unknown))  # a row would hold on to all of them
+            vectors = map(np.copy, self.embedder.embed_documents(unknown))  # a view would keep all rows in memory
             found.update(zip(unknown, vectors, strict=True))
         with self._remembering:
             for text, vector in found.items():
                 if vector is not None:
-                    self._sentences.pop(text, None)  # what is used goes to the end, and stays longest
+                    self._sentences.pop(text, None)  # the least recently used is first, and dropped first
                     self._sentences[text] = vector
             while len(self._sentences) > SENTENCES_KEPT:
                 del self._sentences[next(iter(self._sentences))]
@@ -89,8 +89,8 @@ class Search:
         return found
 
     def change(self, write: Callable[[], Sequence[Replaced]]) -> Sequence[Replaced]:
-        """Change the library and follow it: `write` stores, and questions see all of it with the next snapshot, which
-        is there when this returns. Raises what `write` raises.
+        """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
+        of it. Raises what `write` raises.
         """
         with self._lock:
             changes = write()
@@ -107,13 +107,13 @@ class Search:
         return changes
 
     def wait(self) -> None:
-        """Return when no change is under way."""
+        """Return when no change is in progress."""
         with self._lock:
             return
 
     def save(self) -> None:
-        """Write the index, so that the next start need not read all vectors from the database. Raises OSError; then the
-        old file is whole.
+        """Write the index, so that the next start does not read all vectors from the database. Raises OSError; the old
+        file is then unchanged.
         """
         with self._lock:
             self._index.save(self._path)
@@ -124,7 +124,7 @@ class Search:
     def _open(self) -> VectorIndex:
         try:
             index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
-            if index.passage_ids == self._library.passage_ids():
+            if index.passage_ids == frozenset(self._library.all_ids()):
                 return index
             reason = "it holds other passages than the database"
         except IndexDamaged as damage:
@@ -138,15 +138,13 @@ class Search:
         return index
 
     def _use_this_embedder(self) -> None:
-        """Embed all passages anew if the stored embeddings are another model's."""
+        """Embed all passages again if the stored embeddings are of another model."""
         stored = self._library.fact(EMBEDDER)
         if stored == self.embedder.name:
             return
         if stored is not None and self._library.counts().passages:
             log.warning(
-                "the embedder changed from %s to %s: all passages are embedded anew",
-                stored,
-                self.embedder.name,
+                "the embedder changed from %s to %s: all passages are embedded again", stored, self.embedder.name
             )
             for document in self._library.documents():
                 passages = self._library.passages_of(document.path)
@@ -156,7 +154,7 @@ class Search:
 
 
 def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Ids | None) -> list[int]:
-    """The `count` passages nearest to a vector, without the passage it is of."""
+    """The `count` passages nearest to the vector of passage `id_`, without that passage."""
     wanted = count + 1
     while True:
         wanted = min(4 * wanted, len(index))

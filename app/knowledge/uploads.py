@@ -17,8 +17,8 @@ INCOMING = ".upload-"
 
 
 def keep_upload(folder: Path, name: str, data: bytes) -> Path:
-    """Write an uploaded file whole or not at all, in place of one of the same name. Raises DeskError for a name that is
-    none, too much data, or a file that cannot be read as a document: of that nothing is kept.
+    """Write an uploaded file completely or not at all, in place of one of the same name. Raises DeskError for a bad
+    name, too much data, or a file that cannot be read as a document; then nothing is kept.
     """
     file = folder / safe_name(name)
     if len(data) > MAX_BYTES:
@@ -34,22 +34,22 @@ def keep_upload(folder: Path, name: str, data: bytes) -> Path:
             reader.load(Path(temporary))
         os.replace(temporary, file)
     except UnreadableDocument as error:
-        Path(temporary).unlink(missing_ok=True)
         raise DeskError(f"{file.name}: {error.reason}", code="unreadable") from None
-    except BaseException:
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise
     return file
 
 
-def tidy_uploads(folder: Path) -> None:
-    """Remove what a process left that was killed while it wrote. Only for the one process that holds the folder."""
+def remove_partial_uploads(folder: Path) -> None:
+    """Remove partial files of a process that was killed. Only for the one process that holds the data folder."""
     for file in folder.glob(f"{INCOMING}*"):
         file.unlink(missing_ok=True)
 
 
 def safe_name(name: str) -> str:
-    """The last part of a path, without what is invisible. Raises DeskError if nothing is left, or a dot begins it."""
+    """The last part of a path without invisible characters. Raises DeskError if it is empty, too long or begins with
+    a dot.
+    """
     plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
     if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{plain[:40]!r} cannot be the name of a document: give the file another one", code="bad-name")

@@ -8,15 +8,14 @@
 
 A slot is a union over the documents and a document one over its passages, so that the schema is as long as the longest
 passages a prompt can hold, not as all documents. The desk itself places passages one after another
-(`app.knowledge.prompting`); the schema is the same knowledge with fixed places, for prompts written by hand.
+(`app.knowledge.prompts`); the schema is the same knowledge with fixed places, for prompts written by hand.
 """
 
 from __future__ import annotations
 
 import re
 
-from app.knowledge.prompting import passage_text
-from app.knowledge.warming import passage_of
+from app.knowledge.prompts import PassageText, passage_text
 from app.storage.library import Library
 from cache.pml.nodes import Module, Role, Schema, Union
 from cache.pml.rules import NOT_XML, RESERVED
@@ -33,7 +32,7 @@ def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, 
     passages = 0
     for document in library.documents():
         members = tuple(
-            Module(name=f"p{number}", children=(literal(passage_text(passage_of(passage))),))
+            Module(name=f"p{number}", children=(literal(passage_text(PassageText.of(passage))),))
             for number, passage in enumerate(library.passages_of(document.path), start=1)
         )
         passages += len(members)

@@ -1,21 +1,17 @@
-"""Answers as rows and back: what is written for one answer, and what is read again for a page.
+"""Answers to rows and back: what is written for one answer, and what is read again for a page.
+
+Fields and columns of the same name are copied by name: a new field of a citation needs a column and nothing here.
 
 Not covered: transactions and the order of messages (`history`).
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
 
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Turn, UsedModule
-from app.storage import tables
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+from app.storage.tables import CitationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,93 +39,52 @@ class AnswerDetails:
     modules: tuple[ModuleDetails, ...] = ()
 
 
-def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> tables.Message:
-    """An answer with all its rows, still without a place in its conversation. Raises ValueError when the
-    details do not fit.
-    """
-    citations = [
-        tables.Citation(rank=rank, passage_id=passage_id, **asdict(citation))
-        for rank, (citation, passage_id) in enumerate(zip(answer.citations, details.passage_ids, strict=True))
-    ]
-    modules = [
-        tables.ModuleUse(
-            rank=rank,
-            key=module.id,
-            document=module.document,
-            tokens=module.tokens,
-            position=module.position,
-            source=module.source,
-            miss_reason=module.miss_reason,
-            created=now,
-            **asdict(more),
-        )
-        for rank, (module, more) in enumerate(zip(answer.modules, details.modules, strict=True))
-    ]
-    return tables.Message(
+def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
+    """An answer with all its rows, not yet added to its conversation. Raises ValueError if the details do not fit."""
+    citations = zip(answer.citations, details.passage_ids, strict=True)
+    modules = zip(answer.modules, details.modules, strict=True)
+    return MessageRow(
         id=answer.message_id,
         role="assistant",
         question_id=details.question_id,
         text=answer.answer,
         tokens=None if details.tokens is None else list(details.tokens),
         created=now,
-        refused=answer.refused,
         finish_reason=details.finish_reason,
-        policy=answer.policy,
-        exact=answer.exact,
-        grounding=answer.grounding,
-        quoted=answer.quoted,
-        notice=answer.notice,
-        citations=citations,
-        modules=modules,
-        timings=tables.Timings(queue=details.queue_ms, **asdict(answer.timings)),
-        usage=tables.Usage(**asdict(answer.usage)),
+        **{name: getattr(answer, name) for name in ("refused", "policy", "exact", "grounding", "quoted", "notice")},
+        citations=[
+            CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
+            for rank, (citation, passage_id) in enumerate(citations)
+        ],
+        modules=[
+            ModuleUseRow(rank=rank, created=now, **asdict(module), **asdict(more))
+            for rank, (module, more) in enumerate(modules)
+        ],
+        timings=TimingsRow(queue=details.queue_ms, **asdict(answer.timings)),
+        usage=UsageRow(**asdict(answer.usage)),
     )
 
 
-def turn(row: tables.Message) -> Turn:
+def turn(row: MessageRow) -> Turn:
     """A message read with everything that belongs to it."""
-    return Turn(
+    return row.to(
+        Turn,
         message_id=row.id,
-        role=row.role,
-        text=row.text,
-        created=row.created,
         answer=_answer(row) if row.role == "assistant" else None,
         feedback=None if row.feedback is None else row.feedback.value,
     )
 
 
-def _answer(row: tables.Message) -> Answer:
+def _answer(row: MessageRow) -> Answer:
     assert row.usage is not None, "written in one transaction"
     assert row.timings is not None
-    assert row.policy is not None
-    assert row.exact is not None
-    return Answer(
-        answer=row.text,
-        refused=row.refused,
-        conversation_id=row.conversation_id,
+    return row.to(
+        Answer,
         message_id=row.id,
-        citations=tuple(_same_fields(Citation, citation) for citation in row.citations),
-        usage=_same_fields(AnswerUsage, row.usage),
-        modules=tuple(
-            UsedModule(
-                id=module.key,
-                document=module.document,
-                tokens=module.tokens,
-                position=module.position,
-                source=module.source,
-                miss_reason=module.miss_reason,
-            )
-            for module in row.modules
-        ),
-        timings=_same_fields(AnswerTimings, row.timings),
-        policy=row.policy,
-        exact=row.exact,
-        grounding=row.grounding,
+        answer=row.text,
+        citations=tuple(citation.to(Citation) for citation in row.citations),
+        usage=row.usage.to(AnswerUsage),
+        modules=tuple(module.to(UsedModule) for module in row.modules),
+        timings=row.timings.to(AnswerTimings),
         quoted=bool(row.quoted),
-        notice=row.notice,
     )
-
-
-def _same_fields(kind: type[T], row: tables.Base) -> T:
-    """A value whose fields are called like the row's columns."""
-    return kind(**{one.name: getattr(row, one.name) for one in fields(kind)})

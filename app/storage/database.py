@@ -1,12 +1,11 @@
-"""Opens the database and hands out sessions, one short transaction each.
+"""Opens the database and gives sessions, one short transaction each.
 
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
 
-A session never outlives its block, and no block contains a call to a model. SQLite waits for the write lock
-for up to five seconds. What can go wrong with a file (read-only, full disk, not a database, damaged, busy,
-written by a newer Warmdesk) becomes one clear DeskError; broken constraints are our mistakes and stay as they
-are.
+A session ends with its block, and no block calls a model. SQLite waits for the write lock for up to five seconds.
+Problems with the file (read-only, full disk, not a database, damaged, busy, written by a newer Warmdesk) become one
+clear DeskError; broken constraints are our mistakes and stay as they are.
 
 Not covered: who may use a data folder (`lock`), the tables (`tables`), their history (`migrations`).
 """
@@ -17,7 +16,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -37,21 +36,13 @@ BUSY_TIMEOUT_MS = 5000
 _WRITES = "warmdesk_writes"
 _OUR_MISTAKES = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
 
-# By the beginning of SQLite's name of the error: our code, what happened, what to do.
+# By the beginning of SQLite's name for the error: our code, what happened, what to do.
 _PROBLEMS = {
     "SQLITE_NOTADB": ("database-damaged", "is not a database", "move the file away, or restore a backup"),
-    "SQLITE_CORRUPT": (
-        "database-damaged",
-        "is damaged",
-        "restore a backup, or move the file away and ingest again",
-    ),
+    "SQLITE_CORRUPT": ("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again"),
     "SQLITE_READONLY": ("database-read-only", "is read-only", "make the file and its folder writable"),
     "SQLITE_PERM": ("database-read-only", "may not be opened", "make the file and its folder writable"),
-    "SQLITE_CANTOPEN": (
-        "database-unreachable",
-        "cannot be opened",
-        "does its folder exist, and may it be written?",
-    ),
+    "SQLITE_CANTOPEN": ("database-unreachable", "cannot be opened", "does its folder exist, and may it be written?"),
     "SQLITE_FULL": ("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
     "SQLITE_BUSY": ("database-busy", "is busy", "another process is writing to it; try again"),
     "SQLITE_IOERR": ("disk-error", "cannot be read or written", "is the disk full or failing?"),
@@ -79,14 +70,9 @@ class Database:
         with explained(self.name), self._writers.begin() as session:
             yield session
 
-    def migrate(self) -> None:
-        """Bring the tables up to date, in one transaction. Raises DeskError for a newer database."""
-        with self.write() as session:
-            migrate(session.connection(), self.name)
-
     def flush_log(self) -> None:
-        """After a deletion: empty SQLite's write-ahead log, which still holds the pages as they were. Where a
-        reader is in the way this happens at a later call, or when the database is closed.
+        """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If a reader prevents
+        it, this happens at a later call, or when the database is closed.
         """
         if self.engine.dialect.name == "sqlite":
             with explained(self.name), self.engine.connect() as connection:
@@ -104,7 +90,12 @@ def open_database(url: str) -> Database:
 
     url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. Raises DeskError.
     """
-    parsed = _parse(url)
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise DeskError(
+            "the database URL is not one: write it like sqlite:////folder/file.sqlite3", code="database-url"
+        ) from None
     is_sqlite = parsed.get_backend_name() == "sqlite"
     name = parsed.database if is_sqlite else parsed.render_as_string(hide_password=True)
     if is_sqlite and (not name or ":memory:" in name or "mode=memory" in url):
@@ -123,7 +114,8 @@ def open_database(url: str) -> Database:
         event.listen(engine, "begin", _begin)
     database = Database(engine, f"the database {name}")
     try:
-        database.migrate()
+        with database.write() as session:
+            migrate(session.connection(), database.name)
     except BaseException:
         database.close()
         raise
@@ -132,7 +124,7 @@ def open_database(url: str) -> Database:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turns database errors that a person can do something about into DeskError."""
+    """Turns database errors that a person can correct into DeskError."""
     try:
         yield
     except _OUR_MISTAKES:
@@ -146,18 +138,9 @@ def explained(name: str) -> Iterator[None]:
         raise DeskError(f"{name} cannot be used: {reason}", code="database-error") from error
 
 
-def _parse(url: str) -> URL:
-    try:
-        return make_url(url)
-    except ArgumentError:
-        raise DeskError(
-            "the database URL is not one: write it like sqlite:////folder/file.sqlite3", code="database-url"
-        ) from None
-
-
 def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
     assert isinstance(raw, sqlite3.Connection)
-    # Python's driver would begin transactions late and its own way; with None, only `_begin` does.
+    # Otherwise Python's driver begins transactions itself, and later; with None, only `_begin` does.
     raw.isolation_level = None
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
@@ -171,6 +154,6 @@ def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # Who reads first and writes later cannot wait for the lock: it must be held from the start.
+    # A transaction that reads first and writes later cannot wait for the lock: it must hold it from the start.
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,11 +1,9 @@
 """Conversations in the database: what was asked and answered, with everything that is shown beside an answer.
 
-An answer read back equals the answer that was recorded. Citations keep the quoted text, so they never change
-after the fact, except that `forget_document` takes the words of a forgotten document out. All rows of an
-answer are written in one transaction, and no session is open between calls.
+An answer read back equals the answer that was recorded. Citations keep the quoted text and never change, except that
+`forget_document` removes the text of a forgotten document. All rows of an answer are written in one transaction.
 
-Not covered: sums for the dashboard (`statistics`), documents (`library`), how an answer comes about
-(`service`).
+Not covered: numbers for the dashboard (`statistics`), documents (`library`), making an answer (`app.answering`).
 """
 
 from __future__ import annotations
@@ -17,12 +15,11 @@ from uuid import uuid4
 from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from app.domain.answers import Answer, AnswerPoint, ConversationSummary, MissRow, ReasonRow, SupportRow, Turn
+from app.domain.answers import Answer, ConversationSummary, Turn
 from app.domain.errors import DeskError
-from app.storage import statistics, tables
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
-from app.storage.statistics import ModuleHits, Sums
+from app.storage.tables import CitationRow, ConversationRow, FeedbackRow, MessageRow
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
@@ -30,8 +27,8 @@ _TITLE_CHARS = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message as the next prompt needs it. passage_ids: what the prompt of this answer held, in its order;
-    the number is None, or of a passage that is gone, where the passage cannot be had any more.
+    """A message as the next prompt needs it. passage_ids: the modules in the prompt of this answer, in its order; None
+    for a module that is no passage. A passage may have been removed since.
     """
 
     message_id: str
@@ -48,44 +45,36 @@ def new_id() -> str:
 
 
 class History:
-    """The stored conversations. Safe to use from any thread; every method is one transaction and may raise
-    DeskError.
-    """
+    """Stored conversations. Safe to use from any thread; every method is one transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._forgotten: dict[str, datetime] = {}  # documents by when they were forgotten, since this was opened
+        self._forgotten: dict[str, datetime] = {}  # when each document was forgotten, since this was opened
 
     def start_conversation(self, title: str) -> str:
-        """A new conversation; gives its id. title: usually the first question; it is shortened."""
+        """Start a conversation; returns its id. title: usually the first question; it is shortened."""
         now = _now()
-        row = tables.Conversation(id=new_id(), title=_shortened(title), created=now, updated=now)
+        row = ConversationRow(id=new_id(), title=_shortened(title), created=now, updated=now)
         with self._database.write() as session:
             session.add(row)
         return row.id
 
     def conversations(self, limit: int = 50) -> list[ConversationSummary]:
-        """The latest conversations that have a message, most recently used first. turns: their messages."""
-        table = tables.Conversation
-        latest = (
-            select(table)
-            .where(select(tables.Message.id).where(tables.Message.conversation_id == table.id).exists())
+        """The latest conversations that have a message, most recently used first. turns: number of messages."""
+        table, message = ConversationRow, MessageRow
+        turns = select(func.count()).where(message.conversation_id == table.id).scalar_subquery()
+        query = (
+            select(table.id, table.title, table.updated, turns.label("turns"))
+            .where(turns > 0)
             .order_by(table.updated.desc(), table.id)
             .limit(limit)
-            .subquery()
-        )
-        query = (
-            select(latest.c.id, latest.c.title, latest.c.updated, func.count().label("turns"))
-            .join(tables.Message, tables.Message.conversation_id == latest.c.id)
-            .group_by(latest.c.id, latest.c.title, latest.c.updated)
-            .order_by(latest.c.updated.desc(), latest.c.id)
         )
         with self._database.read() as session:
             return [ConversationSummary(**row._mapping) for row in session.execute(query)]
 
     def turns(self, conversation_id: str) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
-        message = tables.Message
+        message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id).options(*(selectinload(part) for part in parts))
         with self._database.read() as session:
@@ -93,131 +82,95 @@ class History:
 
     def past(self, conversation_id: str) -> list[PastMessage]:
         """The same messages as the next prompt needs them."""
-        query = _messages_of(conversation_id).options(selectinload(tables.Message.modules))
+        query = _messages_of(conversation_id).options(selectinload(MessageRow.modules))
         with self._database.read() as session:
             return [
-                PastMessage(
+                row.to(
+                    PastMessage,
                     message_id=row.id,
-                    role=row.role,
-                    text=row.text,
                     tokens=None if row.tokens is None else tuple(row.tokens),
-                    refused=row.refused,
                     passage_ids=tuple(module.passage_id for module in row.modules),
                 )
                 for row in session.scalars(query)
             ]
 
     def record_question(self, conversation_id: str, text: str) -> str:
-        """Append a question; gives the message's id. Raises DeskError when the conversation is gone."""
-        row = tables.Message(id=new_id(), role="user", text=text, created=_now(), refused=False)
+        """Append a question; returns the message's id. Raises DeskError when the conversation is gone."""
+        row = MessageRow(id=new_id(), role="user", text=text, created=_now(), refused=False)
         with self._database.write() as session:
             _append(session, conversation_id, row)
         return row.id
 
     def record_answer(self, answer: Answer, details: AnswerDetails) -> None:
-        """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation
-        is gone, ValueError when the details do not fit the answer.
+        """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation is gone,
+        ValueError when the details do not fit the answer.
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
-            question = session.get(tables.Message, details.question_id)
+            question = session.get(MessageRow, details.question_id)
             asked = row.created if question is None else question.created
             gone = [one for one in row.citations if self._forgotten.get(one.document, asked) > asked]
-            for citation in gone:  # forgotten while the answer was under way
+            for citation in gone:  # forgotten while the answer was generated
                 citation.quote = REMOVED_QUOTE
             if gone and row.quoted:
                 row.text, row.tokens = REMOVED_QUOTE, None
             _append(session, answer.conversation_id, row)
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """Delete a conversation and all that belongs to it; one that is not there is no error."""
+        """Delete a conversation and all that belongs to it; an unknown id is no error."""
         with self._database.write() as session:
-            session.execute(delete(tables.Conversation).where(tables.Conversation.id == conversation_id))
+            session.execute(delete(ConversationRow).where(ConversationRow.id == conversation_id))
         self._database.flush_log()
 
     def feedback(self, message_id: str, value: str | None, reason: str = "") -> None:
-        """Set, replace or (None) take back the reader's verdict on an answer. Raises DeskError for a message
-        that is not an answer, and for a value other than "up" and "down".
+        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not
+        an answer, and for a value other than "up" and "down".
         """
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
-            message = session.get(tables.Message, message_id)
+            message = session.get(MessageRow, message_id)
             if message is None or message.role != "assistant":
                 raise DeskError(f"there is no answer {message_id!r}", code="no-such-message")
             if value is None:
-                session.execute(delete(tables.Feedback).where(tables.Feedback.message_id == message_id))
+                session.execute(delete(FeedbackRow).where(FeedbackRow.message_id == message_id))
             else:
-                session.merge(tables.Feedback(message_id=message_id, value=value, reason=reason, created=_now()))
+                session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
-        """Take the words of a document out of all stored citations and of answers that quote. Answers in the model's
-        own words stay.
-        When a document is to be forgotten this comes before `Library.remove`, so that it can be repeated if
-        it fails.
+        """Remove the text of a document from all stored citations and from answers that quote it. Answers in the
+        model's own words stay. Call this before `Library.remove`: if it fails, it can be repeated.
         """
         self._forgotten[path] = _now()
-        cited = tables.Citation.document == path
+        cited = CitationRow.document == path
         with self._database.write() as session:
-            citing = select(tables.Citation.message_id).where(cited)
-            quoting = tables.Message.quoted.is_(True) & tables.Message.id.in_(citing)
-            session.execute(update(tables.Message).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
-            session.execute(update(tables.Citation).where(cited).values(quote=REMOVED_QUOTE))
+            citing = select(CitationRow.message_id).where(cited)
+            quoting = MessageRow.quoted.is_(True) & MessageRow.id.in_(citing)
+            session.execute(update(MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
+            session.execute(update(CitationRow).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
 
     def quotes_of(self, path: str) -> int:
-        """Stored citations that still hold words of a document."""
-        query = select(func.count()).select_from(tables.Citation)
-        query = query.where(tables.Citation.document == path, tables.Citation.quote != REMOVED_QUOTE)
+        """Number of stored citations that still hold text of a document."""
+        query = select(func.count()).select_from(CitationRow)
+        query = query.where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
         with self._database.read() as session:
             return session.scalar(query) or 0
 
-    # --- for the dashboard ---------------------------------------------------------------------------------
 
-    def sums(self) -> Sums:
-        """Numbers over all stored answers."""
-        with self._database.read() as session:
-            return statistics.sums(session)
-
-    def points(self, limit: int = 200) -> list[AnswerPoint]:
-        """The latest answers, oldest first."""
-        with self._database.read() as session:
-            return statistics.points(session, limit)
-
-    def misses(self, limit: int = 50) -> list[MissRow]:
-        """The latest modules that had to be computed, latest first."""
-        with self._database.read() as session:
-            return statistics.misses(session, limit)
-
-    def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
-        """The latest answers that the passages did not support as the model said them."""
-        with self._database.read() as session:
-            return statistics.weakly_supported(session, at_most, limit)
-
-    def miss_reasons(self) -> list[ReasonRow]:
-        """Why modules had to be computed, the most expensive reason first."""
-        with self._database.read() as session:
-            return statistics.miss_reasons(session)
-
-    def module_hits(self) -> dict[str, ModuleHits]:
-        """How often every module was used, by key."""
-        with self._database.read() as session:
-            return statistics.module_hits(session)
-
-
-def _append(session: Session, conversation_id: str, row: tables.Message) -> None:
-    conversation = session.get(tables.Conversation, conversation_id)
+def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
+    conversation = session.get(ConversationRow, conversation_id)
     if conversation is None:
         raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
-    last = select(func.max(tables.Message.position)).where(tables.Message.conversation_id == conversation_id)
+    last = select(func.max(MessageRow.position)).where(MessageRow.conversation_id == conversation_id)
     position = session.scalar(last)
     row.conversation_id, row.position = conversation_id, 0 if position is None else position + 1
     conversation.updated = row.created
     session.add(row)
 
 
-def _messages_of(conversation_id: str) -> Select[tables.Message]:
-    message = tables.Message
+def _messages_of(conversation_id: str) -> Select[MessageRow]:
+    message = MessageRow
     return select(message).where(message.conversation_id == conversation_id).order_by(message.position)
 
 

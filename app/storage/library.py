@@ -1,8 +1,7 @@
-"""Documents and passages in the database: the truth behind the vector index and the encoded modules.
+"""Documents and passages in the database. Index and encoded modules can be made again from it.
 
-Every change is one transaction and raises the generation by one, so that whoever keeps something derived (the
-index) can tell whether it is up to date. A passage whose content did not change keeps its row when its
-document is replaced, and with it its number, its embedding and its module.
+Every change is one transaction. When a document is replaced, a passage whose content did not change keeps its row, and
+with it its number, its embedding and its module.
 
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 from sqlalchemy import delete, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import (
     Counts,
@@ -30,29 +29,25 @@ from app.domain.documents import (
     passage_label,
 )
 from app.domain.errors import DeskError
-from app.storage import tables
 from app.storage.database import Database
 from app.storage.passage_rows import (
     STORED_AS,
     AnyRow,
     AnySelect,
     drop_neighbours,
-    generation,
     neighbours_of,
-    next_generation,
     packed,
     replace_passages,
     set_neighbours,
     unused,
     where_in,
 )
+from app.storage.tables import DocumentRow, FactRow, PassageNeighbourRow, PassageRow, StagedEmbeddingRow
 from retrieval.search.windows import window_texts
 
 
 class Library:
-    """The stored documents. Safe to use from any thread; every method is one transaction and may raise
-    DeskError.
-    """
+    """Stored documents. Safe to use from any thread; every method is one transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -63,89 +58,80 @@ class Library:
         """The document stored under exactly this path or name."""
         with self._database.read() as session:
             row = _document(session, path)
-            return None if row is None else _stored_document(row)
+            return None if row is None else row.to(StoredDocument)
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
         with self._database.read() as session:
-            rows = session.scalars(select(tables.Document).order_by(tables.Document.path))
-            return [_stored_document(row) for row in rows]
+            rows = session.scalars(select(DocumentRow).order_by(DocumentRow.path))
+            return [row.to(StoredDocument) for row in rows]
 
     def counts(self) -> Counts:
         """Numbers of documents and passages."""
         with self._database.read() as session:
-            documents = session.scalar(select(func.count()).select_from(tables.Document))
-            passages = session.scalar(select(func.sum(tables.Document.num_passages)))
-            return Counts(documents=documents or 0, passages=passages or 0)
+            query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
+            documents, passages = session.execute(query).one()
+            return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
         """Content hashes of the passages stored for a document: these need no new embedding."""
-        query = select(tables.Passage.content_hash).join(tables.Document).where(tables.Document.path == path)
+        query = select(PassageRow.content_hash).join(DocumentRow).where(DocumentRow.path == path)
         with self._database.read() as session:
             return frozenset(session.scalars(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
         """These passages, in this order; numbers that are not there any more are left out."""
         with self._database.read() as session:
-            rows = where_in(session, _passage_query(), tables.Passage.id, ids)
+            rows = where_in(session, _passage_query(), PassageRow.id, ids)
             by_id = {passage.id: passage for passage in _stored_passages(session, rows)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str) -> list[StoredPassage]:
         """The passages of one document, in its order."""
-        query = _passage_query().where(tables.Document.path == path).order_by(tables.Passage.ordinal)
+        query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query))
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
         """The passages of these documents."""
-        query = select(tables.Passage.id).join(tables.Document)
-        with self._database.read() as session:
-            return frozenset(row.id for row in where_in(session, query, tables.Document.path, paths))
+        return self._ids(DocumentRow.path, paths)
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
         """The passages of these collections."""
-        query = select(tables.Passage.id).join(tables.Document)
+        return self._ids(DocumentRow.collection, collections)
+
+    def _ids(self, column: InstrumentedAttribute[str], values: Collection[str]) -> frozenset[int]:
+        query = select(PassageRow.id).join(DocumentRow)
         with self._database.read() as session:
-            return frozenset(row.id for row in where_in(session, query, tables.Document.collection, collections))
+            return frozenset(row.id for row in where_in(session, query, column, values))
 
     def collections(self) -> list[str]:
-        """The collections there are, by name; documents that were given none are in ""."""
-        query = select(tables.Document.collection).distinct().order_by(tables.Document.collection)
+        """All collections, by name; documents without one are in ""."""
+        query = select(DocumentRow.collection).distinct().order_by(DocumentRow.collection)
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
-        """All passages, rising. only_alone: those without neighbours. only_unencoded: those without a module."""
-        query = select(tables.Passage.id).order_by(tables.Passage.id)
+        """All passages, in rising order. only_alone: without neighbours. only_unencoded: without a module."""
+        query = select(PassageRow.id).order_by(PassageRow.id)
         if only_alone:
-            query = query.where(tables.Passage.id.not_in(select(tables.PassageNeighbour.passage_id)))
+            query = query.where(PassageRow.id.not_in(select(PassageNeighbourRow.passage_id)))
         if only_unencoded:
-            query = query.where(tables.Passage.module_key.is_(None))
+            query = query.where(PassageRow.module_key.is_(None))
         with self._database.read() as session:
             return list(session.scalars(query))
 
     def module_keys(self) -> frozenset[str]:
         """The modules that encode a passage as it is now."""
-        query = select(tables.Passage.module_key).where(tables.Passage.module_key.is_not(None))
+        query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
         with self._database.read() as session:
             return frozenset(key for key in session.scalars(query) if key is not None)
 
-    def passage_ids(self) -> frozenset[int]:
-        """The numbers of all passages."""
-        with self._database.read() as session:
-            return frozenset(session.scalars(select(tables.Passage.id)))
-
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
-        """Passage numbers, each as often as it has vectors, and the vectors, one a row: what the vector index holds.
-        All passages, rising, or only some.
+        """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
+        `[vectors, dimension]`. Of all passages, in rising order, or only some.
         """
-        query = select(tables.Passage.id, tables.Passage.embedding)
-        with self._database.read() as session:
-            if ids is None:
-                rows = list(session.execute(query.order_by(tables.Passage.id)))
-            else:
-                rows = list(where_in(session, query, tables.Passage.id, ids))
+        rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
@@ -154,52 +140,33 @@ class Library:
         return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """What keyword search reads of passages, by number: the texts of their windows. All passages, or only some."""
-        query = select(tables.Passage.id, tables.Passage.heading_path, tables.Passage.text)
-        with self._database.read() as session:
-            if ids is None:
-                rows = list(session.execute(query.order_by(tables.Passage.id)))
-            else:
-                rows = list(where_in(session, query, tables.Passage.id, ids))
+        """What the keyword index holds: the texts of a passage's windows, by number. Of all passages, or only some."""
+        rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
+    def _rows(self, query: AnySelect, ids: Sequence[int] | None) -> list[AnyRow]:
+        with self._database.read() as session:
+            if ids is None:
+                return list(session.execute(query.order_by(PassageRow.id)))
+            return list(where_in(session, query, PassageRow.id, ids))
+
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """The passages these modules encode, by key, without their texts. Unknown keys are left out; where
-        several passages share a module, it is the oldest.
+        """The passages that these modules encode, by key, without their texts. Unknown keys are left out; where several
+        passages share a module, it is the oldest.
         """
-        query = (
-            select(
-                tables.Passage.module_key.label("key"),
-                tables.Document.path.label("document"),
-                tables.Document.title,
-                tables.Passage.heading_path,
-                tables.Passage.ordinal,
-                tables.Passage.num_tokens,
-            )
-            .join(tables.Document)
-            .order_by(tables.Passage.id.desc())
-        )
+        passage = PassageRow
+        query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
+        query = query.join(DocumentRow).order_by(passage.id.desc())
         with self._database.read() as session:
             return {
-                row.key: ModuleLabel(
-                    key=row.key,
-                    document=row.document,
-                    title=row.title,
-                    passage=passage_label(row.heading_path, row.ordinal),
-                    num_tokens=row.num_tokens,
-                )
-                for row in where_in(session, query, tables.Passage.module_key, keys)
+                key: ModuleLabel(document=path, passage=passage_label(headings, ordinal))
+                for key, path, headings, ordinal in where_in(session, query, passage.module_key, keys)
             }
-
-    def generation(self) -> int:
-        """Rises by one with every change of what the vector index holds."""
-        with self._database.read() as session:
-            return generation(session)
 
     def fact(self, key: str) -> str | None:
         """Something the program remembered."""
         with self._database.read() as session:
-            fact = session.get(tables.Fact, key)
+            fact = session.get(FactRow, key)
             return None if fact is None else fact.value
 
     # --- writing -------------------------------------------------------------------------------------------
@@ -207,40 +174,40 @@ class Library:
     def set_fact(self, key: str, value: str) -> None:
         """Remember something, in place of what was there."""
         with self._database.write() as session:
-            session.merge(tables.Fact(key=key, value=value))
+            session.merge(FactRow(key=key, value=value))
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
         """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
-        whose content its document did not have.
+        if its document had no passage of the same content.
         """
         now = datetime.now(UTC)
         with self._database.write() as session:
             return [_replace(session, document, passages, now) for document, passages in documents]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
-        """Keep an embedder's vectors of passages that are not stored yet, by content hash, for a run that is
+        """Keep an embedder's vectors of passages that are not stored yet, by content hash, in case the ingestion is
         interrupted.
         """
         with self._database.write() as session:
             for hash_, rows in vectors.items():
-                session.merge(tables.StagedEmbedding(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
+                session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
-        """Those of these passages' vectors that were kept."""
+        """The vectors that were kept for these passages, by content hash; those that were not are left out."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
-        query = select(tables.StagedEmbedding.content_hash, tables.StagedEmbedding.embedding)
+        query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
-            rows = list(where_in(session, query, tables.StagedEmbedding.content_hash, named))
+            rows = list(where_in(session, query, StagedEmbeddingRow.content_hash, named))
         return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
 
     def clear_staged(self) -> None:
-        """Drop the vectors that were kept: all are stored, or will not be."""
+        """Delete all vectors that were kept."""
         with self._database.write() as session:
-            session.execute(delete(tables.StagedEmbedding))
+            session.execute(delete(StagedEmbeddingRow))
 
     def remove(self, path: str) -> Replaced | None:
-        """Delete a document and its passages; None if there is none of that path. Quotes in stored answers
-        stay: see `History.forget_document`, which goes first when a document is to be forgotten.
+        """Delete a document and its passages; None if there is none of that path. Quotes in stored answers stay:
+        `History.forget_document` removes them and must be called before.
         """
         with self._database.write() as session:
             row = _document(session, path)
@@ -252,93 +219,76 @@ class Library:
         return replaced
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Note which module encodes a passage, by passage number. Numbers that are gone are ignored."""
-        self._update_passages({"id": id_, "module_key": key} for id_, key in keys.items())
+        """Record which module encodes a passage, by passage number. Numbers that are gone are ignored."""
+        self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-        """Record what passages are encoded behind, by passage number, the closest first, in place of what there was. A
-        passage whose neighbours are others then has no module; gives the modules that no passage has any more. Numbers
-        that are gone are ignored.
+        """Record the neighbours of passages, by passage number, the closest first, in place of those there were. A
+        passage whose neighbours change loses its module; returns the modules that no passage has any more. Numbers that
+        are gone are ignored.
         """
         with self._database.write() as session:
             return set_neighbours(session, chosen)
 
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
-        """Put new embeddings in place of old ones, by passage number: another embedder. Numbers that are gone are
-        ignored.
-        """
-        values = ({"id": id_, "embedding": packed(matrix)} for id_, matrix in vectors.items())
-        self._update_passages(values, is_change=True)
+        """Replace the embeddings of passages, by passage number. Numbers that are gone are ignored."""
+        self._update_passages("embedding", {id_: packed(matrix) for id_, matrix in vectors.items()})
 
-    def _update_passages(self, values: Iterable[dict[str, object]], *, is_change: bool = False) -> None:
-        by_id = {value["id"]: value for value in values}
+    def _update_passages(self, column: str, values: Mapping[int, object]) -> None:
+        if not values:
+            return
         with self._database.write() as session:
-            there = where_in(session, select(tables.Passage.id), tables.Passage.id, by_id)
-            changes = [by_id[row.id] for row in there]
-            if changes:
-                session.execute(update(tables.Passage), changes)
-            if changes and is_change:
-                next_generation(session)
+            there = where_in(session, select(PassageRow.id), PassageRow.id, values)
+            if changes := [{"id": row.id, column: values[row.id]} for row in there]:
+                session.execute(update(PassageRow), changes)
 
 
 def _replace(session: Session, document: NewDocument, passages: Sequence[NewPassage], now: datetime) -> Replaced:
     row = _document(session, document.path)
     if row is None:
-        row = tables.Document(path=document.path)
+        row = DocumentRow(path=document.path)
         session.add(row)
     is_renamed = row.title not in (None, document.title)
-    was_elsewhere = row.collection not in (None, document.collection)
+    is_moved = row.collection not in (None, document.collection)
     row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
     row.loaded_at, row.num_passages = now, len(passages)
     session.flush()
-    loose: set[str] = set()
-    if was_elsewhere:  # its neighbours are of another collection
-        ids = session.scalars(select(tables.Passage.id).where(tables.Passage.document_id == row.id))
-        loose = drop_neighbours(session, set(ids))
-    replaced = replace_passages(session, row.id, passages, is_renamed=is_renamed or was_elsewhere)
-    gone = {*replaced.removed_module_keys, *unused(session, loose)}
+    dropped: set[str] = set()
+    if is_moved:  # the neighbours of its passages are of the collection it was in
+        ids = session.scalars(select(PassageRow.id).where(PassageRow.document_id == row.id))
+        dropped = drop_neighbours(session, set(ids))
+    replaced = replace_passages(session, row.id, passages, is_other_neighbour=is_renamed or is_moved)
+    gone = {*replaced.removed_module_keys, *unused(session, dropped)}
     return replace(replaced, removed_module_keys=tuple(sorted(gone)))
 
 
-def _document(session: Session, path: str) -> tables.Document | None:
-    return session.scalar(select(tables.Document).where(tables.Document.path == path))
+def _document(session: Session, path: str) -> DocumentRow | None:
+    return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
 
 def _passage_query() -> AnySelect:
-    passage = tables.Passage
+    passage = PassageRow
     return select(
         passage.id,
-        tables.Document.path.label("document"),
-        tables.Document.title,
+        DocumentRow.path.label("document"),
+        DocumentRow.title,
         passage.ordinal,
         passage.heading_path,
         passage.text,
         passage.content_hash,
         passage.num_tokens,
         passage.module_key,
-    ).join(tables.Document)
+    ).join(DocumentRow)
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
-    """With their neighbours: two queries more, however many passages these are."""
+    """With their neighbours, in two more queries."""
     passages = [_stored_passage(row) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
-    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), tables.Passage.id, wanted)}
+    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours.get(p.id, ()))) for p in passages]
 
 
 def _stored_passage(row: AnyRow) -> StoredPassage:
     return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})
-
-
-def _stored_document(row: tables.Document) -> StoredDocument:
-    return StoredDocument(
-        id=row.id,
-        path=row.path,
-        title=row.title,
-        content_hash=row.content_hash,
-        loaded_at=row.loaded_at,
-        num_passages=row.num_passages,
-        collection=row.collection,
-    )

@@ -1,8 +1,7 @@
-"""One process per data folder: a lock the operating system takes back when the process dies, however it dies.
+"""One process per data folder: a lock that the operating system releases when the process ends, also after a crash.
 
-The lock is on `warmdesk.lock`; beside it `warmdesk.lock.json` says who holds it, for the message the second
-process shows. Not covered: folders on network file systems that have no locks, several machines (use
-PostgreSQL and a data folder each).
+The lock is on `warmdesk.lock`; `warmdesk.lock.json` says who holds it, for the message that a second process shows. Not
+covered: network file systems without locks, several machines (use PostgreSQL and a data folder each).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ OWNER_FILE = "warmdesk.lock.json"
 def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
     """Hold the data folder for the block; it is created, for this user only, if it is not there.
 
-    purpose: the command, such as "warmdesk serve". Does not wait. Raises DeskError: "data-folder-in-use" when
-    a process (or this one) holds it, "data-folder-unusable" or "disk-full" when it cannot be written.
+    purpose: the command, such as "warmdesk serve". Does not wait. Raises DeskError: "data-folder-in-use" when a process
+    (also this one) holds it, "data-folder-unusable" or "disk-full" when it cannot be written.
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,10 +42,11 @@ def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
             ) from None
     try:
         with _explained(folder):
-            _write_owner(folder, purpose)
+            since = datetime.now().isoformat(timespec="minutes")
+            _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
         yield
     finally:
-        with suppress(OSError):  # a leftover is harmless: it is read only while somebody holds the lock
+        with suppress(OSError):  # a file that is left does no harm: it is read only while somebody holds the lock
             (folder / OWNER_FILE).unlink()
         lock.release()
 
@@ -58,36 +58,27 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DeskError(
-                f"data folder {folder}: the disk is full: free some space or use another --data-dir",
-                code="disk-full",
+                f"data folder {folder}: the disk is full: free some space or use another --data-dir", code="disk-full"
             ) from error
-        if error.errno in (errno.EEXIST, errno.ENOTDIR):
-            reason = "a file is in its place"
-        else:
-            reason = error.strerror or str(error)
+        is_file = error.errno in (errno.EEXIST, errno.ENOTDIR)
+        reason = "a file is in its place" if is_file else error.strerror or str(error)
         raise DeskError(
-            f"data folder {folder} cannot be used: {reason}: use another --data-dir",
-            code="data-folder-unusable",
+            f"data folder {folder} cannot be used: {reason}: use another --data-dir", code="data-folder-unusable"
         ) from error
 
 
 def add_to_note(folder: Path, **more: str) -> None:
-    """Say more of the process that holds the folder: where it can be reached. Only its user can read that."""
+    """Add facts about the process that holds the folder, such as its address. Only its user can read them."""
     _write_note(folder, {**(read_note(folder) or {}), **more})
 
 
 def read_note(folder: Path) -> dict[str, object] | None:
-    """What the process that holds a folder says of itself; None if none does. It may be gone by now."""
+    """What the process that holds a folder says of itself; None if there is none. It may have ended since."""
     try:
         note = json.loads((folder / OWNER_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # nobody does, or between taking the lock and writing the note
+    except (OSError, ValueError):  # nobody holds it, or the note is not written yet
         return None
     return note if isinstance(note, dict) else None
-
-
-def _write_owner(folder: Path, purpose: str) -> None:
-    since = datetime.now().isoformat(timespec="minutes")
-    _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
 
 
 def _write_note(folder: Path, note: dict[str, object]) -> None:
@@ -95,7 +86,7 @@ def _write_note(folder: Path, note: dict[str, object]) -> None:
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump(note, file)
-    temporary.replace(folder / OWNER_FILE)  # in one step: others read it at any time
+    temporary.replace(folder / OWNER_FILE)  # atomic: others read it at any time
 
 
 def _owner(folder: Path) -> str:

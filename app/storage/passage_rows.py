@@ -1,16 +1,16 @@
-"""The rows of passages, within a transaction of `library`: which of a document stay, come and go, and which are
-neighbours of which.
+"""Changes to the rows of passages and their neighbours, within a transaction of `library`.
 
-A passage's module key is that of a module encoded behind the neighbours recorded for it, or nothing: whatever changes
-the one takes the other away in the same transaction.
+A passage has a module key only if that module was encoded with the neighbours recorded for the passage. Therefore a
+change of its neighbours deletes its module key in the same transaction.
 
-Not covered: documents' own rows and everything that only reads (`library`).
+Not covered: the rows of documents, and queries that only read (`library`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,97 +18,82 @@ from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import NewPassage, Replaced, Vectors
-from app.storage import tables
+from app.storage.tables import PassageNeighbourRow, PassageRow
 
 T = TypeVar("T")
 AnySelect = Select[*tuple[Any, ...]]
 AnyRow = Row[*tuple[Any, ...]]
 
 STORED_AS = np.dtype("<f4")
-_GENERATION = "library_generation"
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
 def replace_passages(
-    session: Session, document_id: int, passages: Sequence[NewPassage], *, is_renamed: bool = False
+    session: Session, document_id: int, passages: Sequence[NewPassage], *, is_other_neighbour: bool = False
 ) -> Replaced:
-    """Make these the passages of a document; rows of unchanged content are kept. Passages elsewhere that have one that
-    goes as neighbour lose all their neighbours, to be chosen anew.
+    """Make these the passages of a document; rows of unchanged content are kept.
 
-    is_renamed: the document has another title, which passages without headings are read under.
+    Other passages may have a removed passage as neighbour: all neighbours of those are deleted, so that they are chosen
+    again. is_other_neighbour: do the same for kept passages, because the document's title (the heading of passages
+    without headings) or its collection has changed.
     """
-    query = select(tables.Passage.id, tables.Passage.content_hash, tables.Passage.module_key)
-    query = query.where(tables.Passage.document_id == document_id).order_by(tables.Passage.ordinal.desc())
+    query = select(PassageRow.id, PassageRow.content_hash, PassageRow.module_key)
+    query = query.where(PassageRow.document_id == document_id).order_by(PassageRow.ordinal.desc())
     old = session.execute(query).all()
-    unclaimed = defaultdict(list)
+    unmatched = defaultdict(list)
     for row in old:
-        unclaimed[row.content_hash].append(row.id)
+        unmatched[row.content_hash].append(row.id)
     kept, fresh = {}, {}
     for ordinal, passage in enumerate(passages):
-        if unclaimed[passage.content_hash]:
-            kept[ordinal] = unclaimed[passage.content_hash].pop()
+        if unmatched[passage.content_hash]:
+            kept[ordinal] = unmatched[passage.content_hash].pop()
         else:
             fresh[ordinal] = passage
     new = _insert(session, document_id, fresh)
-    gone = {id_ for ids in unclaimed.values() for id_ in ids}
-    changed = gone | set(kept.values()) if is_renamed else gone
-    loose = {row.module_key for row in old if row.id in gone and row.module_key is not None}
-    loose |= drop_neighbours(session, dependants(session, changed) - gone)
+    gone = {id_ for ids in unmatched.values() for id_ in ids}
+    changed = gone | set(kept.values()) if is_other_neighbour else gone
+    dropped = {row.module_key for row in old if row.id in gone and row.module_key is not None}
+    dropped |= drop_neighbours(session, _having_as_neighbour(session, changed) - gone)
     for some in _chunks(sorted(gone)):
-        session.execute(delete(tables.Passage).where(tables.Passage.id.in_(some)))
-    if kept:
-        moved = [
-            {"id": id_, "ordinal": ordinal, "num_tokens": passages[ordinal].num_tokens} for ordinal, id_ in kept.items()
-        ]
-        session.execute(update(tables.Passage), moved)
+        session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
+    moved = [{"id": id_, "ordinal": at, "num_tokens": passages[at].num_tokens} for at, id_ in kept.items()]
+    if moved:
+        session.execute(update(PassageRow), moved)
     by_ordinal = kept | new
     return Replaced(
         ids=tuple(by_ordinal[ordinal] for ordinal in range(len(passages))),
         kept=tuple(kept.values()),
         new=tuple(new.values()),
         removed=tuple(sorted(gone)),
-        removed_module_keys=unused(session, loose),
-        generation=next_generation(session) if new or gone else generation(session),
+        removed_module_keys=unused(session, dropped),
     )
 
 
 def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
-    """Numbers of the new rows by ordinal."""
-    without = {passage.content_hash for passage in passages.values() if passage.embedding is None}
-    query = select(tables.Passage.content_hash, tables.Passage.embedding)
-    query = query.where(tables.Passage.document_id == document_id)
-    found = where_in(session, query, tables.Passage.content_hash, without)
-    lent = {row.content_hash: row.embedding for row in found}
+    """Insert new passages, given by ordinal; returns their numbers by ordinal."""
+    missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
+    query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
+    known = {row.content_hash: row.embedding for row in where_in(session, query, PassageRow.content_hash, missing)}
     rows = []
     for ordinal, passage in passages.items():
-        if passage.embedding is None and passage.content_hash not in lent:
+        if passage.embedding is None and passage.content_hash not in known:
             raise ValueError(f"passage {ordinal} is new to its document and has no embedding")
-        rows.append(
-            {
-                "document_id": document_id,
-                "ordinal": ordinal,
-                "heading_path": list(passage.heading_path),
-                "text": passage.text,
-                "content_hash": passage.content_hash,
-                "num_tokens": passage.num_tokens,
-                "embedding": lent[passage.content_hash] if passage.embedding is None else packed(passage.embedding),
-            }
-        )
+        embedding = known[passage.content_hash] if passage.embedding is None else packed(passage.embedding)
+        rows.append({**asdict(passage), "document_id": document_id, "ordinal": ordinal, "embedding": embedding})
     if not rows:
         return {}
-    returning = insert(tables.Passage).returning(tables.Passage.id, sort_by_parameter_order=True)
+    returning = insert(PassageRow).returning(PassageRow.id, sort_by_parameter_order=True)
     return dict(zip(passages, session.scalars(returning, rows), strict=True))
 
 
-def dependants(session: Session, ids: Collection[int]) -> set[int]:
-    """The passages that have one of these as neighbour."""
-    neighbour = tables.PassageNeighbour
+def _having_as_neighbour(session: Session, ids: Collection[int]) -> set[int]:
+    neighbour = PassageNeighbourRow
     return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
 
 
 def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
     """The neighbours recorded for these passages, the closest first. Those that have none are left out."""
-    neighbour = tables.PassageNeighbour
+    neighbour = PassageNeighbourRow
     query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
     found: dict[int, tuple[int, ...]] = {}
     for row in where_in(session, query, neighbour.passage_id, ids):
@@ -117,56 +102,41 @@ def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int
 
 
 def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
-    """Take neighbours and module from passages; gives the modules' keys."""
-    query = select(tables.Passage.module_key).where(tables.Passage.module_key.is_not(None))
-    keys = {row.module_key for row in where_in(session, query, tables.Passage.id, ids)}
+    """Delete the neighbours and the module keys of passages; returns these keys."""
+    query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
+    keys = {row.module_key for row in where_in(session, query, PassageRow.id, ids)}
     for some in _chunks(sorted(ids)):
-        session.execute(delete(tables.PassageNeighbour).where(tables.PassageNeighbour.passage_id.in_(some)))
-        session.execute(update(tables.Passage).where(tables.Passage.id.in_(some)).values(module_key=None))
+        session.execute(delete(PassageNeighbourRow).where(PassageNeighbourRow.passage_id.in_(some)))
+        session.execute(update(PassageRow).where(PassageRow.id.in_(some)).values(module_key=None))
     return keys
 
 
 def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-    """Record neighbours, the closest first, in place of those there were; gives the modules that no passage has any
-    more. A passage whose neighbours stay keeps its module. Numbers that are gone are ignored.
-    """
+    """See `Library.set_neighbours`. A passage whose neighbours do not change keeps its module."""
     named = {*chosen, *(id_ for ids in chosen.values() for id_ in ids)}
-    there = {row.id for row in where_in(session, select(tables.Passage.id), tables.Passage.id, named)}
+    there = {row.id for row in where_in(session, select(PassageRow.id), PassageRow.id, named)}
     wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
     before = neighbours_of(session, wanted)
     new = {id_: ids for id_, ids in wanted.items() if ids != before.get(id_, ())}
-    loose = drop_neighbours(session, new)
+    dropped = drop_neighbours(session, new)
     rows = [
         {"passage_id": id_, "rank": rank, "neighbour_id": neighbour}
         for id_, ids in new.items()
         for rank, neighbour in enumerate(ids)
     ]
     if rows:
-        session.execute(insert(tables.PassageNeighbour), rows)
-    return unused(session, loose)
+        session.execute(insert(PassageNeighbourRow), rows)
+    return unused(session, dropped)
 
 
 def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
     """Those of these module keys that no passage has."""
-    used = where_in(session, select(tables.Passage.module_key), tables.Passage.module_key, keys)
+    used = where_in(session, select(PassageRow.module_key), PassageRow.module_key, keys)
     return tuple(sorted(set(keys) - {row.module_key for row in used}))
 
 
-def generation(session: Session) -> int:
-    """The library's generation, from 0."""
-    fact = session.get(tables.Fact, _GENERATION)
-    return 0 if fact is None else int(fact.value)
-
-
-def next_generation(session: Session) -> int:
-    """Raise it by one."""
-    value = generation(session) + 1
-    session.merge(tables.Fact(key=_GENERATION, value=str(value)))
-    return value
-
-
 def packed(vectors: Vectors) -> bytes:
-    """A passage's vectors as stored."""
+    """A passage's vectors in the form that is stored."""
     return vectors.astype(STORED_AS).tobytes()
 
 

@@ -1,8 +1,8 @@
-"""Sums over stored answers for the dashboard: aggregates in SQL, never all rows in memory.
+"""Numbers over stored answers for the dashboard: aggregates in SQL, never all rows in memory.
 
 Percentiles are read from an index by rank, because SQLite has no function for them.
 
-Not covered: transactions (`history` opens them), what the engine knows of tiers and bytes.
+Not covered: what the engine knows of tiers and bytes (`app.desk.overview`).
 """
 
 from __future__ import annotations
@@ -14,143 +14,133 @@ from math import ceil
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.domain.answers import AnswerPoint, MissRow, ReasonRow, SupportRow
-from app.storage.tables import Conversation, Message, ModuleUse, Timings, Usage
+from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
+from app.storage.database import Database
+from app.storage.tables import ConversationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """Numbers over all stored answers. Times are None before the first answer."""
-
-    conversations: int
-    answers: int
-    refusals: int
-    computed_tokens: int
-    session_tokens: int
-    prefix_tokens: int
-    module_tokens: int
-    ttft_ms_median: float | None
-    ttft_ms_p95: float | None
-    grounding: float | None
-    quoted: int
+_QUESTION = aliased(MessageRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleHits:
-    """How a module was used by stored answers. hits: found encoded; misses: had to be computed."""
+    """How stored answers used a module. hits: it was encoded already; misses: it had to be computed."""
 
     hits: int
     misses: int
-    last_used: datetime
+    last_used: datetime | None
 
 
-def sums(session: Session) -> Sums:
-    """Numbers over all stored answers."""
-    conversations = session.scalar(select(func.count()).select_from(Conversation))
-    counts = select(Message.refused, func.count().label("number")).group_by(Message.refused)
-    rows = session.execute(counts.where(Message.role == "assistant"))
-    answers = {row.refused: row.number for row in rows}
-    columns = (Usage.computed, Usage.session, Usage.prefix, Usage.module)
-    tokens = session.execute(select(*(func.coalesce(func.sum(column), 0) for column in columns))).one()
-    mean, quoted = session.execute(
-        select(func.avg(Message.grounding), func.count().filter(Message.quoted.is_(True)))
-    ).one()
-    num_timed = session.scalar(select(func.count()).select_from(Timings)) or 0
-    return Sums(
-        conversations=conversations or 0,
-        answers=sum(answers.values()),
-        refusals=answers.get(True, 0),
-        computed_tokens=tokens[0],
-        session_tokens=tokens[1],
-        prefix_tokens=tokens[2],
-        module_tokens=tokens[3],
-        ttft_ms_median=_ttft(session, (num_timed - 1) // 2, num_timed // 2),
-        ttft_ms_p95=_ttft(session, ceil(0.95 * num_timed) - 1),
-        grounding=mean,
-        quoted=quoted,
-    )
+class Statistics:
+    """Reads the numbers. Safe to use from any thread; every method is one transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def totals(self) -> AnswerTotals:
+        """Numbers over all stored answers. A new field of `AnswerTotals` is computed here."""
+        sums = (UsageRow.computed, UsageRow.session, UsageRow.prefix, UsageRow.module)
+        with self._database.read() as session:
+            conversations = session.scalar(select(func.count()).select_from(ConversationRow))
+            counts = select(MessageRow.refused, func.count().label("number")).group_by(MessageRow.refused)
+            rows = session.execute(counts.where(MessageRow.role == "assistant"))
+            answers = {row.refused: row.number for row in rows}
+            tokens = session.execute(select(*(func.coalesce(func.sum(column), 0) for column in sums))).one()
+            grounding, quoted = session.execute(
+                select(func.avg(MessageRow.grounding), func.count().filter(MessageRow.quoted.is_(True)))
+            ).one()
+            num_timed = session.scalar(select(func.count()).select_from(TimingsRow)) or 0
+            return AnswerTotals(
+                conversations=conversations or 0,
+                answers=sum(answers.values()),
+                refusals=answers.get(True, 0),
+                computed_tokens=tokens[0],
+                session_tokens=tokens[1],
+                prefix_tokens=tokens[2],
+                module_tokens=tokens[3],
+                ttft_ms_median=_ttft(session, (num_timed - 1) // 2, num_timed // 2),
+                ttft_ms_p95=_ttft(session, ceil(0.95 * num_timed) - 1),
+                grounding=grounding,
+                quoted=quoted,
+            )
+
+    def points(self, limit: int = 200) -> list[AnswerPoint]:
+        """The latest answers, oldest first."""
+        query = (
+            select(
+                MessageRow.created,
+                TimingsRow.ttft.label("ttft_ms"),
+                UsageRow.prompt_tokens,
+                (UsageRow.session + UsageRow.prefix + UsageRow.module).label("reused_tokens"),
+                func.coalesce(MessageRow.policy, "").label("policy"),
+            )
+            .join(TimingsRow, TimingsRow.message_id == MessageRow.id)
+            .join(UsageRow, UsageRow.message_id == MessageRow.id)
+            .where(MessageRow.role == "assistant")
+            .order_by(MessageRow.created.desc())
+            .limit(limit)
+        )
+        with self._database.read() as session:
+            return [AnswerPoint(**row._mapping) for row in session.execute(query)][::-1]
+
+    def misses(self, limit: int = 50) -> list[MissRow]:
+        """The latest modules that had to be computed, latest first."""
+        query = (
+            select(
+                ModuleUseRow.created,
+                ModuleUseRow.document,
+                ModuleUseRow.passage,
+                ModuleUseRow.tokens,
+                ModuleUseRow.miss_reason.label("reason"),
+                func.coalesce(_QUESTION.text, "").label("question"),
+            )
+            .join(MessageRow, MessageRow.id == ModuleUseRow.message_id)
+            .outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id)
+            .where(ModuleUseRow.miss_reason.is_not(None))
+            .order_by(ModuleUseRow.created.desc(), ModuleUseRow.rank)
+            .limit(limit)
+        )
+        with self._database.read() as session:
+            return [MissRow(**row._mapping) for row in session.execute(query)]
+
+    def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
+        """The latest answers whose grounding is at most a bound, latest first."""
+        query = (
+            select(
+                MessageRow.created,
+                func.coalesce(_QUESTION.text, "").label("question"),
+                MessageRow.text.label("shown"),
+                MessageRow.grounding,
+                func.coalesce(MessageRow.quoted, False).label("quoted"),
+            )
+            .outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id)
+            .where(MessageRow.grounding <= at_most)
+            .order_by(MessageRow.created.desc())
+            .limit(limit)
+        )
+        with self._database.read() as session:
+            return [SupportRow(**row._mapping) for row in session.execute(query)]
+
+    def miss_reasons(self) -> list[ReasonRow]:
+        """Why modules had to be computed, the most expensive reason first."""
+        tokens = func.sum(ModuleUseRow.tokens).label("tokens")
+        reason = ModuleUseRow.miss_reason
+        query = select(reason.label("reason"), func.count().label("misses"), tokens).where(reason.is_not(None))
+        with self._database.read() as session:
+            rows = session.execute(query.group_by(reason).order_by(tokens.desc()))
+            return [ReasonRow(**row._mapping) for row in rows]
+
+    def module_hits(self) -> dict[str, ModuleHits]:
+        """How often every module was used, by key."""
+        misses = func.count(ModuleUseRow.miss_reason)
+        query = select(ModuleUseRow.id, func.count() - misses, misses, func.max(ModuleUseRow.created))
+        with self._database.read() as session:
+            rows = session.execute(query.group_by(ModuleUseRow.id))
+            return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in rows}
 
 
 def _ttft(session: Session, *ranks: int) -> float | None:
-    """Mean of the times to first token at these ranks; the fastest answer has rank 0."""
-    ordered = select(Timings.ttft).order_by(Timings.ttft).limit(1)
+    """Mean of the times to first token at these ranks, in milliseconds; the fastest answer has rank 0."""
+    ordered = select(TimingsRow.ttft).order_by(TimingsRow.ttft).limit(1)
     found = [session.scalar(ordered.offset(max(rank, 0))) for rank in ranks]
-    there = [ttft for ttft in found if ttft is not None]
-    return sum(there) / len(there) if there else None
-
-
-def points(session: Session, limit: int) -> list[AnswerPoint]:
-    """The latest answers, oldest first."""
-    query = (
-        select(Message.created, Message.policy, Timings.ttft, Usage)
-        .join(Timings, Timings.message_id == Message.id)
-        .join(Usage, Usage.message_id == Message.id)
-        .where(Message.role == "assistant")
-        .order_by(Message.created.desc())
-        .limit(limit)
-    )
-    latest = [
-        AnswerPoint(
-            created=created,
-            ttft_ms=ttft,
-            prompt_tokens=usage.prompt_tokens,
-            reused_tokens=usage.session + usage.prefix + usage.module,
-            policy=policy or "",
-        )
-        for created, policy, ttft, usage in session.execute(query)
-    ]
-    return latest[::-1]
-
-
-def misses(session: Session, limit: int) -> list[MissRow]:
-    """The latest modules that had to be computed, latest first."""
-    question = aliased(Message)
-    query = (
-        select(
-            ModuleUse.created,
-            ModuleUse.document,
-            ModuleUse.passage,
-            ModuleUse.tokens,
-            ModuleUse.miss_reason.label("reason"),
-            func.coalesce(question.text, "").label("question"),
-        )
-        .join(Message, Message.id == ModuleUse.message_id)
-        .outerjoin(question, question.id == Message.question_id)
-        .where(ModuleUse.miss_reason.is_not(None))
-        .order_by(ModuleUse.created.desc(), ModuleUse.rank)
-        .limit(limit)
-    )
-    return [MissRow(**row._mapping) for row in session.execute(query)]
-
-
-def weakly_supported(session: Session, at_most: float, limit: int) -> list[SupportRow]:
-    """The latest answers whose grounding is at most a bound, latest first."""
-    question = aliased(Message)
-    query = (
-        select(Message.created, func.coalesce(question.text, ""), Message.text, Message.grounding, Message.quoted)
-        .outerjoin(question, question.id == Message.question_id)
-        .where(Message.grounding <= at_most)
-        .order_by(Message.created.desc())
-        .limit(limit)
-    )
-    return [
-        SupportRow(created=created, question=asked, shown=shown, grounding=grounding or 0.0, quoted=bool(quoted))
-        for created, asked, shown, grounding, quoted in session.execute(query)
-    ]
-
-
-def miss_reasons(session: Session) -> list[ReasonRow]:
-    """Why modules had to be computed, over all stored answers, the most expensive reason first."""
-    tokens = func.sum(ModuleUse.tokens)
-    query = select(ModuleUse.miss_reason, func.count(), tokens).where(ModuleUse.miss_reason.is_not(None))
-    rows = session.execute(query.group_by(ModuleUse.miss_reason).order_by(tokens.desc()))
-    return [ReasonRow(reason=reason or "", misses=number, tokens=total) for reason, number, total in rows]
-
-
-def module_hits(session: Session) -> dict[str, ModuleHits]:
-    """How often every module was used, by key."""
-    num_misses = func.count(ModuleUse.miss_reason)
-    query = select(ModuleUse.key, func.count() - num_misses, num_misses, func.max(ModuleUse.created)).group_by(
-        ModuleUse.key
-    )
-    return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in session.execute(query)}
+    known = [ttft for ttft in found if ttft is not None]
+    return sum(known) / len(known) if known else None

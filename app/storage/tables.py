@@ -1,16 +1,16 @@
-"""The database's tables: what the desk knows (documents, passages) and what was said (conversations,
-answers).
+"""The database's tables: what the desk knows (documents, passages) and what was said (conversations, answers).
 
-Citations keep the quoted text and point to no passage by foreign key: an old answer stays as it was when
-documents change. Times are UTC. Every change here needs a migration (`app/migrations.py`); a test compares
-the two.
+Citations keep the quoted text and have no foreign key to a passage: an old answer stays as it was when documents
+change. Times are UTC. Every change here needs a migration (`migrations`); a test compares the two.
 
 Not covered: queries (`library`, `history`), connections and transactions (`database`).
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -28,13 +28,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-NAMING = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-    "pk": "pk_%(table_name)s",
-}
+from app.storage.migrations import NAMING
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -44,7 +43,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To the database. A naive time would silently be taken for local time."""
+        """To the database. A time without a zone is a mistake of ours."""
         assert value is None or value.tzinfo is not None
         return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
 
@@ -54,15 +53,15 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class AnyText(TypeDecorator[str]):
-    """Text from outside. What no database takes is written as an escape: half of a surrogate pair (from JSON,
-    or a file name that is not UTF-8) and, for PostgreSQL, NUL.
+    """Text from outside. Characters that no database stores are written as an escape: half of a surrogate pair (from
+    JSON, or a file name that is not UTF-8) and, for PostgreSQL, NUL.
     """
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """To the database; the same for equal texts, so that comparisons work."""
+        """To the database. Equal texts stay equal, so that comparisons work."""
         if value is None:
             return None
         return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
@@ -74,11 +73,13 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {datetime: UtcDateTime, str: AnyText}  # noqa: RUF012
 
+    def to(self, kind: type[T], **others: Any) -> T:
+        """A value of this dataclass: each field has the column of the same name, or what is given here."""
+        return kind(**{one.name: getattr(self, one.name) for one in fields(kind) if one.name not in others}, **others)
 
-class Document(Base):
-    """A file or page that was ingested. path: the absolute path or the name it was ingested under. collection: what it
-    belongs to, "" if to nothing in particular.
-    """
+
+class DocumentRow(Base):
+    """A file that was ingested. path: its absolute path or the name it was ingested under. collection: "" for none."""
 
     __tablename__ = "documents"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -92,14 +93,14 @@ class Document(Base):
     collection: Mapped[str] = mapped_column(server_default="", index=True)
 
 
-class Passage(Base):
-    """A part of a document. id is its number in the vector index, never used again (hence autoincrement)."""
+class PassageRow(Base):
+    """A part of a document. id: its number in the vector index, never reused (hence autoincrement)."""
 
     __tablename__ = "passages"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    document_id: Mapped[int] = mapped_column(ForeignKey(Document.id, ondelete="CASCADE"), index=True)
+    document_id: Mapped[int] = mapped_column(ForeignKey(DocumentRow.id, ondelete="CASCADE"), index=True)
     ordinal: Mapped[int]
     heading_path: Mapped[list[str]] = mapped_column(JSON)
     text: Mapped[str]
@@ -109,8 +110,8 @@ class Passage(Base):
     module_key: Mapped[str | None] = mapped_column(index=True)
 
 
-class StagedEmbedding(Base):
-    """The vectors of a passage that a run has not stored yet: one that is interrupted need not compute them again."""
+class StagedEmbeddingRow(Base):
+    """The vectors of a passage that is not stored yet: after an interruption they are not computed again."""
 
     __tablename__ = "staged_embeddings"
 
@@ -118,17 +119,17 @@ class StagedEmbedding(Base):
     embedding: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class PassageNeighbour(Base):
-    """A passage that another one is encoded behind. rank: 0 for the closest. By neighbour_id: who depends on it."""
+class PassageNeighbourRow(Base):
+    """The neighbours of a passage. rank: 0 for the closest. The index on neighbour_id finds who has it."""
 
     __tablename__ = "passage_neighbours"
 
-    passage_id: Mapped[int] = mapped_column(ForeignKey(Passage.id, ondelete="CASCADE"), primary_key=True)
+    passage_id: Mapped[int] = mapped_column(ForeignKey(PassageRow.id, ondelete="CASCADE"), primary_key=True)
     rank: Mapped[int] = mapped_column(primary_key=True)
-    neighbour_id: Mapped[int] = mapped_column(ForeignKey(Passage.id, ondelete="CASCADE"), index=True)
+    neighbour_id: Mapped[int] = mapped_column(ForeignKey(PassageRow.id, ondelete="CASCADE"), index=True)
 
 
-class Conversation(Base):
+class ConversationRow(Base):
     """A customer's questions and their answers."""
 
     __tablename__ = "conversations"
@@ -139,11 +140,11 @@ class Conversation(Base):
     updated: Mapped[datetime] = mapped_column(index=True)
 
 
-class Message(Base):
+class MessageRow(Base):
     """A question or an answer. position: its place in the conversation, from 0.
 
-    tokens: the exact ids that were generated, so that the next turn's prompt repeats them; none if the text was
-    changed. question_id, refused, finish_reason, policy, exact, grounding, quoted and notice belong to answers.
+    tokens: the exact ids that were generated, for the next turn's prompt; None if the text was changed afterwards.
+    question_id, refused, finish_reason, policy, exact, grounding, quoted and notice belong to answers.
     """
 
     __tablename__ = "messages"
@@ -153,7 +154,7 @@ class Message(Base):
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    conversation_id: Mapped[str] = mapped_column(ForeignKey(Conversation.id, ondelete="CASCADE"))
+    conversation_id: Mapped[str] = mapped_column(ForeignKey(ConversationRow.id, ondelete="CASCADE"))
     position: Mapped[int]
     role: Mapped[str] = mapped_column(String(16))
     question_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), index=True)
@@ -168,19 +169,19 @@ class Message(Base):
     grounding: Mapped[float | None]
     quoted: Mapped[bool | None]
 
-    citations: Mapped[list[Citation]] = relationship(order_by="Citation.rank", lazy="raise")
-    modules: Mapped[list[ModuleUse]] = relationship(order_by="ModuleUse.rank", lazy="raise")
-    timings: Mapped[Timings | None] = relationship(lazy="raise")
-    usage: Mapped[Usage | None] = relationship(lazy="raise")
-    feedback: Mapped[Feedback | None] = relationship(lazy="raise")
+    citations: Mapped[list[CitationRow]] = relationship(order_by="CitationRow.rank", lazy="raise")
+    modules: Mapped[list[ModuleUseRow]] = relationship(order_by="ModuleUseRow.rank", lazy="raise")
+    timings: Mapped[TimingsRow | None] = relationship(lazy="raise")
+    usage: Mapped[UsageRow | None] = relationship(lazy="raise")
+    feedback: Mapped[FeedbackRow | None] = relationship(lazy="raise")
 
 
 def _message_id() -> Mapped[str]:
-    return mapped_column(ForeignKey(Message.id, ondelete="CASCADE"), primary_key=True)
+    return mapped_column(ForeignKey(MessageRow.id, ondelete="CASCADE"), primary_key=True)
 
 
-class Citation(Base):
-    """A passage an answer rests on, its text included. passage: heading path and number, for people."""
+class CitationRow(Base):
+    """A passage that an answer cites, with its text. passage: heading path and number, for people."""
 
     __tablename__ = "message_citations"
 
@@ -194,7 +195,7 @@ class Citation(Base):
     passage_id: Mapped[int | None]
 
 
-class Timings(Base):
+class TimingsRow(Base):
     """Milliseconds of each stage of an answer."""
 
     __tablename__ = "message_timings"
@@ -208,7 +209,7 @@ class Timings(Base):
     total: Mapped[float]
 
 
-class Usage(Base):
+class UsageRow(Base):
     """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
 
     __tablename__ = "message_usage"
@@ -222,8 +223,10 @@ class Usage(Base):
     module: Mapped[int]
 
 
-class ModuleUse(Base):
-    """A prompt module of an answer. created repeats the message's, to count uses without reading messages."""
+class ModuleUseRow(Base):
+    """A prompt module of an answer. id: of the module, called key in the database. created repeats the message's, to
+    count uses without reading messages.
+    """
 
     __tablename__ = "message_modules"
     __table_args__ = (
@@ -238,7 +241,7 @@ class ModuleUse(Base):
 
     message_id: Mapped[str] = _message_id()
     rank: Mapped[int] = mapped_column(primary_key=True)
-    key: Mapped[str]
+    id: Mapped[str] = mapped_column("key")
     name: Mapped[str]
     document: Mapped[str]
     passage: Mapped[str]
@@ -250,7 +253,7 @@ class ModuleUse(Base):
     created: Mapped[datetime]
 
 
-class Feedback(Base):
+class FeedbackRow(Base):
     """What a reader thinks of an answer. value: up or down."""
 
     __tablename__ = "feedback"
@@ -271,8 +274,8 @@ class SessionRow(Base):
     expires: Mapped[datetime] = mapped_column(index=True)
 
 
-class Fact(Base):
-    """What the program remembers about its own files, such as the generation of the vector index."""
+class FactRow(Base):
+    """What the program remembers about its own data, such as the embedder of the stored vectors."""
 
     __tablename__ = "facts"
 

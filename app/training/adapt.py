@@ -12,7 +12,7 @@ import torch
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.prompting import PromptBuilder
+from app.knowledge.prompts import PromptBuilder
 from app.training.training_data import LABELLED, LONGEST_PASSAGE, OWN, Material, School, read_rows
 from cache.memory.keys import digest
 from cache.model.adapters import keep_base, merge_adapter

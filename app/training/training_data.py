@@ -2,7 +2,7 @@
 
 Answers are taught as the sentence of the document that holds them, so that the model learns to stay close to its words;
 questions whose document is not among the passages, and those marked as unanswerable, are taught as the desk's refusal.
-Prompts read exactly as the desk's (`app.knowledge.prompting`). A lesson depends on seed and step alone, so training can
+Prompts read exactly as the desk's (`app.knowledge.prompts`). A lesson depends on seed and step alone, so training can
 go on after an interruption.
 """
 
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.errors import DeskError
-from app.knowledge.prompting import PassageText, PromptBuilder, passage_text, question_text
-from app.knowledge.warming import passage_of
+from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
 from app.storage.library import Library
 from cache.memory.keys import digest
 from cache.prompt.model_tokenizer import ModelTokenizer
@@ -116,7 +115,7 @@ class School:
         """
         for document in library.documents():
             for passage in library.passages_of(document.path):
-                text = passage_of(passage)
+                text = PassageText.of(passage)
                 said = [s for s in sentences(text.text) if len(WORD.findall(s)) >= 4][:OWN_SENTENCES]
                 pairs = tuple((self._question(key_words(s)), self._tokens(s)[:LONGEST_BEGINNING]) for s in said)
                 module = self._tokens(passage_text(text))

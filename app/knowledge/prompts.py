@@ -1,12 +1,12 @@
-"""Passages to prompt modules, conversations to prompts: the one file that knows both retrieval and cache.
+"""Passages to prompt modules, conversations to prompts.
 
 A conversation reads
     [system module][passage]...[question 1][answer 1][new passages]...[question 2] ...
-and only ever grows at its end, so that every earlier turn is an exact prefix of the next one. Each passage is a module
-of its own, encoded behind the system module and, if it has neighbours, behind their texts (FusionRAG, SIGMOD 2026), the
-closest last, which are not part of the prompt. Within a turn the most relevant passage stands last, next to the
-question (measured: closest to full attention there). A passage that is in the conversation already is not inserted
-again.
+and only grows at its end, so that every earlier turn is an exact prefix of the next one. Each passage is one module.
+It is encoded with the system module before it and, if it has neighbours, with their texts in between, the closest
+last (FusionRAG, SIGMOD 2026); the neighbours' texts are not part of the prompt. Within a turn the most relevant passage
+stands last, next to the question (measured: closest to full attention there). A passage that is in the conversation
+already is not inserted again.
 
 Texts of documents, customers and settings are literal: only the chat template's own strings are structure.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.domain.documents import StoredPassage
 from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text, TextModule
 
@@ -24,8 +25,8 @@ SYSTEM = "system"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageText:
-    """A passage as the prompt needs it. name: stable while its document changes, unique in the knowledge base.
-    neighbours: passages read before it while it is encoded, the closest first; their own neighbours play no part.
+    """A passage as the prompt needs it. name: unique in the knowledge base, and the same after its document changed.
+    neighbours: passages that stand before it while it is encoded, the closest first; their own neighbours are ignored.
     """
 
     name: str
@@ -34,12 +35,22 @@ class PassageText:
     text: str
     neighbours: tuple[PassageText, ...] = ()
 
+    @classmethod
+    def of(cls, passage: StoredPassage) -> PassageText:
+        """A stored passage."""
+        return cls(
+            name=f"{passage.document}#{passage.ordinal}",
+            title=passage.title,
+            heading_path=passage.heading_path,
+            text=passage.text,
+            neighbours=tuple(map(cls.of, passage.neighbours)),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTurn:
-    """One question with the passages that were brought in for it, and its answer if it has one.
-
-    answer_tokens: the exact ids of the answer, if the model generated them.
+    """One question with the passages found for it, and its answer if it has one. answer_tokens: the exact ids of the
+    answer, if the model generated them.
     """
 
     passages: tuple[PassageText, ...]
@@ -63,7 +74,7 @@ class PromptBuilder:
         )
 
     def module(self, passage: PassageText) -> TextModule:
-        """A passage as a module behind the system module and its neighbours."""
+        """A passage as a module whose left context is the system module and the passage's neighbours."""
         left_context = tuple(
             TextModule(name=other.name, pieces=(Text(text=passage_text(other)),))
             for other in reversed(passage.neighbours)
@@ -89,7 +100,7 @@ class PromptBuilder:
 
 
 def passage_text(passage: PassageText) -> str:
-    """What the model reads of a passage. Always ends the same way, so that tokens never merge across the seam."""
+    """What the model reads of a passage. All end the same way, so that no token spans two passages."""
     headings = " > ".join(passage.heading_path) or passage.title
     return f"Help page: {headings}\n{passage.text.strip()}\n\n"
 

@@ -1,9 +1,9 @@
-"""Documents in: load -> split -> index -> record -> choose neighbours -> warm modules.
+"""Ingestion: load -> split -> embed -> store -> choose neighbours -> encode modules.
 
-Documents are taken in by batches. A batch is one transaction and one new snapshot of the search, so questions asked
-meanwhile see all of a document or nothing of it. An interrupted run goes on where it stopped: unchanged files are
-recognised by their bytes, passages by their content, vectors not yet in use are kept aside, modules are known by their
-key. A file that cannot be read is reported and the rest goes on.
+Documents are stored in batches. A batch is one transaction and one new snapshot of the search, so questions asked
+meanwhile see all of a document or nothing of it. A run after an interrupted one repeats no finished work: unchanged
+files are recognised by their bytes, passages by their content, modules by their key, and vectors that were computed but
+not stored are in a table of their own. A file that cannot be read is reported, and the others are ingested.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from app.domain.documents import NewDocument, NewPassage, Replaced, Vectors
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, unseen
+from app.domain.progress import Progress, no_progress
 from app.knowledge.memory import give_memory_back
 from app.knowledge.neighbours import choose_neighbours, chosen_for
 from app.knowledge.search import Search
-from app.knowledge.warming import Warming
+from app.knowledge.warm import Warming
 from app.storage.library import Library
 from retrieval.documents.document import Document, Passage
 from retrieval.documents.splitting import split
@@ -31,16 +32,26 @@ from retrieval.reading.reader import FileReader
 from retrieval.text.printing import printable
 
 BATCH = 256
-"""New passages from which on a batch is taken in."""
+"""A batch is stored when it has this many new passages."""
 EMBEDDED_AT_ONCE = 64
-"""Passages whose vectors are kept aside together."""
+"""Passages that are embedded together."""
 LONGEST_READING_S = 120.0
-"""Seconds a file may take to read."""
+"""Seconds that reading one file may take."""
+
+
+class IngestOptions(TypedDict, total=False):
+    """collection: what the documents belong to, "" (default) for none. sync: remove documents whose files are gone from
+    the given folders, False by default. warm: encode passages ahead of questions, True by default.
+    """
+
+    collection: str
+    sync: bool
+    warm: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReason:
-    """A file, and why it is not in, or what of it is not."""
+    """A file, and why it was not ingested, or which part of it was not."""
 
     path: str
     reason: str
@@ -50,11 +61,11 @@ class FileReason:
 class IngestReport:
     """What a run did.
 
-    documents, passages: in the desk now, of those that were asked for. unchanged, replaced, removed: documents; removed
-    ones only with sync. new, kept, dropped: passages of these documents. failed: files that are not in, or whose former
-    content stays. warnings: files that are in, without a part. encoded, kept_modules, dropped_modules: modules, of
-    these documents and of passages elsewhere that had none. waiting: passages for whose modules there is no room.
-    *_seconds: reading and splitting, embedding, encoding.
+    documents, passages: of the given files, in the desk now. unchanged, replaced, removed: documents; removed only with
+    sync. new, kept, dropped: passages of these documents. failed: files that were not ingested; what an earlier run
+    stored of them stays. warnings: files that were ingested without some part. encoded, kept_modules, dropped_modules:
+    modules of these documents and of other passages that had none. waiting: passages for whose modules there is no
+    room. *_seconds: reading and splitting, embedding, encoding.
     """
 
     documents: int = 0
@@ -78,23 +89,23 @@ class IngestReport:
 
     @property
     def passages_per_second(self) -> float | None:
-        """New passages taken in, without encoding."""
-        took = self.reading_seconds + self.embedding_seconds
-        return round(self.new / took, 1) if self.new and took else None
+        """New passages per second of reading and embedding."""
+        seconds = self.reading_seconds + self.embedding_seconds
+        return round(self.new / seconds, 1) if self.new and seconds else None
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A document to be taken in, cut into passages."""
+class SplitDocument:
+    """A document that is read and split, but not stored yet. embedded: content hashes of passages that have vectors."""
 
     document: NewDocument
     passages: tuple[Passage, ...]
-    known: frozenset[str]
+    embedded: frozenset[str]
 
     @property
-    def fresh(self) -> list[Passage]:
-        """Its passages without a vector."""
-        return [passage for passage in self.passages if passage.content_hash not in self.known]
+    def new_passages(self) -> list[Passage]:
+        """Its passages without vectors."""
+        return [passage for passage in self.passages if passage.content_hash not in self.embedded]
 
 
 class Ingestion:
@@ -110,8 +121,8 @@ class Ingestion:
         passage_tokens: int,
         neighbours: int,
     ) -> None:
-        """open_warming: loads the model, when it is needed. neighbours: how many each passage is encoded behind; none
-        if the model cannot make use of them.
+        """open_warming: called when the model is needed, and loads it. passage_tokens: longest passage. neighbours: how
+        many each passage gets; none if the model is not position-independent.
         """
         self.library, self.search = library, search
         self._open_warming, self._count = open_warming, count_tokens
@@ -119,56 +130,50 @@ class Ingestion:
         self._running = threading.Lock()
 
     def run(
-        self,
-        paths: Iterable[Path],
-        progress: Progress = unseen,
-        *,
-        collection: str = "",
-        sync: bool = False,
-        warm: bool = True,
+        self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Ingest files and folders. sync: documents whose files are gone from the folders are removed. warm: encode
-        passages ahead of questions. Raises DeskError or OSError when another run is on or the data folder cannot be
-        written; what was done until then stays done.
+        """Ingest files and folders. Raises DeskError or OSError when another run is active or the data folder cannot be
+        written; what was stored until then is kept.
         """
         paths = list(paths)
         with self.alone():
             started = time.perf_counter()
             report = IngestReport()
             try:
-                known = self._take_in(list(find_files(paths)), collection, report, progress)
-                if sync:
+                known = self._store_files(list(find_files(paths)), options.get("collection", ""), report, progress)
+                if options.get("sync", False):
                     self._remove_missing(paths, known, report)
             finally:
                 self.search.save()
             self.library.clear_staged()
-            self._choose_neighbours(self.neighbours if self.neighbours and self._is_position_independent() else 0)
-            if warm:
+            is_used = self.neighbours and self._open_warming().engine.model.info.is_position_independent
+            self._choose_neighbours(self.neighbours if is_used else 0)
+            if options.get("warm", True):
                 self._warm(known, report, progress)
             report.seconds = round(time.perf_counter() - started, 3)
             return report
 
     def remove(self, path: str) -> Replaced | None:
-        """Take a document out of library and search at once; None if there is none of that path. Its modules are the
-        caller's to forget, who works alone.
+        """Remove a document from library and search together; None if there is none of that path. The caller forgets
+        its modules and calls this within `alone`.
         """
         changes = self.search.change(lambda: [found] if (found := self.library.remove(path)) else [])
         self.search.save()
         return changes[0] if changes else None
 
-    def restore_neighbours(self, unread: Collection[int]) -> None:
-        """After a document was removed: other neighbours for the passages that had one of it, which are encoded again,
-        before this returns. unread: passages that were not encoded before, and are left so. Another number of
-        neighbours in the settings waits for the next run. Raises as `run`.
+    def restore_neighbours(self, unencoded: Collection[int]) -> None:
+        """After a document was removed: passages that had neighbours in it get other neighbours and are encoded again
+        before this returns. unencoded: passages that had no module before; they get none now. A changed setting
+        `neighbours` has no effect before the next run. Raises as `run`.
         """
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
-            lost = set(self.library.all_ids(only_unencoded=True)).difference(unread)
-            self._open_warming().encode(sorted(lost), unseen)
+            lost = set(self.library.all_ids(only_unencoded=True)).difference(unencoded)
+            self._open_warming().encode(sorted(lost), no_progress)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Change documents without another run. Raises DeskError if one is on."""
+        """For the time in which nobody else may change documents. Raises DeskError if another run is active."""
         if not self._running.acquire(blocking=False):
             raise DeskError("documents are being taken in already: wait until that is done", code="ingestion-running")
         try:
@@ -176,12 +181,12 @@ class Ingestion:
         finally:
             self._running.release()
 
-    def _take_in(
+    def _store_files(
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
     ) -> list[str]:
-        """Read, split and store; gives the names of the documents that are in."""
+        """Read, split and store; returns the names of the documents that are stored now."""
         names: list[str] = []
-        batch: list[Due] = []
+        batch: list[SplitDocument] = []
         with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
@@ -195,9 +200,9 @@ class Ingestion:
                 else:
                     report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
                     names.append(str(path.resolve()))
-                    batch += self._due(names[-1], document, collection, report)
+                    batch += self._split_if_changed(names[-1], document, collection, report)
                 report.reading_seconds += time.perf_counter() - started
-                if sum(len(due.fresh) for due in batch) >= BATCH:
+                if sum(len(document.new_passages) for document in batch) >= BATCH:
                     self._store(batch, report, progress)
                     batch = []
         progress("reading", len(files), len(files))
@@ -205,10 +210,12 @@ class Ingestion:
             self._store(batch, report, progress)
         return names
 
-    def _due(self, name: str, document: Document, collection: str, report: IngestReport) -> list[Due]:
+    def _split_if_changed(
+        self, name: str, document: Document, collection: str, report: IngestReport
+    ) -> list[SplitDocument]:
         before = self.library.find(name)
         report.documents += 1
-        identity = f"{document.content_hash}/{self.passage_tokens}"  # split otherwise, it is not the same any more
+        identity = f"{document.content_hash}/{self.passage_tokens}"  # passages of another length are other passages
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
             report.unchanged += 1
             report.passages += before.num_passages
@@ -216,34 +223,37 @@ class Ingestion:
             return []
         report.replaced += before is not None
         new = NewDocument(path=name, title=document.title, content_hash=identity, collection=collection)
-        return [Due(new, split(document, self._count, self.passage_tokens), self.library.known_hashes(name))]
+        passages = split(document, self._count, self.passage_tokens)
+        return [SplitDocument(new, passages, self.library.known_hashes(name))]
 
-    def _store(self, batch: Sequence[Due], report: IngestReport, progress: Progress) -> None:
+    def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
-        vectors = self._embed([passage for due in batch for passage in due.fresh], progress)
-        documents = [(due.document, self._new_passages(due, vectors)) for due in batch]
+        vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
+        documents = [
+            (
+                one.document,
+                [
+                    NewPassage(
+                        heading_path=passage.heading_path,
+                        text=passage.text,
+                        content_hash=passage.content_hash,
+                        num_tokens=self._count(passage.text),
+                        embedding=vectors.get(passage.content_hash),
+                    )
+                    for passage in one.passages
+                ],
+            )
+            for one in batch
+        ]
         for replaced in self.search.change(lambda: self.library.replace(documents)):
             report.passages += len(replaced.ids)
             report.new += len(replaced.new)
             report.kept += len(replaced.kept)
-            report.dropped += len(replaced.removed)
-            self._forget(replaced, report)
+            self._drop(replaced, report)
         report.embedding_seconds += time.perf_counter() - started
 
-    def _new_passages(self, due: Due, vectors: dict[str, Vectors]) -> list[NewPassage]:
-        return [
-            NewPassage(
-                heading_path=passage.heading_path,
-                text=passage.text,
-                content_hash=passage.content_hash,
-                num_tokens=self._count(passage.text),
-                embedding=vectors.get(passage.content_hash),
-            )
-            for passage in due.passages
-        ]
-
     def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
-        """Vectors by content hash; those of an interrupted run are used."""
+        """Vectors by content hash; those that an interrupted run computed are used."""
         by_hash = {passage.content_hash: passage for passage in passages}
         embedder = self.search.embedder
         vectors = self.library.staged(embedder.name, by_hash, embedder.dimension)
@@ -259,40 +269,38 @@ class Ingestion:
         return vectors
 
     def _remove_missing(self, paths: Sequence[Path], known: Sequence[str], report: IngestReport) -> None:
-        """Remove documents below the folders whose files are not there any more."""
+        """Remove documents whose files are gone from these folders."""
         folders = [path.resolve() for path in paths if path.is_dir()]
         there = frozenset(known)
         for document in self.library.documents():
             path = Path(document.path)
             is_below = any(path.is_relative_to(folder) for folder in folders)
-            if is_below and document.path not in there and is_gone(path):
-                replaced = self.remove(document.path)
-                if replaced is not None:
-                    report.removed += 1
-                    report.dropped += len(replaced.removed)
-                    self._forget(replaced, report)
+            is_missing = is_below and document.path not in there and is_gone(path)
+            if is_missing and (replaced := self.remove(document.path)):
+                report.removed += 1
+                self._drop(replaced, report)
 
-    def _forget(self, replaced: Replaced, report: IngestReport) -> None:
-        if gone := frozenset(replaced.removed_module_keys):
-            report.dropped_modules += len(gone)
-            self._open_warming().engine.forget(lambda _: gone)
+    def _drop(self, replaced: Replaced, report: IngestReport) -> None:
+        report.dropped += len(replaced.removed)
+        report.dropped_modules += len(replaced.removed_module_keys)
+        self._forget_modules(frozenset(replaced.removed_module_keys))
 
     def _choose_neighbours(self, count: int) -> None:
-        if gone := choose_neighbours(self.library, self.search, count):
-            self._open_warming().engine.forget(lambda _: gone)
+        self._forget_modules(choose_neighbours(self.library, self.search, count))
 
-    def _is_position_independent(self) -> bool:
-        return self._open_warming().engine.model.info.is_position_independent
+    def _forget_modules(self, keys: frozenset[str]) -> None:
+        if keys:
+            self._open_warming().engine.forget(lambda _: keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
-        warmed = self._open_warming().run(documents, progress)
-        report.encoded, report.kept_modules, report.waiting = warmed.encoded, warmed.kept, warmed.waiting
+        modules = self._open_warming().run(documents, progress)
+        report.encoded, report.kept_modules, report.waiting = modules.encoded, modules.kept, modules.waiting
         report.encoding_seconds = time.perf_counter() - started
 
 
 def is_gone(path: Path) -> bool:
-    """Whether a file is certainly not there any more: one in a folder that may not be entered is not gone."""
+    """Whether a file is certainly gone: a file in a folder that cannot be entered is not."""
     try:
         return not path.exists()
     except OSError:

@@ -1,10 +1,11 @@
-"""Taking a document out of the desk: database, search, citations and every module tier, and looking whether anything of
-it is left.
+"""Removing a document from the desk: database, search, citations and every module tier, and checking that nothing of it
+is left.
 
-Every module goes that neither is the system text nor encodes a passage as it is now, because any may hold the
-document's text: modules of passages that had one of its passages as neighbour, of PML prompts, and whatever was left
-behind by changes. Passages that lost a neighbour get others and are encoded again. Questions asked before the document
-went are answered first, because they may bring modules of it back.
+A module may hold the document's text although it encodes another passage, which had one of the document's passages as
+neighbour; or it may be a module of a PML prompt or of an older version. Therefore only two kinds of modules are kept:
+the system text and those that encode a passage as it is now. Passages that lost a neighbour get others and are encoded
+again. Questions that began before the document was removed are answered first, because they may store its modules
+again.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 
 from app.domain.errors import DeskError
 from app.domain.tenants import PML_TENANT
-from app.knowledge.ingestion import Ingestion
-from app.knowledge.preparations import Preparations
-from app.knowledge.prompting import PromptBuilder
+from app.knowledge.in_flight import InFlight
+from app.knowledge.ingest import Ingestion
+from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
 from app.storage.history import History
 from app.storage.library import Library
@@ -26,13 +27,13 @@ from cache.memory.keys import PUBLIC_TENANT
 from retrieval.search.windows import passage_id
 
 FORGETTING = "forgetting"
-"""Fact that names a document that is being forgotten: after a failure it can be forgotten again."""
+"""Fact that names the document that is being removed: after a failure it can be removed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traces:
-    """What there is of a document: rows of passages, windows in the vector and the keyword index, stored citations with
-    its words, modules in any tier.
+class Footprint:
+    """How much there is of a document: rows of passages, windows in the vector and the keyword index, stored citations
+    with its text, modules in any tier.
     """
 
     passages: int
@@ -44,15 +45,15 @@ class Traces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A document that is gone. removed: what there was of it. left: what was found when it was looked for again."""
+    """A document that was removed. removed: what there was of it. left: what was found when it was looked for again."""
 
     document: str
-    removed: Traces
-    left: Traces
+    removed: Footprint
+    left: Footprint
 
 
 class Forgetting:
-    """Forgets documents of one desk."""
+    """Removes documents from one desk."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class Forgetting:
         search: Search,
         engine: Engine,
         prompts: PromptBuilder,
-        preparations: Preparations,
+        in_flight: InFlight,
         ingestion: Ingestion,
     ) -> None:
         self._library, self._history, self._search = library, history, search
-        self._engine, self._prompts, self._preparations, self._ingestion = engine, prompts, preparations, ingestion
+        self._engine, self._prompts, self._in_flight, self._ingestion = engine, prompts, in_flight, ingestion
 
     def forget(self, path: str) -> Forgotten:
         """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
@@ -79,25 +80,25 @@ class Forgetting:
         passages = self._library.passages_of(path)
         ids = frozenset(passage.id for passage in passages)
         keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
-        removed = self._traces(path, ids, keys)
+        removed = self._footprint(path, ids, keys)
         self._history.forget_document(path)
         self._library.clear_staged()
         in_use = self._library.module_keys()
-        unread = self._library.all_ids(only_unencoded=True)
+        unencoded = self._library.all_ids(only_unencoded=True)
         self._ingestion.remove(path)
-        self._preparations.wait()
-        self._forget_strays()
-        self._ingestion.restore_neighbours(unread)
+        self._in_flight.wait()
+        self._forget_unused_modules()
+        self._ingestion.restore_neighbours(unencoded)
         gone = in_use - self._library.module_keys()  # another document may have the same text
-        forgotten = Forgotten(document=path, removed=removed, left=self._traces(path, ids, gone))
-        if any(asdict(forgotten.left).values()):
-            left = ", ".join(f"{count} {name}" for name, count in asdict(forgotten.left).items() if count)
-            raise DeskError(f"{path} is not forgotten completely ({left} left): run it again", code="forget-incomplete")
-        return forgotten
+        left = self._footprint(path, ids, gone)
+        if parts := ", ".join(f"{count} {name}" for name, count in asdict(left).items() if count):
+            message = f"{path} is not forgotten completely ({parts} left): run it again"
+            raise DeskError(message, code="forget-incomplete")
+        return Forgotten(document=path, removed=removed, left=left)
 
-    def _traces(self, path: str, ids: Collection[int], keys: frozenset[str]) -> Traces:
+    def _footprint(self, path: str, ids: Collection[int], keys: frozenset[str]) -> Footprint:
         retriever = self._search.retriever
-        return Traces(
+        return Footprint(
             passages=len(self._library.passages(sorted(ids))),
             vectors=sum(id_ in retriever.index.passage_ids for id_ in ids),
             keywords=sum(passage_id(window) in ids for window in retriever.keywords.window_ids.tolist()),
@@ -105,10 +106,10 @@ class Forgetting:
             modules=len(self._engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) & keys),
         )
 
-    def _forget_strays(self) -> None:
+    def _forget_unused_modules(self) -> None:
         system = self._engine.store.key(self._engine.segment(self._prompts.system))
-        known = self._library.module_keys() | {system}
-        self._engine.forget(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - known))
+        used = self._library.module_keys() | {system}
+        self._engine.forget(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - used))
 
 
 def find_document(library: Library, name: str) -> str:
@@ -120,14 +121,13 @@ def find_document(library: Library, name: str) -> str:
     found = [path for path in paths if path in wanted] or [
         path for path in paths if path.endswith("/" + name.lstrip("/"))
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(found) > 1:
         raise DeskError(
             f"{len(found)} documents end in {name!r}: give more of the path, for example {found[0]!r}",
             code="document-ambiguous",
         )
-    raise DeskError(
-        f"there is no document {name!r}: `warmdesk documents` lists what there is",
-        code="document-unknown",
-    )
+    if not found:
+        raise DeskError(
+            f"there is no document {name!r}: `warmdesk documents` lists what there is", code="document-unknown"
+        )
+    return found[0]

@@ -1,0 +1,82 @@
+"""Encoding passages ahead of questions: every passage without a module gets one, as long as the tiers have room.
+
+The engine serves questions first, then this. Not covered: which passages there are (`ingest`), their neighbours
+(`neighbours`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+from app.domain.progress import Progress
+from app.knowledge.prompts import PassageText, PromptBuilder
+from app.storage.library import Library
+from cache.engine.engine import Engine
+
+JOBS_IN_FLIGHT = 4
+"""Batches in the engine's queue at once: enough to fill its passes."""
+AT_ONCE = 32
+"""Passages in a batch."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WarmReport:
+    """encoded, kept: modules. waiting: passages for whose modules no tier has room; they are encoded when a question
+    needs them.
+    """
+
+    encoded: int = 0
+    kept: int = 0
+    waiting: int = 0
+
+
+class Warming:
+    """Encodes passages of one desk."""
+
+    def __init__(self, library: Library, engine: Engine, prompts: PromptBuilder) -> None:
+        self.library, self.engine, self.prompts = library, engine, prompts
+
+    def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
+        """Encode all passages that have no module: first those of these documents, then the others."""
+        inside = self.library.ids_of(documents)
+        others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
+        return self.encode([*sorted(inside), *others], progress)
+
+    def encode(self, ids: Sequence[int], progress: Progress) -> WarmReport:
+        """Encode those of these passages that have no module, a few batches ahead of the engine."""
+        report = WarmReport()
+        running: dict[Future[int], int] = {}
+
+        def collect(*, everything: bool) -> None:
+            while running and (everything or len(running) >= JOBS_IN_FLIGHT):
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    count, encoded = running.pop(future), future.result()
+                    report.encoded += encoded
+                    report.kept += count - encoded
+                    progress("encoding", report.encoded + report.kept, len(ids) - report.waiting)
+
+        room = self.room_for()
+        for first in range(0, len(ids), AT_ONCE):
+            passages = self.library.passages(ids[first : first + AT_ONCE])
+            segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
+            fitting = 0
+            while fitting < len(segments) and room >= len(segments[fitting].tokens):
+                room -= len(segments[fitting].tokens)
+                fitting += 1
+            report.waiting += len(segments) - fitting
+            keys = {p.id: self.engine.store.key(segment) for p, segment in zip(passages, segments, strict=True)}
+            self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
+            if fitting:
+                running[self.engine.encode(segments[:fitting])] = fitting
+            collect(everything=False)
+        collect(everything=True)
+        self.engine.store.flush()
+        return report
+
+    def room_for(self) -> int:
+        """Tokens that the largest tier holds: encoding more would only evict what was encoded before."""
+        store, per_token = self.engine.store, self.engine.model.info.kv.bytes_per_token
+        on_disk = 0 if store.disk is None else store.disk.capacity // per_token
+        return max(on_disk, store.allocator.capacity)
