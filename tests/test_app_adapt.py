@@ -34,7 +34,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[TrainingExample]:
     return examples
 
 
-def test_a_desk_teaches_from_its_own_passages(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_a_desk_trains_on_its_own_passages(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
     settings = small_settings(tmp_path / "desk", adapter="none")
@@ -88,7 +88,7 @@ def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, trained_on:
     assert not trained_on
 
 
-def test_files_without_anything_to_teach_are_no_desk(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_files_without_anything_to_train_on_are_no_desk(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     long, good = (
         {"title": "T", "context": text, "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}
         for text in ("Cups cost 4. " * 200, "Cups cost 4.")

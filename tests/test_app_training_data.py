@@ -94,15 +94,15 @@ def test_what_is_too_long_or_has_no_questions_is_left_out(tokenizer: TrainingTok
 # --- examples --------------------------------------------------------------------------------------------
 
 
-def lessons_of(tokenizer: TrainingTokenizer) -> list[TrainingExample]:
+def examples_of(tokenizer: TrainingTokenizer) -> list[TrainingExample]:
     passages = [made for number in range(12) if (made := tokenizer.labelled_passage(row(number))) is not None]
     examples = data_of(tokenizer, passages)
     assert [examples.example_at(step) for step in range(30)] == [examples.example_at(step) for step in range(30)]
     return [examples.example_at(step) for step in range(30)]
 
 
-def test_lessons_are_made_of_passages_questions_and_refusals(tokenizer: TrainingTokenizer) -> None:
-    found = lessons_of(tokenizer)
+def test_examples_are_made_of_passages_questions_and_refusals(tokenizer: TrainingTokenizer) -> None:
+    found = examples_of(tokenizer)
     assert {len(example.modules) for example in found} == set(LABELLED.passages)
     refusal = tuple(REFUSAL.encode())
     for example in found:
@@ -156,7 +156,7 @@ def test_most_questions_are_about_the_last_passage(tokenizer: TrainingTokenizer)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_passages_are_read_behind_others_of_the_lesson_or_its_topic(tokenizer: TrainingTokenizer, count: int) -> None:
+def test_passages_are_read_behind_others_of_the_example_or_its_topic(tokenizer: TrainingTokenizer, count: int) -> None:
     passages = [made for number in range(12) if (made := tokenizer.labelled_passage(row(number))) is not None]
     topics = {one.tokens: one.topic for one in passages}
     left_contexts = set()
@@ -211,7 +211,7 @@ def test_of_few_documents_some_are_held_out(documents: list[int], held: int) -> 
     assert len(train) + len(test) == len(documents)
 
 
-def test_a_lesson_has_no_passage_twice_and_refuses_nothing_it_answers(tokenizer: TrainingTokenizer) -> None:
+def test_an_example_has_no_passage_twice_and_refuses_nothing_it_answers(tokenizer: TrainingTokenizer) -> None:
     for count in (1, 2, 4):
         passages = [
             made for n in range(count) if (made := tokenizer.labelled_passage(row(n, title=f"Only {n}"))) is not None
