@@ -18,7 +18,7 @@ from tiny import oracle_logits, stock
 from cache.errors import ModelError
 from cache.model.adapters import adapter_fingerprint, keep_base, merge_adapter
 from cache.prompt.plan import Plan, Segment, Span
-from cache.training.examples import Query, TrainingExample, pack
+from cache.training.examples import TrainingExample, TrainingQuery, pack
 from cache.training.loss import divergence
 from cache.training.schedule import Schedule
 from cache.training.trainer import AdapterTraining, TrainingProgress
@@ -26,8 +26,8 @@ from cache.training.trainer import AdapterTraining, TrainingProgress
 PREFIX = tuple(b"You answer. ")
 MODULES = (tuple(b"Returns take 30 days."), tuple(b"Gift cards stay."), tuple(b"Shipping is free."))
 QUERIES = (
-    Query(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
-    Query(question=tuple(b"And cards, may they be returned?"), answer=tuple(b"No"), refused=True),
+    TrainingQuery(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
+    TrainingQuery(question=tuple(b"And cards, may they be returned?"), answer=tuple(b"No"), refused=True),
 )
 LEFT_CONTEXTS = (tuple(b"Cards stay."), (), tuple(b"Returns take time, they do."))
 EXAMPLE = TrainingExample(prefix=PREFIX, modules=MODULES, left_contexts=LEFT_CONTEXTS, gaps=(0, 7, 0), queries=QUERIES)

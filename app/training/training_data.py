@@ -14,7 +14,7 @@ from typing import TypeVar
 from app.training.passages import QuestionAnswer, TrainingPassage, TrainingTokenizer
 from app.training.topics import Topic, split_topics, topic_weights
 from cache.memory.keys import digest
-from cache.training.examples import Query, TokenIds, TrainingExample
+from cache.training.examples import TokenIds, TrainingExample, TrainingQuery
 
 T = TypeVar("T")
 GAP_SHARE, LONGEST_GAP = 0.2, 64
@@ -98,7 +98,7 @@ class TrainingData:
 
     def _queries(
         self, passages: Sequence[TrainingPassage], topic: Topic, topics: Sequence[Topic], rng: random.Random
-    ) -> list[Query]:
+    ) -> list[TrainingQuery]:
         mix, refusal = self._mix, self._tokenizer.refusal
         asked = ask_about(passages, mix.elsewhere, rng)
         others = [passage for passage in topic if passage not in passages]
@@ -111,9 +111,9 @@ class TrainingData:
         queries += [self._query(q, refusal, whole=number == 0, refused=True) for number, q in enumerate(refused)]
         return queries
 
-    def _query(self, question: TokenIds, answer: TokenIds, *, whole: bool, refused: bool = False) -> Query:
+    def _query(self, question: TokenIds, answer: TokenIds, *, whole: bool, refused: bool = False) -> TrainingQuery:
         ended = (*answer, *self._tokenizer.end)
-        return Query(question=question, answer=ended if whole else ended[:1], refused=refused)
+        return TrainingQuery(question=question, answer=ended if whole else ended[:1], refused=refused)
 
     def _left_context(self, passage: TrainingPassage, nearby: Sequence[TrainingPassage]) -> TokenIds:
         """The passages to read another one behind. At run time these are the most similar ones; here all passages of an

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
+from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, joined, walk
 from cache.pml.rules import check_schema, mistake
 from cache.prompt.parts import Text
 from cache.prompt.roles import NO_ROLES, Roles
@@ -91,7 +91,7 @@ class PlacedOwner:
         return [*self.runs, *(slot for slot in self.slots.values() if slot.length)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """A schema at its position ids. scaffolds: sets of paths that are also encoded together, as declared."""
 
@@ -133,19 +133,11 @@ def lay_out(
             placer.enter(node)
         else:
             placer.leave(node)
-    root = placer.root
+    root, items, scaffolds = placer.root, tuple(placer.items), tuple(placer.scaffolds)
     assert root is not None
     if max_positions is not None and root.end > max_positions:
         raise mistake(schema, f"needs {root.end} positions, the model has {max_positions}; shorten it")
-    return Layout(
-        schema=schema,
-        items=tuple(placer.items),
-        root=root,
-        scaffolds=tuple(placer.scaffolds),
-        tokenizer=tokenizer,
-        roles=roles,
-        max_positions=max_positions,
-    )
+    return Layout(schema, items, root, scaffolds, tokenizer, roles, max_positions)
 
 
 @dataclass(slots=True)
@@ -206,8 +198,6 @@ class Placer:
                 assert isinstance(union, OpenUnion)
                 self._cursor = union.end
                 self._item(self._owners[-1].path, "union", union.start)
-            case _:
-                pass
 
     def _open(self, node: Schema | Module) -> None:
         parent = self._parents[-1] if self._parents else None
@@ -256,11 +246,6 @@ class Placer:
 
     def _item(self, path: str, kind: ItemKind, start: int) -> None:
         self.items.append(LayoutItem(path=path, kind=kind, start=start, length=self._cursor - start))
-
-
-def joined(path: str, name: str) -> str:
-    """A name below a path."""
-    return f"{path}/{name}" if path else name
 
 
 def role_text(role: Role, roles: Roles) -> tuple[str, str]:

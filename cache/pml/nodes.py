@@ -112,6 +112,11 @@ def open_turns(children: Sequence[Child | Import]) -> list[Child | Import]:
     return [part for child in children for part in (child.children if isinstance(child, Role) else (child,))]
 
 
+def joined(path: str, name: str) -> str:
+    """The path of a module or parameter in a module, whose path is "" for the schema."""
+    return f"{path}/{name}" if path else name
+
+
 Node: TypeAlias = Schema | Child
 Event = Literal["enter", "leave"]
 

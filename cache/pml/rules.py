@@ -11,7 +11,7 @@ from itertools import accumulate
 from xml.parsers import expat
 
 from cache.errors import PMLError
-from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
+from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, joined, walk
 from cache.prompt.parts import ROLES
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -23,38 +23,28 @@ MAX_SLOT = 1_000_000
 """Position ids of one parameter: more than any model has."""
 
 
-def element(node: Node) -> str:
-    """A node in error messages: its element, with its name if it has one."""
-    if isinstance(node, Role):
-        return f"<{node.role}>"
-    kind = type(node).__name__.lower()
-    name = getattr(node, "name", None)
-    return f"<{kind}>" if name is None else f"<{kind} name={name!r}>"
+def tag(node: Node) -> str:
+    """The XML element of a node."""
+    return node.role if isinstance(node, Role) else type(node).__name__.lower()
 
 
 def mistake(node: Node, message: str) -> PMLError:
     """An error about a node of a schema."""
-    return PMLError(f"{element(node)}: {message}", where="schema", line=getattr(node, "line", 0) or None)
-
-
-@dataclass(slots=True)
-class Scope:
-    """Names seen so far in an open schema or module."""
-
-    path: str
-    modules: set[str] = field(default_factory=set)
-    parameters: set[str] = field(default_factory=set)
+    name = f" name={node.name!r}" if isinstance(node, Schema | Module | Parameter) else ""
+    return PMLError(f"<{tag(node)}{name}>: {message}", where="schema", line=getattr(node, "line", 0) or None)
 
 
 @dataclass(slots=True)
 class Rules:
-    """State of one check. scopes, parents: what is open, from the root. modules: all so far, by path. members: the
-    number of the union that a module is a member of, by the module's path.
+    """State of one check. parents: open nodes, from the root. paths: of the open modules, the schema's "" first.
+    modules: all so far, by path. parameters: all so far, as (path, name). members: the number of the union that a
+    module is a member of, by the module's path.
     """
 
-    scopes: list[Scope] = field(default_factory=list)
     parents: list[Node] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     modules: dict[str, Module] = field(default_factory=dict)
+    parameters: set[tuple[str, str]] = field(default_factory=set)
     members: dict[str, int] = field(default_factory=dict)
     open_unions: list[int] = field(default_factory=list)
     num_unions: int = 0
@@ -66,7 +56,7 @@ class Rules:
         match node:
             case Schema():
                 check_name(node)
-                self.scopes.append(Scope(""))
+                self.paths.append("")
             case Module():
                 self.enter_module(node)
             case Parameter():
@@ -75,9 +65,9 @@ class Rules:
                 check_name(node)
                 if not 0 <= node.length <= MAX_SLOT:
                     raise mistake(node, f"length is {node.length}; give a whole number of tokens, 0 to {MAX_SLOT}")
-                if node.name in self.scopes[-1].parameters:
+                if (self.paths[-1], node.name) in self.parameters:
                     raise mistake(node, f"a second parameter {node.name!r} in one module; rename one of them")
-                self.scopes[-1].parameters.add(node.name)
+                self.parameters.add((self.paths[-1], node.name))
             case Union():
                 check_union(node, self.owner)
                 self.open_unions.append(self.num_unions)
@@ -90,8 +80,6 @@ class Rules:
                 if not isinstance(self.parents[-1], Schema):
                     raise mistake(node, "a scaffold stands directly in the schema; move it there")
                 self.scaffolds.append(node)
-            case _:
-                pass
         self.parents.append(node)
 
     @property
@@ -104,22 +92,21 @@ class Rules:
         check_name(module)
         if module.name in RESERVED:
             raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
-        scope = self.scopes[-1]
-        if module.name in scope.modules:
-            place = f"module {scope.path!r}" if scope.path else "the schema"
+        outer = self.paths[-1]
+        path = joined(outer, module.name)
+        if path in self.modules:
+            place = f"module {outer!r}" if outer else "the schema"
             raise mistake(module, f"a second module {module.name!r} in {place}; rename one of them")
-        scope.modules.add(module.name)
-        path = f"{scope.path}/{module.name}" if scope.path else module.name
         if isinstance(self.parents[-1], Union):
             self.members[path] = self.open_unions[-1]
         self.modules[path] = module
-        self.scopes.append(Scope(path))
+        self.paths.append(path)
 
     def leave(self, node: Node) -> None:
         """Close a node's scope."""
         self.parents.pop()
         if isinstance(node, Module | Schema):
-            self.scopes.pop()
+            self.paths.pop()
         if isinstance(node, Role):
             self.open_roles -= 1
         if isinstance(node, Union):

@@ -21,7 +21,7 @@ from cache.pml.nodes import (
     walk,
 )
 from cache.pml.parser import tidy, trimmed
-from cache.pml.rules import NOT_XML
+from cache.pml.rules import NOT_XML, tag
 from cache.prompt.parts import Text
 
 DEEPEST_INDENT = 10
@@ -93,11 +93,6 @@ def write_prompt(prompt: Prompt) -> str:
     return "".join([*parts, "</prompt>"])
 
 
-def tag(node: Node) -> str:
-    """Element name of a node."""
-    return node.role if isinstance(node, Role) else type(node).__name__.lower()
-
-
 def start_tag(node: Node) -> str:
     """Element name and attributes of a node."""
     attributes: dict[str, str] = {}
@@ -119,8 +114,6 @@ def start_tag(node: Node) -> str:
                 attributes["scaffold"] = node.scaffold
         case Scaffold():
             attributes["modules"] = " ".join(node.modules)
-        case _:
-            pass
     return tag(node) + "".join(f" {name}={attribute(value)}" for name, value in attributes.items())
 
 

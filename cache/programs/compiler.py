@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cache.pml.nodes import Parameter, Union
+from cache.pml.nodes import Import, Parameter, Union
 from cache.pml.rules import NOT_XML, RESERVED
-from cache.programs.parts import BranchChoice, ModuleBody, Program, ProgramCall, Section, Values, fresh_name
+from cache.programs.parts import ModuleBody, Program, Section, Values, fresh_name
 from cache.programs.source import FunctionSource, shown
 
 BEFORE = "compute the value before and pass it as an argument"
@@ -163,10 +163,13 @@ class Compiler:
             for title, statements in branches
         )
         modules = tuple(section.module for section in sections)
-        body.add_nested(
-            Union(members=modules) if union else modules[0],
-            BranchChoice(choose=self.source.code(choose, self.arguments, constants), branches=sections),
-        )
+        choice = self.source.code(choose, self.arguments, constants)
+
+        def chosen(values: Values) -> Import | None:
+            number = choice(values)
+            return None if number is None else sections[number].reference(values)
+
+        body.add_nested(Union(members=modules) if union else modules[0], chosen)
 
     def read_loop(self, node: ast.For, body: ModuleBody, constants: Values) -> None:
         """Add the loop's body once for each of its constants. Raises PMLError."""
@@ -212,8 +215,14 @@ class Compiler:
         given = ast.Tuple(elts=[ast.Tuple(elts=node.args, ctx=ast.Load()), by_name], ctx=ast.Load())
         arguments = self.source.code([ast.Return(value=given)], self.arguments, constants)
         name = fresh_name(program.section.module.name, "program", body.module_names)
-        section = replace(program.section, module=replace(program.section.module, name=name))
-        body.add_nested(section.module, ProgramCall(arguments=arguments, program=replace(program, section=section)))
+        module = replace(program.section.module, name=name)
+        renamed = replace(program, section=replace(program.section, module=module))
+
+        def called(values: Values) -> Import:
+            args, kwargs = arguments(values)
+            return renamed.reference(args, kwargs)
+
+        body.add_nested(module, called)
 
     def callee(self, node: ast.Call) -> Program:
         """The program that a call names. It is looked up now, not when the call runs. Raises PMLError."""

@@ -1,7 +1,7 @@
 """What a compiled prompt program is made of: its module, and what a call of the program imports from it.
 
-A `Section` is a module with the slots that arguments fill, and the places where a nested module may be imported: a
-`BranchChoice`, or a `ProgramCall` of another program. Not covered: Python's syntax (`compiler`).
+A `Section` is a module with the slots that arguments fill, and the places where a call may import a nested module: a
+branch, or another program. Not covered: Python's syntax (`compiler`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from cache.pml.nodes import Child, Import, Module, Parameter
 from cache.pml.rules import NAME
@@ -18,14 +18,9 @@ from cache.prompt.parts import Text
 
 Values: TypeAlias = Mapping[str, Any]
 """Arguments of a call by name."""
+NestedImport: TypeAlias = Callable[[Values], Import | None]
+"""The module reference that a call with these arguments makes at one place, if any."""
 NAME_LENGTH = 40
-
-
-class NestedImport(Protocol):
-    """A place in a module where a nested module may be imported."""
-
-    def reference(self, values: Values) -> Import | None:
-        """The module reference that a call with these arguments makes here, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +33,7 @@ class Section:
 
     def reference(self, values: Values) -> Import:
         """The reference to this module, filled in. An argument becomes text as in an f-string."""
-        children = [place.reference(values) for place in self.nested]
+        children = [nested(values) for nested in self.nested]
         return Import(
             module=self.module.name,
             arguments=tuple((slot, f"{values[argument]}") for slot, argument in self.slots),
@@ -58,32 +53,6 @@ class Program:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return self.section.reference(bound.arguments)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchChoice:
-    """Branches of which a call imports at most one. choose: returns its number, or None."""
-
-    choose: Callable[[Values], Any]
-    branches: tuple[Section, ...]
-
-    def reference(self, values: Values) -> Import | None:
-        """The reference to the branch taken."""
-        number = self.choose(values)
-        return None if number is None else self.branches[number].reference(values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramCall:
-    """Another program, called with arguments. arguments: returns the positional and the named ones."""
-
-    arguments: Callable[[Values], Any]
-    program: Program
-
-    def reference(self, values: Values) -> Import:
-        """The reference to the other program's module."""
-        args, kwargs = self.arguments(values)
-        return self.program.reference(args, kwargs)
 
 
 def fresh_name(text: str, kind: str, taken: set[str]) -> str:
@@ -124,10 +93,10 @@ class ModuleBody:
         self.children.append(replace(parameter, name=name))
         self.slots.append((name, argument))
 
-    def add_nested(self, child: Child, place: NestedImport) -> None:
-        """Add a nested module or union, and what decides whether it is imported."""
+    def add_nested(self, child: Child, nested: NestedImport) -> None:
+        """Add a nested module or union, and what a call imports of it."""
         self.children.append(child)
-        self.nested.append(place)
+        self.nested.append(nested)
 
     def section(self, name: str) -> Section:
         """The finished module."""

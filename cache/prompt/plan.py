@@ -34,8 +34,8 @@ class Segment:
         if self.prefix is not None and not self.prefix.tokens:
             raise ValueError(f"segment {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
         if len(self.left_context) > self.start:
-            sizes = f"{len(self.left_context)} tokens, but only {self.start} position ids are before it"
-            raise ValueError(f"segment {self.name!r}: its left context has {sizes}")
+            sizes = f"{self.start} position ids before it, {len(self.left_context)} in its left context"
+            raise ValueError(f"segment {self.name!r}: {sizes}")
 
     @property
     def left_context_positions(self) -> range:

@@ -44,13 +44,11 @@ class TrainingState:
 def save_checkpoint(
     folder: Path, state: TrainingState, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str
 ) -> None:
-    """Write the state, the parameters and their moments. subject: identity of the model and the training data."""
+    """Write state, parameters and the optimizer's moments. subject: identity of the model and the training data."""
     tensors: dict[str, Tensor] = {}
     for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        moments = optimizer.state[parameter]  # empty before the first step
-        tensors[f"{number}.value"] = parameter.data
-        tensors[f"{number}.mean"] = moments.get("exp_avg", torch.zeros_like(parameter))
-        tensors[f"{number}.square"] = moments.get("exp_avg_sq", torch.zeros_like(parameter))
+        tensors |= {f"{number}.value": parameter.data}
+        tensors |= {f"{number}.{name}": tensor for name, tensor in optimizer.state[parameter].items()}
     metadata = {"state": json.dumps(asdict(state)), "schedule": json.dumps(asdict(schedule)), "subject": subject}
     folder.mkdir(parents=True, exist_ok=True)
     temporary = (folder / CHECKPOINT).with_suffix(".tmp")
@@ -79,11 +77,12 @@ def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Sc
         raise ModelError(f"{folder} holds a training with another schedule: finish it, or use another folder")
     tensors = load_file(file)
     state = TrainingState(**json.loads(metadata["state"]))
-    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        parameter.data.copy_(tensors[f"{number}.value"])
-        optimizer.state[parameter] = {
-            "step": torch.tensor(float(state.step)),
-            "exp_avg": tensors[f"{number}.mean"].to(parameter.device),
-            "exp_avg_sq": tensors[f"{number}.square"].to(parameter.device),
-        }
+    parameters = optimizer.param_groups[0]["params"]
+    for key, tensor in tensors.items():
+        number, _, name = key.partition(".")
+        parameter = parameters[int(number)]
+        if name == "value":
+            parameter.data.copy_(tensor)
+        else:
+            optimizer.state[parameter][name] = tensor if name == "step" else tensor.to(parameter.device)
     return state

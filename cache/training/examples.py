@@ -18,7 +18,7 @@ TokenIds = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class TrainingQuery:
     """Token ids of a question, up to where the answer begins, and of the answer: all of it with the token that ends it,
     or only its beginning. refused: whether the answer is a refusal.
     """
@@ -38,7 +38,7 @@ class TrainingExample:
     modules: tuple[TokenIds, ...]
     left_contexts: tuple[TokenIds, ...]
     gaps: tuple[int, ...]
-    queries: tuple[Query, ...]
+    queries: tuple[TrainingQuery, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PackedSegment:
     offset: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PackedExample:
     """An example as one row of tokens.
 
@@ -102,11 +102,5 @@ def pack(example: TrainingExample, *, modular: bool) -> PackedExample:
     for query in example.queries:
         queries.append(add((*query.question, *query.answer[:-1]), at).stop)
         rows += range(queries[-1] - len(query.answer), queries[-1])
-    return PackedExample(
-        tokens=torch.tensor([tokens]),
-        positions=torch.tensor([positions]),
-        prefix=base,
-        segments=tuple(segments),
-        queries=tuple(queries),
-        rows=torch.tensor(rows),
-    )
+    ids = torch.tensor([tokens, positions])
+    return PackedExample(ids[:1], ids[1:], base, tuple(segments), tuple(queries), torch.tensor(rows))
