@@ -100,9 +100,10 @@ class PMLReader(Generic[T]):
         """Add the node of an element that ends to its parent. Raises PMLError."""
         raise NotImplementedError
 
-    def fail(self, message: str, line: int) -> NoReturn:
-        """Refuse the document."""
-        raise PMLError(message, where=self.where, line=line)
+    def fail(self, element: OpenElement, message: str, *, name: str | None = None) -> NoReturn:
+        """Refuse the document because of an element. name: of the element, for the message."""
+        shown = element.tag if name is None else f"{element.tag} name={name!r}"
+        raise PMLError(f"<{shown}>: {message}", where=self.where, line=element.line)
 
     def read(self, source: str | bytes) -> T:
         """Run expat over the document. Raises PMLError."""
@@ -127,7 +128,8 @@ class PMLReader(Generic[T]):
             self.end(self.open.pop())
 
         def doctype(*_: object) -> NoReturn:
-            self.fail("document types are not allowed; remove <!DOCTYPE ...>", parser.CurrentLineNumber)
+            message = "document types are not allowed; remove <!DOCTYPE ...>"
+            raise PMLError(message, where=self.where, line=parser.CurrentLineNumber)
 
         parser.StartElementHandler, parser.EndElementHandler = start, end
         parser.CharacterDataHandler = pending.append
@@ -157,22 +159,22 @@ class SchemaReader(PMLReader[Schema]):
         """The element and its attributes are known, and its parent may hold elements."""
         if not self.open:
             if element.tag != "schema":
-                self.fail(f"<{element.tag}>: the root element of a schema is <schema>", element.line)
+                self.fail(element, "the root element of a schema is <schema>")
         elif element.tag not in ATTRIBUTES or element.tag == "schema":
             known = ", ".join(sorted(set(ATTRIBUTES) - {"schema"}))
-            self.fail(f"<{element.tag}>: unknown element; a schema is made of {known}", element.line)
+            self.fail(element, f"unknown element; a schema is made of {known}")
         elif (parent := self.open[-1].tag) in EMPTY:
-            self.fail(f"<{parent}> is empty by nature; move <{element.tag}> out of it", element.line)
+            self.fail(element, f"<{parent}> must be empty; move <{element.tag}> out of it")
         elif parent == "union" and element.tag != "module":
-            self.fail(f"<{element.tag}>: only modules may stand in a <union>; put a module around it", element.line)
+            self.fail(element, "only modules may stand in a <union>; put a module around it")
         for name in element.attributes:
             if name not in ATTRIBUTES[element.tag]:
                 allowed = ", ".join(ATTRIBUTES[element.tag]) or "none"
-                self.fail(f"<{element.tag}>: unknown attribute {name!r}; allowed: {allowed}", element.line)
+                self.fail(element, f"unknown attribute {name!r}; allowed: {allowed}")
         if element.tag in ROLES:
             element.preserve = self.open[-1].preserve
         elif (space := element.attributes.get("xml:space", "default")) not in ("preserve", "default"):
-            self.fail(f"<{element.tag}>: xml:space is {space!r}; write preserve or default", element.line)
+            self.fail(element, f"xml:space is {space!r}; write preserve or default")
         else:
             element.preserve = space == "preserve"
 
@@ -180,17 +182,16 @@ class SchemaReader(PMLReader[Schema]):
         """Text belongs to schemas, modules and roles."""
         element = self.open[-1]
         if element.tag == "union":
-            self.fail("<union>: only modules may stand in a union, not text", element.line)
+            self.fail(element, "only modules may stand in a union, not text")
         if element.tag in EMPTY:
-            self.fail(f"<{element.tag}> is empty by nature; move the text out of it", element.line)
+            self.fail(element, "it must be empty; move the text out of it")
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
         """The node of an element."""
         if element.tag == "schema":
-            self.result = Schema(
-                name=self.name_of(element), children=element.nodes, file=self.file_of(element), line=element.line
-            )
+            name, file = self.name_of(element), self.file_of(element)
+            self.result = Schema(name=name, children=element.nodes, file=file, line=element.line)
         else:
             self.open[-1].children.append(self.node(element))
 
@@ -201,7 +202,7 @@ class SchemaReader(PMLReader[Schema]):
             case "module":
                 name, file, cached = self.name_of(element), self.file_of(element), attributes.get("cache", "true")
                 if cached not in ("true", "false"):
-                    self.fail(f"<module name={name!r}>: cache is {cached!r}; write true or false", line)
+                    self.fail(element, f"cache is {cached!r}; write true or false", name=name)
                 return Module(name=name, children=children, cached=cached == "true", file=file, line=line)
             case "parameter" | "param":
                 name, length = self.name_of(element), self.length_of(element)
@@ -211,7 +212,7 @@ class SchemaReader(PMLReader[Schema]):
                 return Union(members=members, scaffold=attributes.get("scaffold"), line=line)
             case "scaffold":
                 if "modules" not in attributes:
-                    self.fail("<scaffold>: modules='...' is missing; name two or more module paths", line)
+                    self.fail(element, "modules='...' is missing; name two or more module paths")
                 return Scaffold(modules=tuple(attributes["modules"].split()), line=line)
             case _:
                 role: RoleName = next(role for role in ROLES if role == element.tag)
@@ -220,42 +221,44 @@ class SchemaReader(PMLReader[Schema]):
     def name_of(self, element: OpenElement) -> str:
         """The name of an element that must have one."""
         if "name" not in element.attributes:
-            self.fail(f"<{element.tag}>: name='...' is missing", element.line)
+            self.fail(element, "name='...' is missing")
         return element.attributes["name"]
 
     def length_of(self, element: OpenElement) -> int:
         """The slot length of a parameter."""
-        who = f"<{element.tag} name={self.name_of(element)!r}>"
+        name = self.name_of(element)
         given = [element.attributes[key] for key in ("length", "len") if key in element.attributes]
         if len(given) != 1:
             what = "length and len say the same; give one of them" if given else "length='...' is missing"
-            self.fail(f"{who}: {what}", element.line)
+            self.fail(element, what, name=name)
         digits = given[0].strip(SPACE)
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-            self.fail(f"{who}: length is {given[0]!r}; give a whole number of tokens, 0 or more", element.line)
+            self.fail(element, f"length is {given[0]!r}; give a whole number of tokens, 0 or more", name=name)
         return int(digits)
 
     def file_of(self, element: OpenElement) -> File | None:
         """The content of `src`, a file in the schema's own folder."""
-        name = element.attributes.get("src")
-        if name is None:
+        src = element.attributes.get("src")
+        if src is None:
             return None
-        who = f"<{element.tag} name={self.name_of(element)!r}>: src {name!r}"
+
+        def fail(message: str) -> NoReturn:
+            self.fail(element, f"src {src!r} {message}", name=self.name_of(element))
+
         if self.folder is None:
-            self.fail(f"{who} needs a folder; read the schema from a file", element.line)
+            fail("needs a folder; read the schema from a file")
         try:
-            path = (self.folder / name).resolve()
+            path = (self.folder / src).resolve()
             if not path.is_relative_to(self.folder.resolve()):
-                self.fail(f"{who} lies outside the schema's folder; move the file into it", element.line)
+                fail("lies outside the schema's folder; move the file into it")
             if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
-                self.fail(f"{who} is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another", element.line)
+                fail(f"is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
-            self.fail(f"{who} is not UTF-8 text; convert it", element.line)
+            fail("is not UTF-8 text; convert it")
         except (OSError, ValueError, RuntimeError) as error:  # pathlib raises RuntimeError for a loop of links
-            reason = getattr(error, "strerror", None) or str(error)
-            self.fail(f"{who} cannot be read ({reason}); check the name", element.line)
-        return File(name=name, text=content.strip())
+            fail(f"cannot be read ({getattr(error, 'strerror', None) or error}); check the name")
+        return File(name=src, text=content.strip())
 
 
 class PromptReader(PMLReader[Prompt]):
@@ -267,39 +270,34 @@ class PromptReader(PMLReader[Prompt]):
         """The root, a role or a module reference; roles hold text only."""
         if not self.open:
             if element.tag != "prompt":
-                self.fail(f"<{element.tag}>: the root element of a prompt is <prompt>", element.line)
+                self.fail(element, "the root element of a prompt is <prompt>")
             for name in element.attributes:
                 if name != "schema":
-                    self.fail(f"<prompt>: unknown attribute {name!r}; allowed: schema", element.line)
+                    self.fail(element, f"unknown attribute {name!r}; allowed: schema")
             if "schema" not in element.attributes:
-                self.fail("<prompt>: schema='...' is missing; name the schema it is for", element.line)
+                self.fail(element, "schema='...' is missing; name the schema it is for")
             return
         parent = self.open[-1]
         if parent.tag in ROLES:
-            self.fail(
-                f"<{element.tag}>: a chat turn of a prompt holds text only; close <{parent.tag}> first", element.line
-            )
+            self.fail(element, f"a chat turn of a prompt holds text only; close <{parent.tag}> first")
         if element.tag in ROLES:
             if len(self.open) > 1:
-                self.fail(f"<{parent.tag}>: a module reference holds no <{element.tag}>; move it behind", element.line)
-            if element.attributes:
-                self.fail(
-                    f"<{element.tag}>: unknown attribute {next(iter(element.attributes))!r}; it has none", element.line
-                )
+                self.fail(element, f"the module reference <{parent.tag}> holds no chat turns; move this behind it")
+            for name in element.attributes:
+                self.fail(element, f"unknown attribute {name!r}; it has none")
 
     def text(self, piece: str) -> None:
         """Text belongs to the prompt and to its turns."""
         element = self.open[-1]
         if len(self.open) > 1 and element.tag not in ROLES:
-            self.fail(f"<{element.tag}>: a module reference holds no text; move it behind the reference", element.line)
+            self.fail(element, "a module reference holds no text; move it behind the reference")
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
         """The node of an element."""
         if not self.open:
-            self.result = Prompt(
-                schema=element.attributes["schema"], parts=trimmed(element.children), line=element.line
-            )
+            schema, parts = element.attributes["schema"], trimmed(element.children)
+            self.result = Prompt(schema=schema, parts=parts, line=element.line)
         elif element.tag in ROLES:
             role: RoleName = next(role for role in ROLES if role == element.tag)
             self.open[-1].children.append(Role(role=role, children=element.nodes, line=element.line))

@@ -27,7 +27,7 @@ from cache.programs.source import FunctionSource, shown
 
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'
-LEAVE = "put what is not always said under an `if`"
+LEAVE = "put optional text under an `if`"
 RETURN = f"write its text as a statement, and {LEAVE}"
 OUTSIDE = "move it out of the function"
 ALLOWED = "a program is made of strings, `if`, `match`, `for` over constants and calls of other programs"
@@ -87,7 +87,7 @@ class Compiler:
             case ast.Pass():
                 pass
             case _:
-                raise self.source.mistake(node, f"{shown(node)} cannot be said; {INSTEAD.get(type(node), ALLOWED)}")
+                raise self.source.mistake(node, f"{shown(node)} is not allowed; {INSTEAD.get(type(node), ALLOWED)}")
 
     def add_text(self, text: str, node: ast.stmt, body: ModuleBody) -> None:
         """Add text of a statement. Raises PMLError for characters that XML cannot hold."""

@@ -97,7 +97,7 @@ def read_source(function: object) -> FunctionSource:
             inspect.unwrap(function), "another decorator stands below this one; put this one directly on the `def`"
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise program_error(function, "`async` says nothing in a prompt; write a plain `def`")
+        raise program_error(function, "`async` has no meaning in a prompt; write a plain `def`")
     try:
         lines, first = inspect.getsourcelines(function)
         # A definition inside another block keeps its indentation: removing it would change texts of several lines.
