@@ -18,6 +18,7 @@ from cache.training.examples import TokenIds, TrainingExample, TrainingQuery
 
 T = TypeVar("T")
 GAP_SHARE, LONGEST_GAP = 0.2, 64
+"""Share of the examples with gaps between modules, and below how many position ids a gap is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
