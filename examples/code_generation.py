@@ -1,15 +1,14 @@
 """Source files as modules: each request imports the files it is about, by name.
 
-`data/schemas/code.pml` takes the files of a small game with `src`. The first request computes the files it imports; the
-second imports three of the same and computes its question only, and the third one file that was not needed before.
+`data/schemas/code.pml` takes the files of a small game with `src`. The first request computes the files it imports. The
+second imports three of the same and computes only its question. The third also computes one file that is new.
 """
 
 from __future__ import annotations
 
-from shared import SCHEMAS, ask, running_engine
+from shared import SCHEMAS, ask, registry_of, running_engine
 
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.registry import Registry
 
 REQUESTS = {
     "four files, for the first time": """
@@ -30,7 +29,7 @@ REQUESTS = {
 def main(max_tokens: int = 60) -> None:
     """Ask for three changes of the game."""
     with running_engine() as engine:
-        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas = registry_of(engine)
         schemas.add(parse_schema((SCHEMAS / "code.pml").read_bytes(), folder=SCHEMAS))
         for title, prompt in REQUESTS.items():
             ask(engine, title, schemas.bind(parse_prompt(prompt)).plan, max_tokens=max_tokens)

@@ -1,7 +1,7 @@
-"""A table in front of every question, without PML: the engine notices by itself that two prompts begin alike.
+"""A table in front of every question, without PML: the engine finds by itself that two prompts have the same prefix.
 
-Nothing is declared and nothing is encoded ahead. What the first prompt computed is found again by the second one, to
-the token, and because all of it saw what it would have seen anyway, the answer is exact.
+Nothing is declared and nothing is encoded ahead. The second prompt reuses what the first one computed, up to the first
+different token. All of it saw what it would see without reuse, so the answer is exact.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Ten unions: a learner is one member of each, and every combination is ready once its members were encoded.
+"""Ten unions: a learner is one member of each, and a combination is ready as soon as each of its members is encoded.
 
-Prompts are built as data here, without XML. The third learner mixes traits of the first two, so nothing but the
-question is computed for a description that nobody had before.
+Prompts are built as data here, without XML. The third learner mixes traits of the first two. Nobody had this
+description before, and still only the question is computed.
 """
 
 from __future__ import annotations
 
-from shared import SCHEMAS, ask, running_engine
+from shared import SCHEMAS, ask, registry_of, running_engine
 
 from cache.pml.nodes import Import, Prompt, Role
 from cache.pml.parser import parse_schema
-from cache.pml.registry import Registry
 from cache.prompt.parts import Text
 
 QUESTION = "Why does the moon change its shape in the course of a month?"
@@ -33,7 +32,7 @@ LEARNERS = {
 def main(max_tokens: int = 60) -> None:
     """Explain the same thing to three learners."""
     with running_engine() as engine:
-        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas = registry_of(engine)
         layout = schemas.add(parse_schema((SCHEMAS / "persona.pml").read_bytes()))
         unions = sum(item.kind == "union" for item in layout.items)
         members = len(layout.root.children)

@@ -1,6 +1,6 @@
 """A Python function as a schema, and two calls of it as prompts: python examples/prompt_program.py
 
-The schema is made once; its modules are encoded once. A call only says which of them it wants and fills the slots.
+The schema is made once, and its modules are encoded once. A call chooses some of them and fills their slots.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the examples share: an engine on the desk's model, and how a finished answer is shown.
 
 The model is the desk's: `WARMDESK_MODEL` and the other settings apply, and a converted model in the data folder is used
-again. Encoded modules stay in memory and are gone when the example ends.
+again. Encoded modules are kept in memory until the example ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.model.loading import load_model
+from cache.pml.registry import Registry
 from cache.prompt.plan import Plan
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
@@ -31,6 +32,11 @@ def running_engine() -> Iterator[Engine]:
         yield engine
     finally:
         engine.close()
+
+
+def registry_of(engine: Engine) -> Registry:
+    """An empty registry of schemas for the engine's model."""
+    return Registry.for_model(engine.model.tokenizer, engine.model.info)
 
 
 def ask(engine: Engine, title: str, plan: Plan, *, max_tokens: int, reuse: Reuse = "on") -> None:

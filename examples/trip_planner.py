@@ -1,15 +1,14 @@
 """A schema with parameters, unions and optional modules: two customers, two trips, the same encoded modules.
 
-The schema is encoded once, ahead of use. A prompt then computes its arguments and its question, whatever it imports.
-The last line asks the second question again with nothing reused: the same tokens at the same position ids.
+The schema is encoded once, ahead of use. A prompt then computes only its arguments and its question. At the end the
+second question is asked again without reuse: the same tokens at the same position ids.
 """
 
 from __future__ import annotations
 
-from shared import SCHEMAS, ask, running_engine
+from shared import SCHEMAS, ask, registry_of, running_engine
 
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.registry import Registry
 
 LISBON = """
 <prompt schema="trip">
@@ -34,7 +33,7 @@ VIENNA = """
 def main(max_tokens: int = 60) -> None:
     """Encode the schema, then plan both trips."""
     with running_engine() as engine:
-        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+        schemas = registry_of(engine)
         layout = schemas.add(parse_schema((SCHEMAS / "trip.pml").read_bytes()))
         encoded = engine.encode(schemas.segments_of(layout)).result()
         print(f"{encoded} modules encoded; the schema has {layout.length} position ids")

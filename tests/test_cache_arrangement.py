@@ -100,7 +100,7 @@ def test_a_module_is_encoded_behind_its_conditioning_prefixes() -> None:
     ]
 
 
-def test_without_relocation_a_module_is_encoded_where_it_stands() -> None:
+def test_without_position_independence_a_module_is_encoded_where_it_stands() -> None:
     plan = plan_of(text("Hello. "), RETURNS, text("?"), position_independent=False)
     assert plan.spans[1].segment is not None
     assert plan.spans[1].segment.start == plan.spans[1].start == 7
@@ -199,7 +199,7 @@ def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:
 
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_without_relocation_segments_are_encoded_where_the_placement_puts_them(placement: Placement) -> None:
+def test_without_position_independence_segments_are_encoded_where_the_placement_puts_them(placement: Placement) -> None:
     plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), position_independent=False, placement=placement)
     starts = {"slotted": [0, 8, 28], "shared": [0, 8, 8]}[placement]
     assert [segment.start for segment in plan.segments()] == starts
@@ -243,28 +243,30 @@ def test_placements_change_where_and_nothing_else(parts: list[str], placement: P
 
 NEAR = TextModule(name="near", pieces=(text("Nearby. "),))
 FAR = TextModule(name="far", pieces=(text("Far away. "),), after=SYSTEM)
-BESIDE = TextModule(name="beside", pieces=(text("30 days."),), after=SYSTEM, left_context=(FAR, EMPTY, NEAR))
+CONDITIONED = TextModule(name="conditioned", pieces=(text("30 days."),), after=SYSTEM, left_context=(FAR, EMPTY, NEAR))
 
 
-def test_what_is_read_beside_a_module_stands_between_its_prefix_and_itself() -> None:
-    segment = module_segment(BESIDE, ByteTokenizer())
+def test_the_left_context_of_a_module_stands_between_its_prefix_and_itself() -> None:
+    segment = module_segment(CONDITIONED, ByteTokenizer())
     assert bytes(segment.left_context) == b"Far away. Nearby. "
     assert segment.prefix == module_segment(SYSTEM, ByteTokenizer())
     assert (segment.start, segment.tokens) == (8 + 18, tuple(b"30 days."))
     assert list(segment.left_context_positions) == list(range(8, 26))
-    plan = plan_of(SYSTEM, BESIDE, text("?"))
-    assert places(plan)[1] == (8, 16, "beside")
-    assert plan.num_tokens == 17, "a lead is no part of the prompt"
+    plan = plan_of(SYSTEM, CONDITIONED, text("?"))
+    assert places(plan)[1] == (8, 16, "conditioned")
+    assert plan.num_tokens == 17, "a left context is no part of the prompt"
 
 
-@pytest.mark.parametrize(("room", "lead"), [(34, "Far away. Nearby. "), (33, "Nearby. "), (24, "Nearby. "), (23, "")])
-def test_of_what_is_read_beside_the_last_stay_that_fit(room: int, left_context: str) -> None:
-    segment = module_segment(BESIDE, ByteTokenizer(), room=room)
+@pytest.mark.parametrize(
+    ("room", "left_context"), [(34, "Far away. Nearby. "), (33, "Nearby. "), (24, "Nearby. "), (23, "")]
+)
+def test_of_the_left_context_the_last_modules_stay_that_fit(room: int, left_context: str) -> None:
+    segment = module_segment(CONDITIONED, ByteTokenizer(), room=room)
     assert bytes(segment.left_context).decode() == left_context
     assert segment.start == 8 + len(left_context)
-    assert plan_of(SYSTEM, BESIDE, text("?"), max_positions=room).segments()[1] == segment
+    assert plan_of(SYSTEM, CONDITIONED, text("?"), max_positions=room).segments()[1] == segment
 
 
-def test_without_relocation_nothing_is_read_beside() -> None:
-    plan = plan_of(SYSTEM, BESIDE, text("?"), position_independent=False)
+def test_without_position_independence_there_is_no_left_context() -> None:
+    plan = plan_of(SYSTEM, CONDITIONED, text("?"), position_independent=False)
     assert [(segment.start, segment.left_context) for segment in plan.segments()] == [(0, ()), (8, ())]

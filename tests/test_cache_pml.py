@@ -15,7 +15,7 @@ import pytest
 from pml_cases import Facts, case_of, facts_of
 
 from cache.errors import PMLError
-from cache.pml.layout import Layout, lay_out
+from cache.pml.layout import lay_out
 from cache.pml.nodes import File, Module, Parameter, Role, Scaffold, Schema, Union
 from cache.pml.parser import parse_prompt, parse_schema, tidy
 from cache.pml.registry import Registry
@@ -750,28 +750,6 @@ def test_cache_is_true_or_false(value: str, cached: bool) -> None:
 def test_cache_is_nothing_else(value: str) -> None:
     error = refused(schema_of(f"\n<module name='m' cache='{value}'/>"))
     assert ("'m'" in error.message, "cache" in error.message, error.line) == (True, True, 2)
-
-
-@pytest.mark.parametrize("limit", range(8))
-@pytest.mark.parametrize("size", range(10))
-def test_a_long_run_keeps_both_ends(size: int, limit: int) -> None:
-    words = [str(i) for i in range(1, size + 1)]
-    kept = run_tokens([Text(text=" ".join(words))], WordTokenizer(), limit)
-    expected = list(range(1, size + 1))
-    if size > limit:
-        expected = expected[: -(-limit // 2)] + expected[size - limit // 2 :]
-    assert list(kept) == expected
-
-
-def test_the_limit_is_one_per_run() -> None:
-    def lengths(limit: int | None) -> list[int]:
-        schema = parse_schema(schema_of("1 2 3 4<module name='m'>1 2 3 <param name='p' len='9'/> 1 2</module>1"))
-        layout: Layout = lay_out(schema, WordTokenizer(), run_limit=limit)
-        return [item.length for item in layout.items if item.kind == "text"]
-
-    assert lengths(None) == lengths(4) == [4, 3, 2, 1]
-    assert lengths(3) == [3, 3, 2, 1]
-    assert lengths(1) == [1, 1, 1, 1]
 
 
 def test_known_tokens_are_taken_as_they_are() -> None:

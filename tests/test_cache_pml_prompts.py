@@ -442,14 +442,14 @@ def test_a_slot_behind_the_last_text_is_not_encoded() -> None:
     assert [said(segment.tokens) for segment in module_segments(layout)] == ["ab"]
 
 
-def test_the_stub_stands_before_all_that_does_not_begin_the_schema() -> None:
+def test_the_sink_prefix_stands_before_all_that_does_not_begin_the_schema() -> None:
     layout = letters(
         "<module name='m'><param name='p' len='2'/>b</module><module name='n'>c</module>", sink_prefix=(7, 8)
     )
     by_name = {segment.name: segment for segment in bound(layout, "<n/><m/>q").plan.segments()}
     assert by_name["s/m"] == Segment(name="s/m", tokens=(0, 0, ord("b")), start=0)
     assert by_name["s/n"] == Segment(
-        name="s/n", tokens=(ord("c"),), start=2, prefix=Segment(name="stub", tokens=(7, 8))
+        name="s/n", tokens=(ord("c"),), start=2, prefix=Segment(name="sink prefix", tokens=(7, 8))
     )
     fixed = {
         segment.name: segment for segment in bound(layout, "<n/><m/>q", position_independent=False).plan.segments()
@@ -464,7 +464,7 @@ SETS = (
 
 
 @pytest.mark.parametrize(
-    ("scaffolds", "body", "units"),
+    ("scaffolds", "body", "segments"),
     [
         ("a b", "<a/>", ["s", "s/a"]),
         ("a b", "<b/><a/>", ["s", "s/a + s/b"]),

@@ -64,7 +64,7 @@ def test_every_item_has_the_place_that_recursion_gives_it(schema: Schema, tokeni
     naive = NaiveLayout(tokenizer, ROLES)
     assert layout.length == naive.place(schema)
     assert sorted((i.path, i.kind, i.start, i.length) for i in layout.items) == sorted(naive.items)
-    assert {placed.path: (placed.start, placed.end) for placed in layout.placed()} == naive.spans
+    assert {placed.path: (placed.start, placed.end) for placed in layout.owners()} == naive.spans
     assert layout.length == max((item.start + item.length for item in layout.items), default=0)
 
 
@@ -77,11 +77,11 @@ def test_places_do_not_overlap_unless_they_exclude_each_other(schema: Schema, to
     for one, other in combinations(naive.pieces, 2):
         apart = one.start + one.length <= other.start or other.start + other.length <= one.start
         assert apart or exclusive(one, other)
-    spans = {placed.path: (placed.start, placed.end) for placed in layout.placed()}
+    spans = {placed.path: (placed.start, placed.end) for placed in layout.owners()}
     for start, end, members in naive.unions:
         assert {spans[path][0] for path in members} <= {start}
         assert end == max([start, *(spans[path][1] for path in members)])
-    for placed in layout.placed():
+    for placed in layout.owners():
         assert placed.start <= placed.end
         for child in placed.children.values():
             assert placed.start <= child.start <= child.end <= placed.end

@@ -329,12 +329,12 @@ def adapt(
         int | None,
         typer.Option(
             "--steps",
-            help="End after so many, of two lessons each; with the bundled model 10 to 30 s. Unset, with --data and "
+            help="End after so many, of two examples each; with the bundled model 10 to 30 s. Unset, with --data and "
             "without --minutes: 1000.",
             min=1,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other examples.")] = 0,
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -354,7 +354,7 @@ def adapt(
     else:
         print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
         if result["left_out"]:
-            print(f"{result['left_out']} of the documents were left out: too long, or nothing of them can be taught")
+            print(f"{result['left_out']} of the documents were left out: too long, or without a question to train on")
         before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
         print(f"held-out loss {result['held_out']:.3f}{before}")
         if not result["held_out_documents"]:

@@ -24,7 +24,7 @@ from app.domain.progress import Progress as Report
 from app.domain.reuse_words import reuse_line
 
 if TYPE_CHECKING:  # training needs libraries that answering does not
-    from cache.training.trainer import Progress as Training
+    from cache.training.trainer import TrainingProgress
 
 STAGES = {
     "reading": "Reading documents",
@@ -51,14 +51,14 @@ def progress_bar() -> Iterator[Report]:
 
 
 @contextmanager
-def training_bar() -> Iterator[Callable[[Training], None]]:
+def training_bar() -> Iterator[Callable[[TrainingProgress], None]]:
     """A bar on stderr; a line now and then where stderr is no terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         task = bars.add_task("Training", total=1.0)
 
-        def report(training: Training) -> None:
+        def report(training: TrainingProgress) -> None:
             loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
             shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
             bars.update(task, completed=training.done, description=shown)

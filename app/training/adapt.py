@@ -1,4 +1,4 @@
-"""`warmdesk adapt`: material, lessons, training, and a record of how the adapter came about."""
+"""`warmdesk adapt`: gathers training data, trains an adapter, and records how the adapter was made."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from typing import Any
 
 import torch
 
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
-from app.training.training_data import LABELLED, LONGEST_PASSAGE, OWN, Material, School, read_rows
+from app.training.passages import LONGEST_PASSAGE, TrainingPassage, TrainingTokenizer
+from app.training.rows import read_rows
+from app.training.training_data import LABELLED, OWN, TrainingData
 from cache.memory.keys import digest
 from cache.model.adapters import keep_base, merge_adapter
 from cache.model.loading import find_device, load_stock
 from cache.prompt.model_tokenizer import ModelTokenizer
-from cache.training.trainer import AdapterTraining, Progress, Schedule
+from cache.training.schedule import Schedule
+from cache.training.trainer import AdapterTraining, TrainingProgress
 
-HELD_OUT_LESSONS = 8
+HELD_OUT_EXAMPLES = 8
 RECORD = "training.json"
 STEPS = 1000
-"""Of a training on questions, unless told."""
+"""Default length of a training on questions."""
 MINUTES = 30
-"""Of a training on the desk's own passages, unless told."""
+"""Default length of a training on the desk's own passages."""
 
 
 def adapt(
@@ -36,14 +40,14 @@ def adapt(
     steps: int | None,
     minutes: float | None,
     seed: int,
-    report: Callable[[Progress], None],
+    report: Callable[[TrainingProgress], None],
 ) -> dict[str, Any]:
     """Train an adapter into `folder`, from files of questions or, without any, from the desk's own passages, on top of
-    the adapter in use. It ends after so many steps or minutes, whichever is first; None for both: after `STEPS` with
-    files, `MINUTES` without.
+    the adapter in use. Returns the record that is written to the folder.
 
-    Raises DeskError if there is nothing to train on or the folder is that of the adapter in use, ModelError if the
-    model cannot be adapted or the folder holds another training.
+    steps, minutes: training ends at whichever is reached first; if both are None, after `STEPS` with files and after
+    `MINUTES` without. Raises DeskError if there is nothing to train on or the folder is that of the adapter in use,
+    ModelError if the model cannot be adapted or the folder holds another training.
     """
     below = settings.adapter_folder
     if below is not None and folder.resolve() in (below.resolve(), *below.resolve().parents):
@@ -57,49 +61,51 @@ def adapt(
     hf, hf_tokenizer, fingerprint = load_stock(
         settings.model, device=find_device(settings.device), converted=settings.models_folder
     )
-    tokenizer = ModelTokenizer(hf_tokenizer)
+    model_tokenizer = ModelTokenizer(hf_tokenizer)
     adapted = ""
     if below is not None:
         hf, adapted = merge_adapter(hf, below)
-    prompts = PromptBuilder(tokenizer.template, settings.system_text)
-    school = School(prompts, tokenizer, settings.refusal_text, neighbours=settings.neighbours, seed=seed)
-    material, left_out = gather(school, files, settings)
-    lessons = school.lessons(material, LABELLED if files else OWN)
+    prompts = PromptBuilder(model_tokenizer.template, settings.system_text)
+    tokenizer = TrainingTokenizer(prompts, model_tokenizer, settings.refusal_text)
+    passages, left_out = gather(tokenizer, files, settings)
+    mix = LABELLED if files else OWN
+    data = TrainingData(passages, tokenizer, mix, neighbours=settings.neighbours, seed=seed)
     training = AdapterTraining(
         hf,
-        lessons.lesson_at,
-        lessons.held_out(HELD_OUT_LESSONS),
+        data.example_at,
+        data.held_out(HELD_OUT_EXAMPLES),
         schedule_of(labelled=bool(files), steps=steps, minutes=minutes, seed=seed),
         folder,
-        subject=digest(fingerprint, adapted, lessons.identity),
+        subject=digest(fingerprint, adapted, data.identity),
     )
     keep_base(folder, below)
-    end = training.run(report)
-    result = {
+    training.run(report)
+    state = training.state
+    record = {
         "adapter": folder.name,
         "model": fingerprint,
         "on_top_of": None if below is None else below.name,
-        "documents": len(material),
+        "documents": len(passages),
         "left_out": left_out,
-        "held_out_documents": lessons.held_out_documents,
+        "held_out_documents": data.held_out_documents,
         "files": [file.name for file in files],
-        "steps": end.step,
-        "minutes": round(training.state.seconds / 60, 1),
-        "questions": end.questions,
-        "tokens": end.tokens,
-        "loss": round(end.loss, 4),
-        "held_out": round(training.state.best, 4),
-        "held_out_moved": None if training.state.moved is None else round(training.state.moved, 4),
-        "held_out_before": None if training.state.before is None else round(training.state.before, 4),
+        "steps": state.step,
+        "minutes": round(state.seconds / 60, 1),
+        "questions": state.questions,
+        "tokens": state.tokens,
+        "loss": round(state.loss, 4),
+        "held_out": round(state.best, 4),
+        "held_out_moved": None if state.moved is None else round(state.moved, 4),
+        "held_out_before": None if state.before is None else round(state.before, 4),
         "schedule": asdict(training.schedule),
     }
-    (folder / RECORD).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return result
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return record
 
 
 def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, seed: int) -> Schedule:
-    """Answers are learned slowly. That modular attention is to say what full attention says has many right solutions,
-    and large steps find one in half an hour.
+    """Answers need many small steps. Predicting what full attention predicts has many good solutions, and large steps
+    find one of them in half an hour.
     """
     unlimited = steps is None and minutes is None
     if labelled:
@@ -115,24 +121,24 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
     )
 
 
-def gather(school: School, files: Sequence[Path], settings: Settings) -> tuple[list[Material], int]:
-    """Everything there is to train on, and how many documents of the files are not. Raises DeskError if all are."""
+def gather(
+    tokenizer: TrainingTokenizer, files: Sequence[Path], settings: Settings
+) -> tuple[list[TrainingPassage], int]:
+    """All passages to train on, and how many documents of the files are left out. Raises DeskError if none is left."""
     if files:
-        read = [school.material(row) for row in read_rows(files)]
-        found = [one for one in read if one is not None]
+        read = [tokenizer.labelled_passage(row) for row in read_rows(files)]
+        found = [passage for passage in read if passage is not None]
         if not found:
             raise DeskError(
-                f"none of the {len(read)} documents can be taught: one needs a question whose answer it holds (or that "
-                f"has no answers), and {LONGEST_PASSAGE} tokens at most",
+                f"none of the {len(read)} documents can be trained on: a document needs a question whose answer it "
+                f"holds (or that has no answers), and {LONGEST_PASSAGE} tokens at most",
                 code="no-material",
             )
         return found, len(read) - len(found)
-    from app.desk.service import Service
-
     if not settings.data_dir.is_dir():
         raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
     with Service(settings) as service:
-        found = list(school.own_material(service.library))
+        found = list(tokenizer.own_passages(service.library))
     if not found:
         raise DeskError("there is nothing to train on: ingest documents first, or give --data", code="no-material")
     return found, 0

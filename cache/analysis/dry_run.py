@@ -1,7 +1,7 @@
-"""What an engine would compute for a series of requests, counted by the engine's own accounting, without a model.
+"""What an engine would compute for a series of requests, counted by the engine itself without a model.
 
-The same admission, store, eviction and prefix tree over an arena of as many tokens, with rows of one byte and a model
-that returns zeros. One token is generated per request; timings mean nothing.
+Admission, store, eviction and prefix tree are the real ones. The arena has room for as many tokens, but with a row of
+one byte each, and the model returns zeros. One token is generated per request; timings mean nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
 
 
 class CountingModel:
-    """Looks like a model to the engine and computes nothing."""
+    """A model for the engine that computes nothing."""
 
     def __init__(self, model: Model) -> None:
         self.info: ModelInfo = replace(model.info, kv=NO_KV, stop_tokens=frozenset())

@@ -1,7 +1,7 @@
-"""The order in which many requests reuse most: those that share modules, and then beginnings, one after another.
+"""The order in which many requests reuse most: those that share modules, and then a prefix, one after another.
 
-Requests of one group read the same modules while they are in the arena, and in the same forward passes. What that
-saves is counted by `dry_run`.
+Requests of a group use the same modules while these are in the arena, and in the same forward passes. `dry_run` counts
+what that saves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Signature = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
-    """Indices of the plans in groups. A group shares its most popular module that not all plans share anyway, or, where
-    there are no modules, stands together by the beginning of its tokens.
+    """Indices of the plans, in groups. The plans of a group share their most popular module, apart from modules that
+    all plans share. Plans without other modules are one group, ordered by their tokens.
     """
     popularity = Counter(segment for plan in plans for segment in plan.segments())
     ranked = sorted(popularity, key=lambda segment: (-popularity[segment], segment.name, segment.tokens))

@@ -1,8 +1,8 @@
-"""From a schema to position ids: every text run, module, union and slot gets its fixed place, once.
+"""From a schema to position ids: every text run, module, union and slot gets a fixed place.
 
-Depth first, one cursor from 0: a text run takes its tokens, a parameter its length, a union its longest member, whose
-members all start together. Needs a tokenizer, no tensors. What a prompt imports of it: `binding`.
-After Prompt Cache (Gim et al., MLSys 2024), section 3.
+One cursor runs depth first from 0: a text run takes its tokens, a parameter its length, a union its longest member. The
+members of a union all start at the same id. Needs a tokenizer, no tensors. After Prompt Cache (Gim et al., MLSys 2024),
+section 3. Not covered: what a prompt imports (`binding`).
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
+from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, joined, walk
 from cache.pml.rules import check_schema, mistake
 from cache.prompt.parts import Text
 from cache.prompt.roles import NO_ROLES, Roles
 from cache.prompt.tokenizer import Tokenizer, run_tokens
 
-Kind = Literal["module", "text", "parameter", "union"]
+ItemKind = Literal["module", "text", "parameter", "union"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One line of a layout. path: module names from the root joined by `/`, a parameter's name last; text and unions
-    bear their parent's path.
+class LayoutItem:
+    """One line of a layout, in position ids. path: module names from the root joined by `/`, and a parameter's name
+    last; text and unions have the path of the module they are in.
     """
 
     path: str
-    kind: Kind
+    kind: ItemKind
     start: int
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A text run of an owner: tokens at ids from `start`."""
+    """A text run of a module or schema: tokens at position ids from `start`."""
 
     start: int
     tokens: tuple[int, ...]
 
     @property
     def end(self) -> int:
-        """Id behind the last token."""
+        """The id behind the last token."""
         return self.start + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Ids of a parameter. While its module is encoded, the placeholder stands in them, then filler."""
+    """Position ids of a parameter. While its module is encoded, the placeholder fills them, then filler tokens."""
 
     start: int
     length: int
@@ -56,20 +56,20 @@ class Slot:
 
     @property
     def end(self) -> int:
-        """Id behind the last one."""
+        """The id behind the last one."""
         return self.start + self.length
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What fills it while it is encoded: made on demand, because a slot may be long and unused."""
+        """What fills it while its module is encoded; made on demand, because a slot may be long and unused."""
         return self.placeholder + (self.filler,) * (self.length - len(self.placeholder))
 
 
 @dataclass(slots=True, kw_only=True)
-class Placed:
-    """A module (or the root, with path "") at its position ids `start` .. `end`-1.
+class PlacedOwner:
+    """A module, or the schema with path "", at position ids `start` .. `end`-1: it owns text runs and slots.
 
-    union: the union it is a member of, numbered through the schema, if any.
+    union: the number of the union it is a member of, if any.
     """
 
     path: str
@@ -79,26 +79,25 @@ class Placed:
     union: int | None = None
     runs: list[Run] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
-    children: dict[str, Placed] = field(default_factory=dict)
+    children: dict[str, PlacedOwner] = field(default_factory=dict)
 
     @property
     def is_cached(self) -> bool:
         """Whether its own text is encoded once and kept."""
-        return not isinstance(self.node, Module) or self.node.cached
+        return isinstance(self.node, Schema) or self.node.cached
 
-    def pieces(self) -> Iterator[Run | Slot]:
-        """Text runs and slots that take ids."""
-        yield from self.runs
-        yield from (slot for slot in self.slots.values() if slot.length)
+    def pieces(self) -> list[Run | Slot]:
+        """Text runs, and slots that take ids."""
+        return [*self.runs, *(slot for slot in self.slots.values() if slot.length)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """A schema at its position ids. scaffolds: sets of paths encoded together as well, in order of declaration."""
+    """A schema at its position ids. scaffolds: sets of paths that are also encoded together, as declared."""
 
     schema: Schema
-    items: tuple[Item, ...]
-    root: Placed
+    items: tuple[LayoutItem, ...]
+    root: PlacedOwner
     scaffolds: tuple[frozenset[str], ...]
     tokenizer: Tokenizer
     roles: Roles
@@ -109,55 +108,41 @@ class Layout:
         """Position ids of the schema."""
         return self.root.end
 
-    def placed(self) -> Iterator[Placed]:
-        """The root and every module, parents first."""
+    def owners(self) -> Iterator[PlacedOwner]:
+        """The schema and every module, parents first."""
         stack = [self.root]
         while stack:
-            placed = stack.pop()
-            yield placed
-            stack.extend(reversed(placed.children.values()))
+            owner = stack.pop()
+            yield owner
+            stack.extend(reversed(owner.children.values()))
 
 
 def lay_out(
-    schema: Schema,
-    tokenizer: Tokenizer,
-    *,
-    roles: Roles = NO_ROLES,
-    max_positions: int | None = None,
-    run_limit: int | None = None,
+    schema: Schema, tokenizer: Tokenizer, *, roles: Roles = NO_ROLES, max_positions: int | None = None
 ) -> Layout:
     """Check and place a schema.
 
     roles: strings of the model's chat template. max_positions: usable ids are 0 .. max_positions-1, None for no limit.
-    run_limit: longer text runs keep so many tokens, half of them from each end.
-    Raises PMLError: what `pml_rules` refuses, a role without template, a placeholder longer than its slot, a schema
-    longer than the model.
+    Raises PMLError for what `rules` refuses, a role without template, a placeholder longer than its slot, and a schema
+    that needs more positions than the model has.
     """
-    check_schema(schema)  # it may have been built as data, not read
-    placer = Placer(tokenizer, roles, run_limit)
+    check_schema(schema)  # it may have been built as data
+    placer = Placer(tokenizer, roles)
     for event, node in walk(schema):
         if event == "enter":
             placer.enter(node)
         else:
             placer.leave(node)
-    root = placer.root
+    root, items, scaffolds = placer.root, tuple(placer.items), tuple(placer.scaffolds)
     assert root is not None
     if max_positions is not None and root.end > max_positions:
         raise mistake(schema, f"needs {root.end} positions, the model has {max_positions}; shorten it")
-    return Layout(
-        schema=schema,
-        items=tuple(placer.items),
-        root=root,
-        scaffolds=tuple(placer.scaffolds),
-        tokenizer=tokenizer,
-        roles=roles,
-        max_positions=max_positions,
-    )
+    return Layout(schema, items, root, scaffolds, tokenizer, roles, max_positions)
 
 
 @dataclass(slots=True)
 class OpenUnion:
-    """A union whose members are being placed."""
+    """A union whose members are being placed. end: of the longest member so far."""
 
     number: int
     start: int
@@ -165,41 +150,39 @@ class OpenUnion:
 
 
 class Placer:
-    """The cursor on its way through a schema."""
+    """Moves the cursor through a schema."""
 
-    def __init__(self, tokenizer: Tokenizer, roles: Roles, run_limit: int | None) -> None:
-        self.tokenizer, self.roles, self.run_limit = tokenizer, roles, run_limit
-        self.items: list[Item] = []
+    def __init__(self, tokenizer: Tokenizer, roles: Roles) -> None:
+        self.tokenizer, self.roles = tokenizer, roles
+        self.items: list[LayoutItem] = []
         self.scaffolds: list[frozenset[str]] = []
-        self.root: Placed | None = None
+        self.root: PlacedOwner | None = None
         self._cursor = 0
         self._run: list[Text] = []
-        self._owners: list[Placed] = []
-        self._parents: list[Placed | OpenUnion] = []
+        self._owners: list[PlacedOwner] = []
+        self._parents: list[PlacedOwner | OpenUnion] = []
         self._num_unions = 0
 
     def enter(self, node: Node) -> None:
         """Place a node's beginning. Raises PMLError."""
+        if not isinstance(node, Text | Role):
+            self._end_run()
         match node:
             case Text():
                 self._run.append(node)
             case Role():
                 self._run.append(Text(text=role_text(node, self.roles)[0], structural=True))
             case Schema() | Module():
-                self._end_run()
                 self._open(node)
             case Union():
-                self._end_run()
                 self._parents.append(OpenUnion(self._num_unions, self._cursor, self._cursor))
                 self._num_unions += 1
                 if node.scaffold is not None:
                     owner = self._owners[-1].path
                     self.scaffolds.append(frozenset({owner, joined(owner, node.scaffold)}))
             case Parameter():
-                self._end_run()
-                self._slot(node)
+                self._place_slot(node)
             case Scaffold():
-                self._end_run()
                 self.scaffolds.append(frozenset(node.modules))
 
     def leave(self, node: Node) -> None:
@@ -215,36 +198,33 @@ class Placer:
                 assert isinstance(union, OpenUnion)
                 self._cursor = union.end
                 self._item(self._owners[-1].path, "union", union.start)
-            case _:
-                pass
 
     def _open(self, node: Schema | Module) -> None:
         parent = self._parents[-1] if self._parents else None
+        union = parent.number if isinstance(parent, OpenUnion) else None
         path = joined(self._owners[-1].path, node.name) if self._owners else ""
-        placed = Placed(path=path, node=node, start=self._cursor)
-        if isinstance(parent, OpenUnion):
-            placed.union = parent.number
+        owner = PlacedOwner(path=path, node=node, start=self._cursor, union=union)
         if self._owners:
-            self._owners[-1].children[node.name] = placed
+            self._owners[-1].children[node.name] = owner
         else:
-            self.root = placed
-        self._owners.append(placed)
-        self._parents.append(placed)
+            self.root = owner
+        self._owners.append(owner)
+        self._parents.append(owner)
         if node.file is not None:
             self._run.append(Text(text=node.file.text))
 
     def _close(self) -> None:
-        placed = self._owners.pop()
+        owner = self._owners.pop()
         self._parents.pop()
-        placed.end = self._cursor
-        if placed.path:
-            self._item(placed.path, "module", placed.start)
+        owner.end = self._cursor
+        if owner.path:
+            self._item(owner.path, "module", owner.start)
         parent = self._parents[-1] if self._parents else None
         if isinstance(parent, OpenUnion):
             parent.end = max(parent.end, self._cursor)
             self._cursor = parent.start
 
-    def _slot(self, parameter: Parameter) -> None:
+    def _place_slot(self, parameter: Parameter) -> None:
         owner = self._owners[-1]
         placeholder = run_tokens([Text(text=parameter.placeholder)], self.tokenizer)
         if len(placeholder) > parameter.length:
@@ -255,10 +235,8 @@ class Placer:
         self._item(joined(owner.path, parameter.name), "parameter", start)
 
     def _end_run(self) -> None:
-        """Tokenise the text since the last element."""
-        if not self._run:
-            return
-        tokens = run_tokens(self._run, self.tokenizer, self.run_limit)
+        """Tokenise and place the text since the last element."""
+        tokens = run_tokens(self._run, self.tokenizer)
         self._run.clear()
         if tokens:
             owner = self._owners[-1]
@@ -266,13 +244,8 @@ class Placer:
             start, self._cursor = self._cursor, self._cursor + len(tokens)
             self._item(owner.path, "text", start)
 
-    def _item(self, path: str, kind: Kind, start: int) -> None:
-        self.items.append(Item(path=path, kind=kind, start=start, length=self._cursor - start))
-
-
-def joined(path: str, name: str) -> str:
-    """A name below a path."""
-    return f"{path}/{name}" if path else name
+    def _item(self, path: str, kind: ItemKind, start: int) -> None:
+        self.items.append(LayoutItem(path=path, kind=kind, start=start, length=self._cursor - start))
 
 
 def role_text(role: Role, roles: Roles) -> tuple[str, str]:

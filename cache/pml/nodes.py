@@ -1,11 +1,8 @@
 """PML as data: the nodes of a schema and of a prompt. No XML, no tokenizer, no tensors.
 
-A schema is a tree of text, modules, unions, parameters and roles; a prompt names a schema and holds imports and new
-text. `line` is where a node stands in its source and takes no part in comparisons. `walk` visits a tree of any depth
-without recursion.
-
-Text from documents and users is literal: only a `Text` made by a chat template is structural. Reading and writing XML:
-`pml_parser`, `pml_writer`; what is allowed: `pml_rules`.
+A schema is a tree of text, modules, unions, parameters and roles. A prompt names a schema and holds imports and new
+text. `line` is a node's line in its source; comparisons ignore it. Text from documents and users is literal: only a
+`Text` made by a chat template is structural. Reading and writing XML: `parser`, `writer`; what is allowed: `rules`.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from cache.prompt.parts import RoleName, Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A slot of `length` position ids for a run-time value; `placeholder` stands in it while its module is encoded."""
+    """A slot of `length` position ids for a value of the prompt. `placeholder` fills it while its module is encoded."""
 
     name: str
     length: int
@@ -29,7 +26,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """The `src` of a module or schema: the name as written, and the trimmed content, which precedes inline text."""
+    """The `src` of a module or schema: its name as written, and its trimmed content, which comes before inline text."""
 
     name: str
     text: str
@@ -37,9 +34,9 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A reusable piece of prompt. Its own text is encoded together; nested modules are pieces of their own.
+    """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately.
 
-    cached: False computes the own text in every request and never keeps it.
+    cached: False computes the module's own text in every request and never keeps it.
     """
 
     name: str
@@ -51,9 +48,9 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """Modules of which a prompt imports one at most; all start at the same position id.
+    """Modules of which a prompt imports at most one. All start at the same position id.
 
-    scaffold: the member that is encoded together with the enclosing module's own text as well.
+    scaffold: a member that is also encoded together with the own text of the module around the union.
     """
 
     members: tuple[Module, ...]
@@ -63,7 +60,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A chat turn: its template's strings around its children, which belong to the owner around it."""
+    """A chat turn: the chat template's strings around its children, which belong to the module or schema around it."""
 
     role: RoleName
     children: tuple[Child, ...] = ()
@@ -72,7 +69,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """Paths of modules that are encoded together as well, for prompts that import all of them."""
+    """Paths of modules that are also encoded together, for prompts that import all of them."""
 
     modules: tuple[str, ...]
     line: int = field(default=0, compare=False)
@@ -83,7 +80,7 @@ Child: TypeAlias = Text | Module | Union | Parameter | Role | Scaffold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The root: like a module that is always imported. Holds no parameters; scaffolds stand only here."""
+    """The root, a module that is always imported. It has no parameters, and scaffolds stand only here."""
 
     name: str
     children: tuple[Child, ...] = ()
@@ -93,7 +90,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """A reference to a module, with values for its parameters and references to modules nested in it."""
+    """A reference to a module, with values for its parameters and with references to modules nested in it."""
 
     module: str
     arguments: tuple[tuple[str, str], ...] = ()
@@ -103,11 +100,21 @@ class Import:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What one request says: imports, new text and chat turns, in the order in which they stand."""
+    """One request: imports, new text and chat turns, in order."""
 
     schema: str
     parts: tuple[Import | Text | Role, ...] = ()
     line: int = field(default=0, compare=False)
+
+
+def open_turns(children: Sequence[Child | Import]) -> list[Child | Import]:
+    """Children of a module, schema or prompt, with the content of chat turns in place of the turns."""
+    return [part for child in children for part in (child.children if isinstance(child, Role) else (child,))]
+
+
+def joined(path: str, name: str) -> str:
+    """The path of a module or parameter in a module, whose path is "" for the schema."""
+    return f"{path}/{name}" if path else name
 
 
 Node: TypeAlias = Schema | Child
@@ -115,18 +122,12 @@ Event = Literal["enter", "leave"]
 
 
 def walk(schema: Schema) -> Iterator[tuple[Event, Node]]:
-    """Every node in document order: `enter` before its children, `leave` behind them."""
+    """Every node in document order: `enter` before its children, `leave` behind them. Any depth: no recursion."""
     stack: list[tuple[Event, Node]] = [("enter", schema)]
     while stack:
         event, node = stack.pop()
         yield event, node
         if event == "enter":
             stack.append(("leave", node))
-            stack.extend(("enter", child) for child in reversed(children_of(node)))
-
-
-def children_of(node: Node) -> Sequence[Child]:
-    """Nodes directly inside a node."""
-    if isinstance(node, Union):
-        return node.members
-    return node.children if isinstance(node, Schema | Module | Role) else ()
+            children: Sequence[Child] = node.members if isinstance(node, Union) else getattr(node, "children", ())
+            stack.extend(("enter", child) for child in reversed(children))

@@ -1,8 +1,8 @@
 """PML from XML: strict, safe, every mistake with its line.
 
-Expat reads; there are no document types, hence no entities but XML's own, and no recovery. Nodes are built without
-recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`): pretty-printing never changes a
-token.
+Expat reads. Document types are refused, so there are no entities but XML's own, and nothing is repaired. Nodes are
+built without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that
+pretty-printing never changes a token.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ SPACE = " \t\r\n"
 LARGEST_FILE = 16 << 20
 """Bytes of a `src` file: more than fits any model."""
 PARAMETER = ("parameter", "param")
+EMPTY = (*PARAMETER, "scaffold")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "schema": ("name", "src", "xml:space"),
     "module": ("name", "src", "cache", "xml:space"),
@@ -39,39 +40,32 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 def tidy(piece: str) -> str:
     """The whitespace rule for a piece of text between two tags.
 
-    A piece of only whitespace is dropped; whitespace at an end is dropped if it holds a line break (indentation) and is
-    one space otherwise; what is inside is kept.
+    A piece of only whitespace is dropped. Whitespace at an end is dropped if it holds a line break (indentation), and
+    is one space otherwise. What is inside is kept.
     """
     middle = piece.strip(SPACE)
     if not middle:
         return ""
-    head, tail = piece[: piece.index(middle[0])], piece[len(piece.rstrip(SPACE)) :]
-    return edge(head) + middle + edge(tail)
-
-
-def edge(space: str) -> str:
-    """Whitespace at the end of a piece, after the rule."""
-    return "" if not space or "\n" in space or "\r" in space else " "
+    head, _, tail = piece.partition(middle)
+    head, tail = ("" if not space or "\n" in space or "\r" in space else " " for space in (head, tail))
+    return head + middle + tail
 
 
 def parse_schema(source: str | bytes, *, folder: Path | None = None) -> Schema:
-    """Read a schema.
-
-    folder: where `src` files are; they must lie inside it. Raises PMLError.
-    """
-    schema = read(source, SchemaReader(folder))
+    """Read a schema. folder: holds the `src` files. Raises PMLError."""
+    schema = SchemaReader(folder).read(source)
     check_schema(schema)
     return schema
 
 
 def parse_prompt(source: str | bytes) -> Prompt:
     """Read a prompt. Whether its modules and parameters exist is checked when it is bound. Raises PMLError."""
-    return read(source, PromptReader())
+    return PromptReader().read(source)
 
 
 @dataclass(slots=True)
-class Frame:
-    """An element that is open. preserve: whether its text is taken as written."""
+class OpenElement:
+    """An element whose end has not been read. preserve: whether its text is taken as written."""
 
     tag: str
     attributes: dict[str, str]
@@ -79,98 +73,81 @@ class Frame:
     preserve: bool = False
     children: list[Child | Import] = field(default_factory=list)
 
-    def texts_and_roles(self) -> tuple[Child, ...]:
+    @property
+    def nodes(self) -> tuple[Child, ...]:
         """Children of an element that holds no imports."""
         return tuple(child for child in self.children if not isinstance(child, Import))
 
-    def imports(self) -> tuple[Import, ...]:
-        """Children of a reference."""
-        return tuple(child for child in self.children if isinstance(child, Import))
 
-
-class Reader(Generic[T]):
-    """One document. Subclasses say what an element becomes."""
+class PMLReader(Generic[T]):
+    """Reads one document. Subclasses check elements and turn them into nodes."""
 
     where: Where
 
     def __init__(self) -> None:
-        self.frames: list[Frame] = []
+        self.open: list[OpenElement] = []
         self.result: T | None = None
 
-    def start(self, frame: Frame) -> None:
-        """Check an element that opens."""
+    def start(self, element: OpenElement) -> None:
+        """Check an element that begins. Raises PMLError."""
         raise NotImplementedError
 
-    def text(self, piece: str, line: int) -> None:
-        """Take a piece of text between two tags."""
+    def text(self, piece: str) -> None:
+        """Take a piece of text of the innermost open element. Raises PMLError."""
         raise NotImplementedError
 
-    def end(self, frame: Frame) -> None:
-        """Build what an element that closes has become."""
+    def end(self, element: OpenElement) -> None:
+        """Add the node of an element that ends to its parent. Raises PMLError."""
         raise NotImplementedError
 
-    def fail(self, message: str, line: int) -> NoReturn:
-        """Refuse the document."""
-        raise PMLError(message, where=self.where, line=line)
+    def fail(self, element: OpenElement, message: str, *, name: str | None = None) -> NoReturn:
+        """Refuse the document because of an element. name: of the element, for the message."""
+        shown = element.tag if name is None else f"{element.tag} name={name!r}"
+        raise PMLError(f"<{shown}>: {message}", where=self.where, line=element.line)
 
+    def read(self, source: str | bytes) -> T:
+        """Run expat over the document. Raises PMLError."""
+        parser = expat.ParserCreate("utf-8")
+        parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+        pending: list[str] = []
 
-def read(source: str | bytes, reader: Reader[T]) -> T:
-    """Run expat over a document. Raises PMLError."""
-    parser = expat.ParserCreate("utf-8")
-    parser.buffer_text = True
-    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
-    pending: list[str] = []
-    pending_line = 1
-
-    def flush() -> None:
-        if pending:
+        def end_text() -> None:
             piece = "".join(pending)
             pending.clear()
-            if not reader.frames[-1].preserve:
-                piece = tidy(piece)
-            if piece:
-                reader.text(piece, pending_line)
+            if piece and (piece := piece if self.open[-1].preserve else tidy(piece)):
+                self.text(piece)
 
-    def characters(data: str) -> None:
-        nonlocal pending_line
-        if not pending:
-            pending_line = parser.CurrentLineNumber
-        pending.append(data)
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            end_text()
+            element = OpenElement(tag, attributes, parser.CurrentLineNumber)
+            self.start(element)
+            self.open.append(element)
 
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        flush()
-        frame = Frame(tag, attributes, parser.CurrentLineNumber)
-        reader.start(frame)
-        reader.frames.append(frame)
+        def end(tag: str) -> None:
+            end_text()
+            self.end(self.open.pop())
 
-    def end(tag: str) -> None:
-        flush()
-        reader.end(reader.frames.pop())
+        def doctype(*_: object) -> NoReturn:
+            message = "document types are not allowed; remove <!DOCTYPE ...>"
+            raise PMLError(message, where=self.where, line=parser.CurrentLineNumber)
 
-    def doctype(*_: object) -> NoReturn:
-        reader.fail("document types are not allowed; remove <!DOCTYPE ...>", parser.CurrentLineNumber)
-
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler = characters
-    parser.StartDoctypeDeclHandler = doctype
-    try:
-        parser.Parse(source.encode() if isinstance(source, str) else source, True)
-    except expat.ExpatError as error:
-        what = expat.ErrorString(error.code).removeprefix("not well-formed ")
-        raise PMLError(
-            f"not well-formed: {what}; write &lt; for <, &amp; for & and close every element",
-            where=reader.where,
-            line=error.lineno,
-            column=error.offset,
-        ) from None
-    except UnicodeEncodeError:
-        raise PMLError("the text holds half a character (a lone surrogate)", where=reader.where) from None
-    assert reader.result is not None
-    return reader.result
+        parser.StartElementHandler, parser.EndElementHandler = start, end
+        parser.CharacterDataHandler = pending.append
+        parser.StartDoctypeDeclHandler = doctype
+        try:
+            parser.Parse(source.encode() if isinstance(source, str) else source, True)
+        except expat.ExpatError as error:
+            what = expat.ErrorString(error.code).removeprefix("not well-formed ")
+            message = f"not well-formed: {what}; write &lt; for <, &amp; for & and close every element"
+            raise PMLError(message, where=self.where, line=error.lineno, column=error.offset) from None
+        except UnicodeEncodeError:
+            raise PMLError("the text holds half a character (a lone surrogate)", where=self.where) from None
+        assert self.result is not None
+        return self.result
 
 
-class SchemaReader(Reader[Schema]):
-    """Schema elements to nodes. Nesting and names are left to `pml_rules`."""
+class SchemaReader(PMLReader[Schema]):
+    """Schema elements to nodes. Not covered: names and nesting (`rules`)."""
 
     where: Where = "schema"
 
@@ -178,177 +155,162 @@ class SchemaReader(Reader[Schema]):
         super().__init__()
         self.folder = folder
 
-    def start(self, frame: Frame) -> None:
-        """Known element, known attributes, in an element that may hold elements."""
-        if not self.frames:
-            if frame.tag != "schema":
-                self.fail(f"<{frame.tag}>: the root element of a schema is <schema>", frame.line)
-        elif frame.tag not in ATTRIBUTES or frame.tag == "schema":
+    def start(self, element: OpenElement) -> None:
+        """The element and its attributes are known, and its parent may hold elements."""
+        if not self.open:
+            if element.tag != "schema":
+                self.fail(element, "the root element of a schema is <schema>")
+        elif element.tag not in ATTRIBUTES or element.tag == "schema":
             known = ", ".join(sorted(set(ATTRIBUTES) - {"schema"}))
-            self.fail(f"<{frame.tag}>: unknown element; a schema is made of {known}", frame.line)
-        elif (parent := self.frames[-1].tag) in PARAMETER or parent == "scaffold":
-            self.fail(f"<{parent}> is empty by nature; move <{frame.tag}> out of it", frame.line)
-        elif parent == "union" and frame.tag != "module":
-            self.fail(f"<{frame.tag}>: only modules may stand in a <union>; put a module around it", frame.line)
-        for name in frame.attributes:
-            if name not in ATTRIBUTES[frame.tag]:
-                allowed = ", ".join(ATTRIBUTES[frame.tag]) or "none"
-                self.fail(f"<{frame.tag}>: unknown attribute {name!r}; allowed: {allowed}", frame.line)
-        if frame.tag in ROLES:
-            frame.preserve = self.frames[-1].preserve
-        elif (space := frame.attributes.get("xml:space", "default")) not in ("preserve", "default"):
-            self.fail(f"<{frame.tag}>: xml:space is {space!r}; write preserve or default", frame.line)
+            self.fail(element, f"unknown element; a schema is made of {known}")
+        elif (parent := self.open[-1].tag) in EMPTY:
+            self.fail(element, f"<{parent}> must be empty; move <{element.tag}> out of it")
+        elif parent == "union" and element.tag != "module":
+            self.fail(element, "only modules may stand in a <union>; put a module around it")
+        for name in element.attributes:
+            if name not in ATTRIBUTES[element.tag]:
+                allowed = ", ".join(ATTRIBUTES[element.tag]) or "none"
+                self.fail(element, f"unknown attribute {name!r}; allowed: {allowed}")
+        if element.tag in ROLES:
+            element.preserve = self.open[-1].preserve
+        elif (space := element.attributes.get("xml:space", "default")) not in ("preserve", "default"):
+            self.fail(element, f"xml:space is {space!r}; write preserve or default")
         else:
-            frame.preserve = space == "preserve"
+            element.preserve = space == "preserve"
 
-    def text(self, piece: str, line: int) -> None:
+    def text(self, piece: str) -> None:
         """Text belongs to schemas, modules and roles."""
-        frame = self.frames[-1]
-        if frame.tag == "union":
-            self.fail("<union>: only modules may stand in a union, not text", frame.line)
-        if frame.tag in PARAMETER or frame.tag == "scaffold":
-            self.fail(f"<{frame.tag}> is empty by nature; move the text out of it", frame.line)
-        frame.children.append(Text(text=piece))
+        element = self.open[-1]
+        if element.tag == "union":
+            self.fail(element, "only modules may stand in a union, not text")
+        if element.tag in EMPTY:
+            self.fail(element, "it must be empty; move the text out of it")
+        element.children.append(Text(text=piece))
 
-    def end(self, frame: Frame) -> None:
+    def end(self, element: OpenElement) -> None:
         """The node of an element."""
-        if frame.tag == "schema":
-            self.result = Schema(
-                name=self.named(frame), children=frame.texts_and_roles(), file=self.file(frame), line=frame.line
-            )
+        if element.tag == "schema":
+            name, file = self.name_of(element), self.file_of(element)
+            self.result = Schema(name=name, children=element.nodes, file=file, line=element.line)
         else:
-            self.frames[-1].children.append(self.node(frame))
+            self.open[-1].children.append(self.node(element))
 
-    def node(self, frame: Frame) -> Child:
+    def node(self, element: OpenElement) -> Child:
         """The node of an element below the root."""
-        children, line = frame.texts_and_roles(), frame.line
-        match frame.tag:
+        children, line, attributes = element.nodes, element.line, element.attributes
+        match element.tag:
             case "module":
-                cached = self.choice(frame, "cache", {"true": True, "false": False}, default=True)
-                return Module(
-                    name=self.named(frame), children=children, cached=cached, file=self.file(frame), line=line
-                )
+                name, file, cached = self.name_of(element), self.file_of(element), attributes.get("cache", "true")
+                if cached not in ("true", "false"):
+                    self.fail(element, f"cache is {cached!r}; write true or false", name=name)
+                return Module(name=name, children=children, cached=cached == "true", file=file, line=line)
             case "parameter" | "param":
-                return Parameter(
-                    name=self.named(frame),
-                    length=self.length(frame),
-                    placeholder=frame.attributes.get("scaffold", ""),
-                    line=line,
-                )
+                name, length = self.name_of(element), self.length_of(element)
+                return Parameter(name=name, length=length, placeholder=attributes.get("scaffold", ""), line=line)
             case "union":
                 members = tuple(child for child in children if isinstance(child, Module))
-                return Union(members=members, scaffold=frame.attributes.get("scaffold"), line=line)
+                return Union(members=members, scaffold=attributes.get("scaffold"), line=line)
             case "scaffold":
-                if "modules" not in frame.attributes:
-                    self.fail("<scaffold>: modules='...' is missing; name two or more module paths", line)
-                return Scaffold(modules=tuple(frame.attributes["modules"].split()), line=line)
+                if "modules" not in attributes:
+                    self.fail(element, "modules='...' is missing; name two or more module paths")
+                return Scaffold(modules=tuple(attributes["modules"].split()), line=line)
             case _:
-                role: RoleName = next(role for role in ROLES if role == frame.tag)
+                role: RoleName = next(role for role in ROLES if role == element.tag)
                 return Role(role=role, children=children, line=line)
 
-    def named(self, frame: Frame) -> str:
+    def name_of(self, element: OpenElement) -> str:
         """The name of an element that must have one."""
-        if "name" not in frame.attributes:
-            self.fail(f"<{frame.tag}>: name='...' is missing", frame.line)
-        return frame.attributes["name"]
+        if "name" not in element.attributes:
+            self.fail(element, "name='...' is missing")
+        return element.attributes["name"]
 
-    def length(self, frame: Frame) -> int:
+    def length_of(self, element: OpenElement) -> int:
         """The slot length of a parameter."""
-        who = f"<{frame.tag} name={self.named(frame)!r}>"
-        given = [frame.attributes[key] for key in ("length", "len") if key in frame.attributes]
+        name = self.name_of(element)
+        given = [element.attributes[key] for key in ("length", "len") if key in element.attributes]
         if len(given) != 1:
             what = "length and len say the same; give one of them" if given else "length='...' is missing"
-            self.fail(f"{who}: {what}", frame.line)
+            self.fail(element, what, name=name)
         digits = given[0].strip(SPACE)
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-            self.fail(f"{who}: length is {given[0]!r}; give a whole number of tokens, 0 or more", frame.line)
+            self.fail(element, f"length is {given[0]!r}; give a whole number of tokens, 0 or more", name=name)
         return int(digits)
 
-    def choice(self, frame: Frame, attribute: str, values: dict[str, T], *, default: T) -> T:
-        """An attribute with few values."""
-        value = frame.attributes.get(attribute)
-        if value is None:
-            return default
-        if value not in values:
-            who = f"<{frame.tag} name={self.named(frame)!r}>"
-            self.fail(f"{who}: {attribute} is {value!r}; write {' or '.join(values)}", frame.line)
-        return values[value]
-
-    def file(self, frame: Frame) -> File | None:
-        """The content of `src`, which must lie in the schema's own folder."""
-        name = frame.attributes.get("src")
-        if name is None:
+    def file_of(self, element: OpenElement) -> File | None:
+        """The content of `src`, a file in the schema's own folder."""
+        src = element.attributes.get("src")
+        if src is None:
             return None
-        who = f"<{frame.tag} name={self.named(frame)!r}>: src {name!r}"
+
+        def fail(message: str) -> NoReturn:
+            self.fail(element, f"src {src!r} {message}", name=self.name_of(element))
+
         if self.folder is None:
-            self.fail(f"{who} needs a folder; read the schema from a file", frame.line)
+            fail("needs a folder; read the schema from a file")
         try:
-            path = (self.folder / name).resolve()
+            path = (self.folder / src).resolve()
             if not path.is_relative_to(self.folder.resolve()):
-                self.fail(f"{who} lies outside the schema's folder; move the file into it", frame.line)
+                fail("lies outside the schema's folder; move the file into it")
             if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
-                self.fail(f"{who} is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another", frame.line)
+                fail(f"is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
-            self.fail(f"{who} is not UTF-8 text; convert it", frame.line)
+            fail("is not UTF-8 text; convert it")
         except (OSError, ValueError, RuntimeError) as error:  # pathlib raises RuntimeError for a loop of links
-            reason = getattr(error, "strerror", None) or str(error)
-            self.fail(f"{who} cannot be read ({reason}); check the name", frame.line)
-        return File(name=name, text=content.strip())
+            fail(f"cannot be read ({getattr(error, 'strerror', None) or error}); check the name")
+        return File(name=src, text=content.strip())
 
 
-class PromptReader(Reader[Prompt]):
+class PromptReader(PMLReader[Prompt]):
     """Prompt elements to nodes."""
 
     where: Where = "prompt"
 
-    def start(self, frame: Frame) -> None:
-        """The root, a role, or a reference; roles hold text only."""
-        if not self.frames:
-            if frame.tag != "prompt":
-                self.fail(f"<{frame.tag}>: the root element of a prompt is <prompt>", frame.line)
-            for name in frame.attributes:
+    def start(self, element: OpenElement) -> None:
+        """The root, a role or a module reference; roles hold text only."""
+        if not self.open:
+            if element.tag != "prompt":
+                self.fail(element, "the root element of a prompt is <prompt>")
+            for name in element.attributes:
                 if name != "schema":
-                    self.fail(f"<prompt>: unknown attribute {name!r}; allowed: schema", frame.line)
-            if "schema" not in frame.attributes:
-                self.fail("<prompt>: schema='...' is missing; name the schema it is for", frame.line)
+                    self.fail(element, f"unknown attribute {name!r}; allowed: schema")
+            if "schema" not in element.attributes:
+                self.fail(element, "schema='...' is missing; name the schema it is for")
             return
-        parent = self.frames[-1]
+        parent = self.open[-1]
         if parent.tag in ROLES:
-            self.fail(f"<{frame.tag}>: a chat turn of a prompt holds text only; close <{parent.tag}> first", frame.line)
-        if frame.tag in ROLES:
-            if len(self.frames) > 1:
-                self.fail(f"<{parent.tag}>: a module reference holds no <{frame.tag}>; move it behind", frame.line)
-            if frame.attributes:
-                self.fail(f"<{frame.tag}>: unknown attribute {next(iter(frame.attributes))!r}; it has none", frame.line)
+            self.fail(element, f"a chat turn of a prompt holds text only; close <{parent.tag}> first")
+        if element.tag in ROLES:
+            if len(self.open) > 1:
+                self.fail(element, f"the module reference <{parent.tag}> holds no chat turns; move this behind it")
+            for name in element.attributes:
+                self.fail(element, f"unknown attribute {name!r}; it has none")
 
-    def text(self, piece: str, line: int) -> None:
+    def text(self, piece: str) -> None:
         """Text belongs to the prompt and to its turns."""
-        frame = self.frames[-1]
-        if len(self.frames) > 1 and frame.tag not in ROLES:
-            self.fail(f"<{frame.tag}>: a module reference holds no text; move it behind the reference", frame.line)
-        frame.children.append(Text(text=piece))
+        element = self.open[-1]
+        if len(self.open) > 1 and element.tag not in ROLES:
+            self.fail(element, "a module reference holds no text; move it behind the reference")
+        element.children.append(Text(text=piece))
 
-    def end(self, frame: Frame) -> None:
+    def end(self, element: OpenElement) -> None:
         """The node of an element."""
-        if not self.frames:
-            self.result = Prompt(schema=frame.attributes["schema"], parts=trimmed(frame.children), line=frame.line)
-        elif frame.tag in ROLES:
-            role: RoleName = next(role for role in ROLES if role == frame.tag)
-            self.frames[-1].children.append(Role(role=role, children=frame.texts_and_roles(), line=frame.line))
+        if not self.open:
+            schema, parts = element.attributes["schema"], trimmed(element.children)
+            self.result = Prompt(schema=schema, parts=parts, line=element.line)
+        elif element.tag in ROLES:
+            role: RoleName = next(role for role in ROLES if role == element.tag)
+            self.open[-1].children.append(Role(role=role, children=element.nodes, line=element.line))
         else:
-            self.frames[-1].children.append(
-                Import(
-                    module=frame.tag,
-                    arguments=tuple(frame.attributes.items()),
-                    children=frame.imports(),
-                    line=frame.line,
-                )
+            arguments = tuple(element.attributes.items())
+            children = tuple(child for child in element.children if isinstance(child, Import))
+            self.open[-1].children.append(
+                Import(module=element.tag, arguments=arguments, children=children, line=element.line)
             )
 
 
 def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:
-    """Parts of a prompt, each run of text and turns without whitespace at its outer edges."""
+    """Parts of a prompt; a text next to an import, or first or last, loses its whitespace there."""
     kept: list[Import | Text | Role] = []
     for index, part in enumerate(parts):
         if isinstance(part, Text):

@@ -1,7 +1,7 @@
-"""Schemas by name, laid out once for a model, and the prompts that are bound to them. Safe to use from any thread.
+"""Schemas by name, laid out once for a model, and the binding of prompts to them. Safe to use from any thread.
 
-Adding a name twice is an error; replacing is a call of its own. Encoded modules are not held here: they are found by
-what they contain, so a replaced schema keeps every module that did not change.
+Adding a name twice is an error; replacing is a call of its own. Encoded modules are not kept here. The engine finds
+them by content, so a replaced schema keeps every encoded module that did not change.
 """
 
 from __future__ import annotations
@@ -10,25 +10,17 @@ import threading
 from typing import Protocol
 
 from cache.errors import PMLError
-from cache.pml.binding import Bound, bind, module_segments
+from cache.pml.binding import Bound, bind, module_segments, prompt_error
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Prompt, Schema
-from cache.prompt.chat_template import ChatTemplate
+from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Segment
 from cache.prompt.roles import NO_ROLES, Roles
 from cache.prompt.tokenizer import Tokenizer
 
 
-class TemplateTokenizer(Tokenizer, Protocol):
-    """A tokenizer that knows its model's chat template."""
-
-    @property
-    def template(self) -> ChatTemplate:
-        """The strings around system text, questions and answers."""
-
-
 class ModelLimits(Protocol):
-    """What layouts depend on besides the tokenizer; `cache.model.language_model.ModelInfo` is one."""
+    """What layout and binding need to know of a model, besides its tokenizer. `ModelInfo` is one."""
 
     @property
     def max_positions(self) -> int:
@@ -36,14 +28,14 @@ class ModelLimits(Protocol):
 
     @property
     def is_position_independent(self) -> bool:
-        """Whether a module encoded once can be placed at any offset."""
+        """Whether a segment encoded once may be placed at any offset."""
 
 
 class Registry:
     """Laid-out schemas.
 
-    roles: strings of the chat template around turns. max_positions: usable position ids, None for no limit.
-    position_independent: whether a segment encoded once may be placed at any offset.
+    roles: strings of the chat template around turns. max_positions, position_independent: as in `ModelLimits`; None
+    sets no limit.
     """
 
     def __init__(
@@ -60,7 +52,7 @@ class Registry:
         self._lock = threading.Lock()
 
     @classmethod
-    def for_model(cls, tokenizer: TemplateTokenizer, limits: ModelLimits) -> Registry:
+    def for_model(cls, tokenizer: ModelTokenizer, limits: ModelLimits) -> Registry:
         """An empty registry for a loaded model."""
         return cls(
             tokenizer,
@@ -74,7 +66,7 @@ class Registry:
         return lay_out(schema, self.tokenizer, roles=self._roles, max_positions=self._max_positions)
 
     def segments_of(self, layout: Layout) -> list[Segment]:
-        """Every segment a schema can use, scaffold sets last: what `Engine.encode` takes to prepare it ahead of use."""
+        """Every segment a schema can use, scaffold sets last. `Engine.encode` computes them ahead of use."""
         return module_segments(layout, position_independent=self._position_independent)
 
     def bind(self, prompt: Prompt) -> Bound:
@@ -82,7 +74,7 @@ class Registry:
         return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
-        """Lay a schema out and keep it. Raises PMLError, also if the name is taken; then nothing changes."""
+        """Lay a schema out and keep it. Raises PMLError, also if the name is taken, and then changes nothing."""
         layout = self.lay_out(schema)
         with self._lock:
             if schema.name in self._layouts:
@@ -91,7 +83,7 @@ class Registry:
         return layout
 
     def replace(self, schema: Schema) -> Layout:
-        """Lay a schema out in place of the one of that name, if there is one. Raises PMLError; then nothing changes."""
+        """Lay a schema out and keep it, in place of one of that name. Raises PMLError, and then changes nothing."""
         layout = self.lay_out(schema)
         with self._lock:
             self._layouts[schema.name] = layout
@@ -108,11 +100,8 @@ class Registry:
         with self._lock:
             layout = self._layouts.get(prompt.schema)
             if layout is None:
-                raise PMLError(
-                    f"<prompt>: there is no schema {prompt.schema!r}; known: {self._known()}",
-                    where="prompt",
-                    line=prompt.line or None,
-                )
+                message = f"there is no schema {prompt.schema!r}; known: {self._known()}"
+                raise prompt_error("prompt", message, prompt.line)
             return layout
 
     def _known(self) -> str:

@@ -1,6 +1,6 @@
-"""What a schema may contain: names, nesting, scopes, scaffold sets. Works on nodes, wherever they come from.
+"""What a schema may contain: names, nesting, scopes, scaffold sets. Checks nodes, read from XML or built as data.
 
-Not covered: what needs a tokenizer or a chat template (`layout`), and XML itself (`pml_parser`).
+Not covered: what needs a tokenizer or a chat template (`layout`), and XML itself (`parser`).
 """
 
 from __future__ import annotations
@@ -11,51 +11,41 @@ from itertools import accumulate
 from xml.parsers import expat
 
 from cache.errors import PMLError
-from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, walk
+from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, joined, walk
 from cache.prompt.parts import ROLES
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML cannot hold, not even as a reference."""
+"""Characters that XML cannot hold, not even as a reference."""
 
 NAME = re.compile(r"[^\W\d][\w.-]*")
 RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
 MAX_SLOT = 1_000_000
-"""Ids of one parameter: more than any model has."""
+"""Position ids of one parameter: more than any model has."""
 
 
-def element(node: Node) -> str:
-    """How messages call a node: its element and, where there is one, its name."""
-    if isinstance(node, Role):
-        return f"<{node.role}>"
-    kind = type(node).__name__.lower()
-    name = getattr(node, "name", None)
-    return f"<{kind}>" if name is None else f"<{kind} name={name!r}>"
+def tag(node: Node) -> str:
+    """The XML element of a node."""
+    return node.role if isinstance(node, Role) else type(node).__name__.lower()
 
 
 def mistake(node: Node, message: str) -> PMLError:
     """An error about a node of a schema."""
-    return PMLError(f"{element(node)}: {message}", where="schema", line=getattr(node, "line", 0) or None)
-
-
-@dataclass(slots=True)
-class Scope:
-    """What is known of a schema or module while its inside is read."""
-
-    path: str
-    modules: set[str] = field(default_factory=set)
-    parameters: set[str] = field(default_factory=set)
+    name = f" name={node.name!r}" if isinstance(node, Schema | Module | Parameter) else ""
+    return PMLError(f"<{tag(node)}{name}>: {message}", where="schema", line=getattr(node, "line", 0) or None)
 
 
 @dataclass(slots=True)
 class Rules:
-    """State of one check: owners from the root to here, and all modules so far."""
+    """State of one check. parents: open nodes, from the root. paths: of the open modules, the schema's "" first.
+    modules: all so far, by path. parameters: all so far, as (path, name). members: the number of the union that a
+    module is a member of, by the module's path.
+    """
 
-    scopes: list[Scope] = field(default_factory=list)
     parents: list[Node] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     modules: dict[str, Module] = field(default_factory=dict)
-    """Modules by path."""
+    parameters: set[tuple[str, str]] = field(default_factory=set)
     members: dict[str, int] = field(default_factory=dict)
-    """The union, numbered through the schema, of every module that is a member of one, by path."""
     open_unions: list[int] = field(default_factory=list)
     num_unions: int = 0
     open_roles: int = 0
@@ -63,63 +53,67 @@ class Rules:
 
     def enter(self, node: Node) -> None:
         """Check a node in its place. Raises PMLError."""
-        if self.parents:
-            check_place(node, self.parents, in_role=self.open_roles > 0)
         match node:
             case Schema():
-                check_name(node, node.name)
-                self.scopes.append(Scope(""))
+                check_name(node)
+                self.paths.append("")
             case Module():
                 self.enter_module(node)
             case Parameter():
-                check_name(node, node.name)
-                check_name_of_tag(node, node.name)
+                if isinstance(self.owner, Schema):
+                    raise mistake(node, "a parameter belongs in a module; put one around it")
+                check_name(node)
                 if not 0 <= node.length <= MAX_SLOT:
                     raise mistake(node, f"length is {node.length}; give a whole number of tokens, 0 to {MAX_SLOT}")
-                if node.name in self.scopes[-1].parameters:
+                if (self.paths[-1], node.name) in self.parameters:
                     raise mistake(node, f"a second parameter {node.name!r} in one module; rename one of them")
-                self.scopes[-1].parameters.add(node.name)
+                self.parameters.add((self.paths[-1], node.name))
             case Union():
-                check_union(node, owner_of(self.parents))
+                check_union(node, self.owner)
                 self.open_unions.append(self.num_unions)
                 self.num_unions += 1
             case Role():
+                if self.open_roles:
+                    raise mistake(node, "chat turns do not nest; close the one around it first")
                 self.open_roles += 1
             case Scaffold():
+                if not isinstance(self.parents[-1], Schema):
+                    raise mistake(node, "a scaffold stands directly in the schema; move it there")
                 self.scaffolds.append(node)
-            case _:
-                pass
         self.parents.append(node)
 
+    @property
+    def owner(self) -> Schema | Module:
+        """The innermost open module, or the schema."""
+        return next(parent for parent in reversed(self.parents) if isinstance(parent, Module | Schema))
+
     def enter_module(self, module: Module) -> None:
-        """Open a module's scope."""
-        check_name(module, module.name)
-        check_name_of_tag(module, module.name)
+        """Open a module's scope. Raises PMLError."""
+        check_name(module)
         if module.name in RESERVED:
             raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
-        scope = self.scopes[-1]
-        if module.name in scope.modules:
-            place = f"module {scope.path!r}" if scope.path else "the schema"
+        outer = self.paths[-1]
+        path = joined(outer, module.name)
+        if path in self.modules:
+            place = f"module {outer!r}" if outer else "the schema"
             raise mistake(module, f"a second module {module.name!r} in {place}; rename one of them")
-        scope.modules.add(module.name)
-        path = f"{scope.path}/{module.name}" if scope.path else module.name
         if isinstance(self.parents[-1], Union):
             self.members[path] = self.open_unions[-1]
         self.modules[path] = module
-        self.scopes.append(Scope(path))
+        self.paths.append(path)
 
     def leave(self, node: Node) -> None:
         """Close a node's scope."""
         self.parents.pop()
         if isinstance(node, Module | Schema):
-            self.scopes.pop()
+            self.paths.pop()
         if isinstance(node, Role):
             self.open_roles -= 1
         if isinstance(node, Union):
             self.open_unions.pop()
 
     def check_scaffold(self, node: Scaffold) -> None:
-        """A set has two or more known modules that one prompt can import together."""
+        """A set has two or more known modules that one prompt can import together. Raises PMLError."""
         if len(set(node.modules)) < 2 or len(set(node.modules)) != len(node.modules):
             raise mistake(node, f"modules={' '.join(node.modules)!r}: name at least two different modules")
         chosen: dict[int, str] = {}
@@ -128,14 +122,14 @@ class Rules:
                 raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
             if not self.modules[path].cached:
                 raise mistake(node, f"module {path!r} has cache='false', it is never encoded; take it out of the set")
-            for way in accumulate(path.split("/"), "{}/{}".format):  # the path and all that left context to it
-                union = self.members.get(way)
-                if union is not None and chosen.setdefault(union, way) != way:
-                    raise mistake(node, f"{chosen[union]!r} and {way!r} exclude each other; no prompt imports both")
+            for module in accumulate(path.split("/"), "{}/{}".format):  # the outermost module first
+                union = self.members.get(module)
+                if union is not None and chosen.setdefault(union, module) != module:
+                    raise mistake(node, f"{chosen[union]!r} and {module!r} exclude each other; no prompt imports both")
 
 
 def check_schema(schema: Schema) -> None:
-    """Raises PMLError for the first mistake in document order (scaffold sets last)."""
+    """Raises PMLError for the first mistake in document order; scaffold sets are checked last."""
     rules = Rules()
     for event, node in walk(schema):
         if event == "enter":
@@ -146,13 +140,8 @@ def check_schema(schema: Schema) -> None:
         rules.check_scaffold(scaffold)
 
 
-def owner_of(parents: list[Node]) -> Schema | Module:
-    """The module or schema whose text stands between these open elements."""
-    return next(parent for parent in reversed(parents) if isinstance(parent, Module | Schema))
-
-
 def check_union(union: Union, owner: Schema | Module) -> None:
-    """A union's scaffold is a member that is encoded, and so is the text around it. Raises PMLError."""
+    """A union's scaffold is a member, and it and the text around the union are encoded. Raises PMLError."""
     if union.scaffold is None:
         return
     member = next((m for m in union.members if m.name == union.scaffold), None)
@@ -166,27 +155,14 @@ def check_union(union: Union, owner: Schema | Module) -> None:
         )
 
 
-def check_place(node: Node, parents: list[Node], *, in_role: bool) -> None:
-    """Whether a node may stand where it stands. Raises PMLError."""
-    if isinstance(node, Scaffold) and not isinstance(parents[-1], Schema):
-        raise mistake(node, "a scaffold stands directly in the schema; move it there")
-    if isinstance(node, Role) and in_role:
-        raise mistake(node, "chat turns do not nest; close the one around it first")
-    if isinstance(node, Parameter) and isinstance(owner_of(parents), Schema):
-        raise mistake(node, "a parameter belongs in a module; put one around it")
-
-
-def check_name(node: Schema | Module | Parameter, name: str) -> None:
-    """Raises PMLError for a name that is not one."""
-    if not NAME.fullmatch(name):
-        raise mistake(node, f"{name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
-
-
-def check_name_of_tag(node: Module | Parameter, name: str) -> None:
-    """A prompt writes the name as an element or attribute, so XML must know its letters. Raises PMLError."""
-    if name.isascii():
+def check_name(node: Schema | Module | Parameter) -> None:
+    """A name has the letters of a name; a prompt writes all but the schema's as XML names. Raises PMLError."""
+    if not NAME.fullmatch(node.name):
+        raise mistake(node, f"{node.name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
+    if isinstance(node, Schema) or node.name.isascii():
         return
     try:
-        expat.ParserCreate("utf-8").Parse(f"<{name}/>", True)
+        expat.ParserCreate("utf-8").Parse(f"<{node.name}/>", True)
     except expat.ExpatError:
-        raise mistake(node, f"{name!r} has a letter that XML does not allow in names; choose another name") from None
+        remedy = "choose another name"
+        raise mistake(node, f"{node.name!r} has a letter that XML does not allow in names; {remedy}") from None

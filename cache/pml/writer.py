@@ -1,4 +1,4 @@
-"""PML as XML: the inverse of `pml_parser`, so that reading what was written gives the same nodes."""
+"""PML as XML, the inverse of `parser`: reading what was written gives the same nodes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ from collections.abc import Sequence
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
-from cache.pml.nodes import Child, Import, Module, Node, Parameter, Prompt, Role, Scaffold, Schema, Union, walk
+from cache.pml.nodes import (
+    Child,
+    Import,
+    Module,
+    Node,
+    Parameter,
+    Prompt,
+    Role,
+    Scaffold,
+    Schema,
+    Union,
+    open_turns,
+    walk,
+)
 from cache.pml.parser import tidy, trimmed
-from cache.pml.rules import NOT_XML
+from cache.pml.rules import NOT_XML, tag
 from cache.prompt.parts import Text
 
 DEEPEST_INDENT = 10
@@ -16,13 +29,12 @@ DEEPEST_INDENT = 10
 
 
 def write_schema(schema: Schema) -> str:
-    """A schema as XML, with line breaks where only tags meet and reading drops them.
+    """A schema as XML, with line breaks between tags where reading drops them.
 
-    Raises ValueError for what the language cannot say: template strings, known tokens, conditioning prefixes, control
-    characters.
+    Raises ValueError for what PML cannot say: template strings, known tokens and control characters.
     """
     parts: list[str] = []
-    kept: list[bool] = []  # of each open element: whether its whitespace is text
+    kept: list[bool] = []  # for each open element: whether its whitespace is text
     last: Literal["start", "end", "text"] = "text"
 
     def break_line(depth: int) -> None:
@@ -57,7 +69,7 @@ def is_preserved(node: Node) -> bool:
 
 
 def write_prompt(prompt: Prompt) -> str:
-    """A prompt as XML. Raises ValueError as `write_schema`, and for whitespace that reading would drop."""
+    """A prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
     if trimmed(prompt.parts) != prompt.parts or any(tidy(text) != text for text in own_texts(prompt.parts)):
         raise ValueError("PML cannot say whitespace at the edges of a prompt's text")
     parts = [f"<prompt schema={attribute(prompt.schema)}>"]
@@ -81,11 +93,6 @@ def write_prompt(prompt: Prompt) -> str:
     return "".join([*parts, "</prompt>"])
 
 
-def tag(node: Node) -> str:
-    """Element name of a node."""
-    return node.role if isinstance(node, Role) else type(node).__name__.lower()
-
-
 def start_tag(node: Node) -> str:
     """Element name and attributes of a node."""
     attributes: dict[str, str] = {}
@@ -107,21 +114,16 @@ def start_tag(node: Node) -> str:
                 attributes["scaffold"] = node.scaffold
         case Scaffold():
             attributes["modules"] = " ".join(node.modules)
-        case _:
-            pass
     return tag(node) + "".join(f" {name}={attribute(value)}" for name, value in attributes.items())
 
 
 def own_texts(children: Sequence[Child | Import]) -> list[str]:
-    """Pieces of text directly among children of an owner and in the turns among them."""
-    pieces: list[Child | Import] = []
-    for child in children:
-        pieces.extend(child.children if isinstance(child, Role) else (child,))
-    return [piece.text for piece in pieces if isinstance(piece, Text)]
+    """Texts among the children of an owner, and in the turns among them."""
+    return [child.text for child in open_turns(children) if isinstance(child, Text)]
 
 
 def characters(text: Text) -> str:
-    """Text, escaped. A carriage return is written as a reference, because XML reads a bare one as a line feed."""
+    """Text, escaped. A carriage return is written as a reference, because XML reads a plain one as a line feed."""
     if text.structural or text.tokens is not None:
         raise ValueError(f"PML cannot say template strings and known tokens: {text.text[:40]!r}")
     if NOT_XML.search(text.text):

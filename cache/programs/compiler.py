@@ -1,15 +1,15 @@
-"""From a function's statements to PML: a module with everything the function can say, and what a call picks of it.
+"""From a function's statements to PML: a module with all texts of the function, and what a call imports of it.
 
     "text"                          text, as written, and a line break; {name} in an f-string is the argument's slot
-    if c: ...                       a module, imported when c is true
-    if / elif / else, match         a union with a member for each branch, of which a call imports one at most
+    if c: ...                       a module, imported if c is true
+    if / elif / else, match         a union with a member for each branch; a call imports at most one
     other(x)                        another program's module, nested
     for day in ("Mo", "Tu"): ...    its body for each of the constants, with {day} as text
     pass                            nothing
 
-Everything else is an error with its line; nothing is dropped. Conditions and arguments of nested calls stay Python:
-they run when a call gets to them. A branch is named after its first line (`if-hurry`, `else`, `case-winter`), a nested
-program after its function, a slot after its argument. After Prompt Cache (Gim et al., MLSys 2024), section 3.2.
+Any other statement is an error with its line. Conditions and arguments of nested calls stay Python and run when the
+program is called. A branch is named after its first line (`if-hurry`, `else`, `case-winter`), a nested program after
+its function, a slot after its argument. After Prompt Cache (Gim et al., MLSys 2024), section 3.2.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from cache.pml.nodes import Parameter, Union
+from cache.pml.nodes import Import, Parameter, Union
 from cache.pml.rules import NOT_XML, RESERVED
-from cache.programs.parts import Body, Call, Choice, Program, Section, Values, fresh_name
-from cache.programs.source import Source, shown
+from cache.programs.parts import ModuleBody, Program, Section, Values, fresh_name
+from cache.programs.source import FunctionSource, shown
 
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'
-LEAVE = "put what is not always said under an `if`"
+LEAVE = "put optional text under an `if`"
 RETURN = f"write its text as a statement, and {LEAVE}"
 OUTSIDE = "move it out of the function"
 ALLOWED = "a program is made of strings, `if`, `match`, `for` over constants and calls of other programs"
@@ -39,10 +40,10 @@ INSTEAD: Mapping[type[ast.stmt], str] = {
 }
 
 
-def compile_program(source: Source, parameters: Mapping[str, Parameter]) -> Program:
+def compile_program(source: FunctionSource, parameters: Mapping[str, Parameter]) -> Program:
     """Compile a function.
 
-    parameters: arguments with a declared length, as slots. Raises PMLError for the first statement that is none.
+    parameters: arguments with a declared length, as slots. Raises PMLError for the first statement that PML cannot say.
     """
     compiler = Compiler(source, parameters)
     name = fresh_name(source.tree.name, "program", set(RESERVED))
@@ -50,9 +51,9 @@ def compile_program(source: Source, parameters: Mapping[str, Parameter]) -> Prog
 
 
 class Compiler:
-    """Reads the statements of one function. `constants`: the values of the loop variables around a statement."""
+    """Reads the statements of one function. `constants`: values of the loop variables around a statement."""
 
-    def __init__(self, source: Source, parameters: Mapping[str, Parameter]) -> None:
+    def __init__(self, source: FunctionSource, parameters: Mapping[str, Parameter]) -> None:
         self.source, self.parameters = source, parameters
         self.signature = inspect.signature(source.function)
         self.arguments = tuple(self.signature.parameters)
@@ -61,13 +62,13 @@ class Compiler:
 
     def section(self, name: str, statements: Sequence[ast.stmt], constants: Values) -> Section:
         """A module of statements. Raises PMLError."""
-        body = Body()
+        body = ModuleBody()
         for statement in statements:
             self.read(statement, body, constants)
         return body.section(name)
 
-    def read(self, node: ast.stmt, body: Body, constants: Values) -> None:
-        """Add what a statement says. Raises PMLError."""
+    def read(self, node: ast.stmt, body: ModuleBody, constants: Values) -> None:
+        """Add a statement to a body. Raises PMLError."""
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 self.add_text(text + "\n", node, body)
@@ -86,16 +87,16 @@ class Compiler:
             case ast.Pass():
                 pass
             case _:
-                raise self.source.mistake(node, f"{shown(node)} cannot be said; {INSTEAD.get(type(node), ALLOWED)}")
+                raise self.source.mistake(node, f"{shown(node)} is not allowed; {INSTEAD.get(type(node), ALLOWED)}")
 
-    def add_text(self, text: str, node: ast.stmt, body: Body) -> None:
-        """Text of a statement, if XML can say it. Raises PMLError."""
+    def add_text(self, text: str, node: ast.stmt, body: ModuleBody) -> None:
+        """Add text of a statement. Raises PMLError for characters that XML cannot hold."""
         if NOT_XML.search(text):
             raise self.source.mistake(node, f"{text[:40]!r} holds a control character; leave it out")
         body.add_text(text)
 
-    def read_piece(self, piece: ast.expr, node: ast.stmt, body: Body, constants: Values) -> None:
-        """A piece of an f-string: text, a loop's constant, or an argument with a declared length."""
+    def read_piece(self, piece: ast.expr, node: ast.stmt, body: ModuleBody, constants: Values) -> None:
+        """Add a piece of an f-string: text, a loop's constant, or an argument with a length. Raises PMLError."""
         match piece:
             case ast.Constant(value=str(text)):
                 self.add_text(text, node, body)
@@ -114,61 +115,64 @@ class Compiler:
                 value = piece.value if isinstance(piece, ast.FormattedValue) else piece
                 raise self.source.mistake(node, f"{shown(value)} in an f-string: {remedy}")
 
-    def read_if(self, node: ast.If, body: Body, constants: Values) -> None:
-        """One branch is a module, several are a union."""
-        titles: list[str] = []
-        bodies: list[list[ast.stmt]] = []
+    def read_if(self, node: ast.If, body: ModuleBody, constants: Values) -> None:
+        """Add one branch as a module, several as a union. Raises PMLError."""
+        branches: list[tuple[str, Sequence[ast.stmt]]] = []
         choose: list[ast.stmt] = []
         rest: list[ast.stmt] = [node]
         while len(rest) == 1 and isinstance(branch := rest[0], ast.If):
             self.check(branch.test, constants)
-            choose.append(ast.copy_location(ast.If(branch.test, [taken(len(titles))], []), branch))
-            titles.append(f"{'elif' if titles else 'if'} {ast.unparse(branch.test)}")
-            bodies.append(branch.body)
+            choose.append(ast.copy_location(ast.If(branch.test, [return_number(len(branches))], []), branch))
+            branches.append((f"{'elif' if branches else 'if'} {ast.unparse(branch.test)}", branch.body))
             rest = branch.orelse
         if rest:
-            choose.append(taken(len(titles)))
-            titles.append("else")
-            bodies.append(rest)
-        self.add_choice(titles, bodies, choose, body, constants)
+            choose.append(return_number(len(branches)))
+            branches.append(("else", rest))
+        self.add_branches(branches, choose, body, constants, union=len(branches) > 1)
 
-    def read_match(self, node: ast.Match, body: Body, constants: Values) -> None:
-        """Cases are a union."""
+    def read_match(self, node: ast.Match, body: ModuleBody, constants: Values) -> None:
+        """Add the cases as a union. Raises PMLError."""
         self.check(node.subject, constants)
-        titles: list[str] = []
+        branches: list[tuple[str, Sequence[ast.stmt]]] = []
         cases: list[ast.match_case] = []
-        for case in node.cases:
+        for number, case in enumerate(node.cases):
             self.check_pattern(case.pattern)
             title = f"case {ast.unparse(case.pattern)}"
             if case.guard is not None:
                 self.check(case.guard, constants)
                 title += f" if {ast.unparse(case.guard)}"
-            cases.append(ast.match_case(case.pattern, case.guard, [taken(len(titles))]))
-            titles.append(title)
+            cases.append(ast.match_case(case.pattern, case.guard, [return_number(number)]))
+            branches.append((title, case.body))
         choose = ast.copy_location(ast.Match(node.subject, cases), node)
-        self.add_choice(titles, [case.body for case in node.cases], [choose], body, constants, union=True)
+        self.add_branches(branches, [choose], body, constants, union=True)
 
-    def add_choice(
+    def add_branches(
         self,
-        titles: Sequence[str],
-        bodies: Sequence[Sequence[ast.stmt]],
+        branches: Sequence[tuple[str, Sequence[ast.stmt]]],
         choose: Sequence[ast.stmt],
-        body: Body,
+        body: ModuleBody,
         constants: Values,
         *,
-        union: bool = False,
+        union: bool,
     ) -> None:
-        """A module for each branch. choose: returns the number of the branch to take. union: also around only one."""
-        names = [fresh_name(title, "branch", body.module_names) for title in titles]
-        branches = tuple(self.section(name, inner, constants) for name, inner in zip(names, bodies, strict=True))
-        modules = tuple(branch.module for branch in branches)
-        body.add_step(
-            Union(members=modules) if union or len(modules) > 1 else modules[0],
-            Choice(choose=self.source.code(choose, self.arguments, constants), branches=branches),
+        """Add a module for each branch, given as a title and statements. choose: returns the number of the branch to
+        take. union: whether the modules are members of a union.
+        """
+        sections = tuple(
+            self.section(fresh_name(title, "branch", body.module_names), statements, constants)
+            for title, statements in branches
         )
+        modules = tuple(section.module for section in sections)
+        choice = self.source.code(choose, self.arguments, constants)
 
-    def read_loop(self, node: ast.For, body: Body, constants: Values) -> None:
-        """The loop's body, once for each of its constants."""
+        def chosen(values: Values) -> Import | None:
+            number = choice(values)
+            return None if number is None else sections[number].reference(values)
+
+        body.add_nested(Union(members=modules) if union else modules[0], chosen)
+
+    def read_loop(self, node: ast.For, body: ModuleBody, constants: Values) -> None:
+        """Add the loop's body once for each of its constants. Raises PMLError."""
         if not isinstance(node.target, ast.Name):
             raise self.source.mistake(node.target, f"{shown(node.target)}: a loop has one variable; write one name")
         name = node.target.id
@@ -181,7 +185,7 @@ class Compiler:
                 self.read(statement, body, {**constants, name: value})
 
     def loop_values(self, node: ast.expr) -> Sequence[Any]:
-        """The constants a loop runs over. Raises PMLError if they are none, or not known now."""
+        """The constants of a loop. Raises PMLError if there are none, or they are not constants."""
         values: Sequence[Any] = ()
         try:
             match node:
@@ -195,8 +199,8 @@ class Compiler:
             raise self.source.mistake(node, f"{shown(node)} is not a row of strings or numbers; {LOOP}")
         return values
 
-    def read_call(self, node: ast.Call, body: Body, constants: Values) -> None:
-        """Another program is a nested module."""
+    def read_call(self, node: ast.Call, body: ModuleBody, constants: Values) -> None:
+        """Add the other program's module. Raises PMLError."""
         program = self.callee(node)
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.check(argument, constants)
@@ -209,17 +213,19 @@ class Compiler:
             raise self.source.mistake(node, f"{shown(node)}: {error}; call it as it is defined") from None
         by_name = ast.Dict(keys=[ast.Constant(value=name) for name in keywords], values=list(keywords.values()))
         given = ast.Tuple(elts=[ast.Tuple(elts=node.args, ctx=ast.Load()), by_name], ctx=ast.Load())
-        section = program.section.renamed(fresh_name(program.section.module.name, "program", body.module_names))
-        body.add_step(
-            section.module,
-            Call(
-                given=self.source.code([ast.Return(value=given)], self.arguments, constants),
-                program=Program(signature=program.signature, section=section),
-            ),
-        )
+        arguments = self.source.code([ast.Return(value=given)], self.arguments, constants)
+        name = fresh_name(program.section.module.name, "program", body.module_names)
+        module = replace(program.section.module, name=name)
+        renamed = replace(program, section=replace(program.section, module=module))
+
+        def called(values: Values) -> Import:
+            args, kwargs = arguments(values)
+            return renamed.reference(args, kwargs)
+
+        body.add_nested(module, called)
 
     def callee(self, node: ast.Call) -> Program:
-        """The program that a call is of. It is looked up now, not when the call runs. Raises PMLError."""
+        """The program that a call names. It is looked up now, not when the call runs. Raises PMLError."""
         if isinstance(node.func, ast.Name) and node.func.id == self.source.tree.name:
             raise self.source.mistake(node, f"{shown(node)}: a program cannot contain itself; write its text again")
         try:
@@ -233,10 +239,7 @@ class Compiler:
         return program
 
     def value_now(self, node: ast.expr) -> Any:
-        """What a dotted name stands for outside the function; None for everything else.
-
-        Raises KeyError or AttributeError for an unknown name.
-        """
+        """A dotted name's value outside the function; None for other expressions. Raises KeyError, AttributeError."""
         match node:
             case ast.Name(id=name) if name not in self.arguments and name not in self.loop_variables:
                 return self.source.lookup(name)
@@ -245,7 +248,9 @@ class Compiler:
         return None
 
     def check(self, expression: ast.expr, constants: Values) -> None:
-        """An expression that runs in calls changes no variable and uses a loop's only inside. Raises PMLError."""
+        """An expression that runs in calls must assign no variable, and use a loop's variable only inside that loop.
+        Raises PMLError.
+        """
         for node in ast.walk(expression):
             if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom):
                 raise self.source.mistake(node, f"{shown(node)} is not a plain expression; {BEFORE}")
@@ -255,11 +260,11 @@ class Compiler:
     def check_pattern(self, pattern: ast.pattern) -> None:
         """A case is a string, a whole number, several of them joined by `|`, or `_`. Raises PMLError."""
         match pattern:
-            case ast.MatchValue(value=ast.Constant(value=str() | int())):
-                pass
-            case ast.MatchValue(value=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int()))):
-                pass
-            case ast.MatchAs(pattern=None, name=None):
+            case (
+                ast.MatchValue(value=ast.Constant(value=str() | int()))
+                | ast.MatchValue(value=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int())))
+                | ast.MatchAs(pattern=None, name=None)
+            ):
                 pass
             case ast.MatchOr(patterns=patterns):
                 for inner in patterns:
@@ -269,6 +274,6 @@ class Compiler:
                 raise self.source.mistake(pattern, f"`case {ast.unparse(pattern)}` is not a constant; {remedy}")
 
 
-def taken(number: int) -> ast.Return:
-    """The statement that says which branch it is."""
+def return_number(number: int) -> ast.Return:
+    """The statement that returns the number of a branch."""
     return ast.Return(value=ast.Constant(value=number))

@@ -10,9 +10,9 @@
     schemas.replace(trip.schema)
     schemas.bind(trip.ask("Where to?", city="Oslo", hurry=True))
 
-The schema holds one module, named after the function, with the whole body in it, so that parameters have the module
-they need and a program nested in another is the same module there. What each statement becomes: `program_compiler`.
-After Prompt Cache (Gim et al., MLSys 2024), section 3.2. Not covered: chat turns; a program says plain text.
+The schema has one module, named after the function, with the whole body in it: parameters need a module, and a program
+nested in another is the same module there. What each statement becomes: `compiler`. After Prompt Cache (Gim et al.,
+MLSys 2024), section 3.2. Not covered: chat turns; a program holds plain text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cache.pml.nodes import Module, Parameter, Prompt, Schema
 from cache.pml.rules import MAX_SLOT, NOT_XML
 from cache.programs.compiler import compile_program
 from cache.programs.parts import Program
-from cache.programs.source import Source, read_source
+from cache.programs.source import FunctionSource, read_source
 from cache.prompt.parts import Text
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ P = ParamSpec("P")
 class MaxTokens:
     """Declares an argument as a parameter: `city: Annotated[str, MaxTokens(8)]`.
 
-    placeholder: stands in the slot while the module is encoded.
+    placeholder: fills the slot while the module is encoded.
     """
 
     length: int
@@ -62,9 +62,9 @@ class PromptProgram(Generic[P]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
         """The prompt for these arguments: the branches taken, with their slots filled.
 
-        Raises TypeError as the function's own call would, and whatever a condition raises.
+        Raises TypeError if the function itself could not be called so, and whatever a condition raises.
         """
-        return Prompt(schema=self.schema.name, parts=(self.program.imported(args, kwargs),))
+        return Prompt(schema=self.schema.name, parts=(self.program.reference(args, kwargs),))
 
     def ask(self, text: str, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
         """The same prompt with a user's text behind it."""
@@ -73,11 +73,11 @@ class PromptProgram(Generic[P]):
 
 
 def prompt_program(function: Callable[P, object]) -> PromptProgram[P]:
-    """Make a prompt program of a function; a decorator. Raises PMLError with the line of what cannot be said."""
+    """Decorator that makes a function a prompt program. Raises PMLError with the line of a statement it cannot have."""
     return PromptProgram(function)
 
 
-def declared(source: Source) -> dict[str, Parameter]:
+def declared(source: FunctionSource) -> dict[str, Parameter]:
     """The arguments with a declared maximum length, as slots. Raises PMLError."""
     arguments = source.tree.args
     for argument in (arguments.vararg, arguments.kwarg):
@@ -96,12 +96,11 @@ def declared(source: Source) -> dict[str, Parameter]:
                     raise source.mistake(argument, f"{size}: give a whole number of tokens, 1 or more, to {MAX_SLOT}")
                 if NOT_XML.search(size.placeholder):
                     raise source.mistake(argument, f"{size}: the placeholder holds a control character; leave it out")
-                parameters[argument.arg] = Parameter(
-                    name=argument.arg, length=size.length, placeholder=size.placeholder
-                )
+                name, placeholder = argument.arg, size.placeholder
+                parameters[name] = Parameter(name=name, length=size.length, placeholder=placeholder)
     return parameters
 
 
 def content_digest(module: Module) -> str:
-    """128 bits over everything a module holds."""
+    """A 128-bit hash of everything in a module."""
     return hashlib.blake2b(repr(module).encode(), digest_size=16).hexdigest()

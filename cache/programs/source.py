@@ -1,5 +1,5 @@
-"""The source of a function: its syntax tree with the lines of its file, errors that point into it, and pieces of it
-as code that runs with its globals and closure. What the statements mean: `program_compiler`.
+"""The source of a function: its syntax tree with the line numbers of its file, errors that name these lines, and parts
+of it as code that runs with the function's globals and closure. Not covered: what the statements mean (`compiler`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cache.programs.parts import Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class FunctionSource:
     """A function and its definition. Line numbers are those of the file."""
 
     function: FunctionType
@@ -29,7 +29,7 @@ class Source:
         return program_error(self.function, message, node.lineno)
 
     def cells(self) -> dict[str, Any]:
-        """Variables of the functions around this one, as far as they have a value by now."""
+        """Variables of the functions around this one that have a value by now."""
         found: dict[str, Any] = {}
         for name, cell in zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True):
             try:
@@ -39,7 +39,7 @@ class Source:
         return found
 
     def lookup(self, name: str) -> Any:
-        """What a name stands for outside the function, now. Raises KeyError."""
+        """The value of a name outside the function, now. Raises KeyError."""
         return {**vars(builtins), **self.function.__globals__, **self.cells()}[name]
 
     def code(
@@ -47,14 +47,14 @@ class Source:
     ) -> Callable[[Values], Any]:
         """Statements that return a value, as a function of a call's arguments.
 
-        arguments: names that come from the call. constants: names with a value known now. All others are looked up as
-        the function itself would, when the code runs. Errors of the code are raised as they are.
+        arguments: names that come from the call. constants: names with a value known now. Other names are looked up
+        when the code runs, as in the function itself. Errors of the code are raised as they are.
         """
         used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
         given = [name for name in arguments if name in used]
         fixed = {name: value for name, value in constants.items() if name in used}
         code, name = self.function.__code__, self.tree.name
-        while name in used:  # the piece must not hide what it uses
+        while name in used:  # the new function must not hide a name that it uses
             name += "_"
         tree = ast.parse(
             f"def around({', '.join(code.co_freevars)}):\n"
@@ -86,8 +86,8 @@ def program_error(function: FunctionType, message: str, line: int | None = None)
     return error
 
 
-def read_source(function: object) -> Source:
-    """The definition of a function, as it stands in its file. Raises PMLError for anything but a plain `def`."""
+def read_source(function: object) -> FunctionSource:
+    """The definition of a function in its file. Raises PMLError for anything but a plain `def`."""
     if not isinstance(function, FunctionType):
         raise PMLError(f"{function!r} is not a function; put the decorator on a `def`", where="program")
     if function.__code__.co_name == "<lambda>":
@@ -97,10 +97,10 @@ def read_source(function: object) -> Source:
             inspect.unwrap(function), "another decorator stands below this one; put this one directly on the `def`"
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise program_error(function, "`async` says nothing in a prompt; write a plain `def`")
+        raise program_error(function, "`async` has no meaning in a prompt; write a plain `def`")
     try:
         lines, first = inspect.getsourcelines(function)
-        # A definition inside another block stays as it is indented: taking spaces away would change its texts.
+        # A definition inside another block keeps its indentation: removing it would change texts of several lines.
         block = ["if True:\n"] if lines[0][:1].isspace() else []
         module = ast.parse("".join([*block, *lines]))
     except (OSError, SyntaxError, TokenError):
@@ -109,7 +109,7 @@ def read_source(function: object) -> Source:
     tree = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)), None)
     if tree is None or tree.name != function.__code__.co_name:
         raise program_error(function, "its file has changed since it was loaded; start again")
-    return Source(function=function, tree=tree)
+    return FunctionSource(function=function, tree=tree)
 
 
 def shown(node: ast.AST) -> str:

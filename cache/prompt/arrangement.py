@@ -1,14 +1,14 @@
-"""Placement of conversations: modules and texts in the order in which they are given, and at which position ids.
+"""Placement of conversations: the position ids of modules and texts, in the order in which they are given.
 
-- contiguous: one after another. Of the three the closest to full attention.
-- slotted: behind the first module, the system text, every module begins at the next multiple of a slot's length,
-  counted from that module's end; text follows without a gap (Prompt Cache, Gim et al., MLSys 2024, without a schema).
-- shared: modules with no text between them begin at the same id, and what follows begins behind the longest (APE, ICLR
+- contiguous: one after another. The closest of the three to full attention.
+- slotted: every module but the first, the system text, begins at a multiple of a slot's length behind the end of the
+  first; text follows without a gap (Prompt Cache, Gim et al., MLSys 2024, without a schema).
+- shared: modules without text between them begin at the same id, and what follows begins behind the longest (APE, ICLR
   2025, without its temperature). The first module stands before the others.
 
-(KL to full attention with the bundled model: contiguous .088, slots of 256 .119; and behind a shorter prefix contiguous
-.105, shared .156.) Modules here have text only; each may stand behind another while it is encoded (`TextModule.after`)
-and read others (`TextModule.left_context`). Fixed positions: `layout`.
+KL divergence from full attention with the bundled model: contiguous .088, slots of 256 .119; behind a shorter prefix,
+contiguous .105, shared .156. Modules here have text only. Not covered: the fixed positions of a schema
+(`cache.pml.layout`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def arrange(
 ) -> Plan:
     """Tokenise and place the parts of a prompt.
 
-    position_independent: whether a module encoded once can be placed at any offset. If not, a segment is encoded at the
-        position where it stands, and its key says so; it reads nothing beside it.
+    position_independent: whether a segment encoded once may be placed at any offset. If not, a segment is encoded at
+        the position where it stands, without a left context.
     max_positions: usable position ids of the model, 0 .. max_positions-1.
-    slot: position ids, for `slotted`.
+    slot: length of a slot in position ids, for `slotted`.
 
-    Raises PromptError for a prompt without tokens or with more than `max_positions`, and for a shared group at the end
-    of a prompt that does not end in its longest module.
+    Raises PromptError for a prompt without tokens or with more than `max_positions`, and for a prompt that ends in a
+    shared group whose longest module is not the last.
     """
     room = max_positions if position_independent else 0
     spans: list[Span] = []
@@ -76,7 +76,7 @@ def arrange(
 
 
 class Places:
-    """Hands out position ids from the beginning of a prompt to its end. end: the first id behind all so far."""
+    """Assigns position ids from the beginning of a prompt to its end. end: the first id behind all so far."""
 
     def __init__(self, placement: Placement, slot: int) -> None:
         self._placement, self._slot = placement, slot
@@ -92,7 +92,7 @@ class Places:
         return self.end - length
 
     def module(self, length: int) -> int:
-        """Where the next module, of `length` tokens, begins. One without tokens changes nothing."""
+        """Where the next module of `length` tokens begins. A module without tokens changes nothing."""
         start = self.end
         if not length:
             return start
@@ -107,10 +107,10 @@ class Places:
 
 
 def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Segment:
-    """The encoding segment of a module that has text only, behind its conditioning prefix if it has one.
+    """The segment of a module, behind its conditioning prefix and its left context.
 
-    room: position ids there are (None: any number). Of the modules beside it, as many are read as fit with it, the last
-    ones first, whole ones only.
+    room: usable position ids, None for no limit. If prefix, left context and module need more, modules of the left
+        context are left out, the first ones first.
     """
     prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:

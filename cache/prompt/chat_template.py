@@ -1,7 +1,7 @@
-"""The strings a model's own chat template puts between system text, user text and answers.
+"""The strings that a model's chat template puts between system text, user text and answers.
 
-They are found by rendering conversations with marker texts and cutting at the markers, so any template works that
-neither rewrites nor drops the content. A model without a template gets plain headings, and no roles in PML.
+They are found by rendering conversations of marker texts and cutting at the markers. So any template works that neither
+changes nor drops the content. A model without a template gets plain headings, and no roles in PML.
 """
 
 from __future__ import annotations
@@ -38,16 +38,12 @@ PLAIN = ChatTemplate(open="", to_user="\n\n", to_answer="\nAnswer:", to_next="\n
 
 def derive_template(render: Render) -> ChatTemplate:
     """Cut rendered conversations at their markers. Raises ValueError if a marker does not survive rendering."""
-    turns = [
-        {"role": "user", "content": USER},
-        {"role": "assistant", "content": ANSWER},
-        {"role": "user", "content": NEXT},
-    ]
+    contents = (("user", USER), ("assistant", ANSWER), ("user", NEXT))
+    turns = [{"role": role, "content": content} for role, content in contents]
     head_alone, rest_alone = cut(render(turns, True), USER)
-    has_system = True
     try:
-        text = render([{"role": "system", "content": SYSTEM}, *turns], True)
-        head, rest = cut(text, SYSTEM)
+        head, rest = cut(render([{"role": "system", "content": SYSTEM}, *turns], True), SYSTEM)
+        has_system = True
     except ValueError:  # no system role: the system text opens the first user turn
         has_system = False
         head, rest = head_alone, "\n\n" + USER + rest_alone
@@ -57,7 +53,7 @@ def derive_template(render: Render) -> ChatTemplate:
     _, close = cut(render(turns[:2], False), ANSWER)
     answer_open = to_past_answer.removeprefix(to_answer) if to_past_answer.startswith(to_answer) else ""
     user_open = to_next.removeprefix(close) if to_next.startswith(close) else ""
-    if has_system and not to_user.endswith(user_open):  # Llama 2: the turn before carries a question's opening
+    if has_system and not to_user.endswith(user_open):  # Llama 2: the opening belongs to the turn before
         user_open = ""
     roles: dict[RoleName, RoleStrings] = {
         "user": RoleStrings(user_open, to_answer),
@@ -70,7 +66,7 @@ def derive_template(render: Render) -> ChatTemplate:
 
 
 def cut(text: str, marker: str) -> tuple[str, str]:
-    """What stands before and behind the marker; raises ValueError if it is not there exactly once."""
+    """The text before and behind a marker. Raises ValueError if the marker is not in it exactly once."""
     if text.count(marker) != 1:
         raise ValueError(f"the chat template does not keep its content: {marker!r} is not in it once")
     before, after = text.split(marker)

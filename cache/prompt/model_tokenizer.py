@@ -1,7 +1,7 @@
-"""Tokenizer of a model: literal text in, token ids out, and back. Wraps whatever transformers loaded.
+"""A model's tokenizer: text to token ids, and back. Wraps a tokenizer of transformers.
 
-Special tokens are recognised only in structural strings (the chat template's), so text from documents and users
-that spells a marker is split into ordinary tokens.
+Special tokens are recognised only in structural strings, those of the chat template. A special token in the text of a
+document or a user is split into ordinary tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ModelTokenizer:
         self.sink_prefix: tuple[int, ...] = self._sink_prefix()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Token ids of a run, nothing added: those of the joined text, special tokens only from structural pieces."""
+        """Token ids of the joined text of a run, nothing added; special tokens come from structural pieces only."""
         ids: list[int] = []
         section = ""
         for piece in run:
@@ -58,16 +58,16 @@ class ModelTokenizer:
         return self._ordinary("\n")[0] if unknown is None else unknown
 
     def _sink_prefix(self) -> tuple[int, ...]:
-        """The first line of the chat template's opening (it may go on with today's date), else the model's BOS."""
-        opening = self.template.open.partition("\n")
-        if opening[0]:
-            return tuple(self.encode([Text(text=opening[0] + opening[1], structural=True)]))
+        """The first line of the chat template's opening (the next may be today's date), else the BOS token."""
+        line, newline, _ = self.template.open.partition("\n")
+        if line:
+            return tuple(self.encode([Text(text=line + newline, structural=True)]))
         bos: int | None = self._tokenizer.bos_token_id
         return () if bos is None else (bos,)
 
     def _render(self, messages: Messages, answering: bool) -> str:
         try:
             text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answering)
-        except Exception as error:  # templates raise jinja errors of their own for roles they refuse
+        except Exception as error:  # for a role it refuses, a template raises an error of jinja
             raise ValueError(str(error)) from error
         return text

@@ -1,6 +1,6 @@
 """What a conversation's prompt is made of: pieces of text, and modules that have text only.
 
-No tokenizer, no tensors. Modules that hold other modules, unions and parameters belong to PML (`cache.pml.nodes`).
+Not covered: modules with nested modules, unions and parameters (`cache.pml.nodes`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ ROLES: tuple[RoleName, ...] = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A piece of text. Neighbouring pieces of one owner are one run, which is tokenised on its own.
+    """A piece of text. Neighbouring pieces are one run, which is tokenised together.
 
-    structural: True only for strings of the model's own chat template, in which special tokens are recognised.
-        Everything that comes from documents, users or settings is literal.
-    tokens: the exact token ids when they are known already (an answer the model generated); then `text` is only
-        for people.
+    structural: True only for strings of the chat template, in which special tokens are recognised. Text of documents,
+        users and settings is literal.
+    tokens: the exact token ids if they are known (an answer that the model generated); `text` is then only for people.
     """
 
     text: str
@@ -31,10 +30,9 @@ class Text:
 class TextModule:
     """A reusable piece of a conversation's prompt, encoded as a whole.
 
-    after: the module that stands before this one while it is encoded (the conditioning prefix). Its rows are not kept
-        here.
-    left_context: modules whose texts are read between `after` and this one while it is encoded, in this order. They
-        are not part of the prompt.
+    after: the conditioning prefix, a module that stands before this one while it is encoded.
+    left_context: modules whose texts stand between `after` and this one while it is encoded. They are not part of the
+        prompt.
     """
 
     name: str

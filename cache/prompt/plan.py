@@ -1,7 +1,7 @@
 """A plan: which tokens of a prompt stand at which position ids, and which of them an encoded segment supplies.
 
-No tokenizer, no tensors. A plan is a list of spans in the order in which they are read; a span's tokens stand at
-consecutive position ids. A computed token sees every token of the spans before it and of its own span up to itself.
+A plan is a list of spans in reading order. The tokens of a span stand at consecutive position ids. A computed token
+sees all tokens of the spans before it, and of its own span up to itself.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One segment of encoding: the tokens whose KV are computed together, in one causal pass, and kept.
+    """Tokens whose keys and values are computed together, in one causal pass, and kept.
 
     start: position id of the first token while the segment is encoded.
     gaps: (row, ids left out before it) wherever positions jump, in ascending rows.
-    prefix: the segment that stands before it while it is encoded, behind its own prefix; its rows are not kept here.
+    prefix: the conditioning prefix, a segment that stands before this one while it is encoded; kept on its own.
     left_context: tokens between prefix and segment while it is encoded, at the ids right before `start`, in the same
-        causal pass; their rows are not kept at all (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
+        causal pass; not kept (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
     """
 
     name: str
@@ -27,17 +27,15 @@ class Segment:
     start: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     prefix: Segment | None = None
-    # Long, and next to always the same for the same tokens: a hash without it is as good and far cheaper.
+    # Long, and almost always equal if the tokens are equal: without it, hashing is as good and much cheaper.
     left_context: tuple[int, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if self.prefix is not None and not self.prefix.tokens:
             raise ValueError(f"segment {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
         if len(self.left_context) > self.start:
-            raise ValueError(
-                f"segment {self.name!r}: {self.start} position ids before it, "
-                f"{len(self.left_context)} in its left context"
-            )
+            sizes = f"{self.start} position ids before it, {len(self.left_context)} in its left context"
+            raise ValueError(f"segment {self.name!r}: {sizes}")
 
     @property
     def left_context_positions(self) -> range:
@@ -74,7 +72,7 @@ class Segment:
 class Span:
     """Tokens at consecutive position ids `start`, `start`+1, ...
 
-    segment: the segment whose rows from `row` on these tokens are, or None if they are computed in every request.
+    segment: supplies these tokens with its rows from `row` on; None if they are computed in every request.
     """
 
     start: int
@@ -89,7 +87,7 @@ class Span:
 
     @property
     def offset(self) -> int:
-        """Position ids between where the segment was encoded and where it stands here."""
+        """Position ids from where the segment was encoded to where it stands here."""
         return 0 if self.segment is None else self.start - self.segment.position(self.row)
 
     def continues(self, previous: Span) -> bool:
@@ -103,8 +101,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Spans in the order in which they are read. Their ids ascend without overlapping, except that modules of a shared
-    group (see `arrangement`) have ids in common. The last span is always computed and has the highest ids.
+    """Spans in reading order. Their ids ascend without overlap, except that modules of a shared group (`arrangement`)
+    have ids in common. The last span is always computed and has the highest ids.
     """
 
     spans: tuple[Span, ...]
@@ -116,22 +114,22 @@ class Plan:
 
     @property
     def next_position(self) -> int:
-        """Position id of the first generated token: highest id in the prompt + 1."""
+        """Position id of the first generated token: the highest id in the prompt + 1."""
         return self.spans[-1].end
 
     def segments(self) -> tuple[Segment, ...]:
-        """Different segments of the plan in the order in which they are read."""
+        """Different segments of the plan, in reading order."""
         return tuple(dict.fromkeys(span.segment for span in self.spans if span.segment is not None))
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token sees what it would see with nothing reused."""
+        """Whether every token sees what it would see without reuse."""
         return self.exact_spans == len(self.spans)
 
     @property
     def exact_spans(self) -> int:
-        """How many leading spans are exact: each segment's rows were encoded behind exactly the tokens (of prefix and
-        left context), at exactly the distances, that stand before them here.
+        """How many leading spans are exact: the rows of each segment were encoded behind exactly the tokens (of prefix
+        and left context), at exactly the distances, that stand before them here.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
@@ -140,29 +138,25 @@ class Plan:
                 *ancestors, segment = span.segment.with_ancestors()
                 if any(ancestor.left_context for ancestor in ancestors):  # seen by their rows, not by the segment's own
                     return index
-                if sum(len(ancestor.tokens) for ancestor in ancestors) + len(segment.left_context) + span.row != len(
-                    before
-                ):
-                    return index
                 seen: list[tuple[int, int]] = []
                 for ancestor in ancestors:
                     seen += zip(ancestor.tokens, ancestor.positions, strict=True)
                 seen += zip(segment.left_context, segment.left_context_positions, strict=True)
-                seen += zip(segment.tokens, segment.positions, strict=True)
-                if [(token, position + span.offset) for token, position in seen[: len(before)]] != before:
+                seen += zip(segment.tokens[: span.row], segment.positions, strict=False)
+                if [(token, position + span.offset) for token, position in seen] != before:
                     return index
             before += zip(span.tokens, range(span.start, span.end), strict=True)
             previous = span
         return len(self.spans)
 
     def exact_part(self) -> Plan:
-        """The same tokens at the same ids; what is not exact as it stands is computed."""
+        """The same tokens at the same ids, with every span computed that is not exact."""
         kept = self.exact_spans
         rest = (replace(span, segment=None, row=0) for span in self.spans[kept:])
         return Plan(spans=join_spans([*self.spans[:kept], *rest]))
 
     def without_segments(self) -> Plan:
-        """The same tokens at the same ids, all computed: ordinary causal attention."""
+        """The same tokens at the same ids, all of them computed: full causal attention."""
         return Plan(spans=join_spans(replace(span, segment=None, row=0) for span in self.spans))
 
 
@@ -181,13 +175,11 @@ def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Let the last token be computed: its logits are what generation starts from.
-
-    A prompt that ends in a module gives up that module's last row and computes the token instead.
+    """Let the last token be computed, because generation starts from its logits. If a segment supplies the last token,
+    that row of it is not used.
     """
     last = spans[-1]
     if last.segment is None:
         return spans
     tail = Span(start=last.end - 1, tokens=last.tokens[-1:])
-    kept = replace(last, tokens=last.tokens[:-1])
-    return join_spans((*spans[:-1], kept, tail))
+    return join_spans((*spans[:-1], replace(last, tokens=last.tokens[:-1]), tail))

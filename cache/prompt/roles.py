@@ -1,6 +1,7 @@
-"""What a chat template writes around a turn of each role, and three well-known templates by name.
+"""The strings of a chat template around a turn of each role, and three well-known templates by name.
 
-A model's own strings are derived from its tokenizer (`chat_template`); the named ones check schemas without a model.
+A model's own strings are derived from its tokenizer (`chat_template`). The named ones are for checking schemas without
+a model.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cache.prompt.parts import RoleName
 
 @dataclass(frozen=True, slots=True)
 class RoleStrings:
-    """Structural strings around a turn. empty: what an empty element stands for; it may not be open + close."""
+    """Structural strings around a turn. empty: the text of an empty element, if that is not open + close."""
 
     open: str
     close: str
@@ -22,7 +23,7 @@ class RoleStrings:
 
     @property
     def alone(self) -> str:
-        """What an element without content stands for."""
+        """The text of an element without content."""
         return self.open + self.close if self.empty is None else self.empty
 
 

@@ -1,4 +1,4 @@
-"""From text to token ids: what is asked of a tokenizer, and how a run of text pieces is tokenised.
+"""From text to token ids: the interface of a tokenizer, and how a run of text pieces is tokenised.
 
 A run is tokenised in one call, so that the ids are those of the joined text; within it special tokens are recognised in
 structural pieces only, so that a document or a user who writes `<|im_end|>` gets ordinary characters.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Protocol
 
 from cache.prompt.parts import Text
 
 
 class Tokenizer(Protocol):
-    """What layout asks of a tokenizer.
+    """What placing a prompt needs of a tokenizer.
 
     filler: the token that fills the unused rest of a parameter's slot while its module is encoded.
-    sink_prefix: tokens of the short constant beginning behind which a module is encoded; may be empty.
+    sink_prefix: tokens of the short constant text that a module is encoded behind; may be empty.
     """
 
     filler: int
@@ -43,10 +44,10 @@ class WordTokenizer:
 
 
 class CachingTokenizer:
-    """A tokenizer that need not tokenise again what it was last asked for: a conversation's passages come back with
-    every turn, and what each was encoded behind with them. Safe to use from any thread.
+    """A tokenizer that remembers what it tokenised last, because a conversation's passages and the passages each was
+    encoded behind come back with every turn. Safe to use from any thread.
 
-    runs: how many are remembered.
+    runs: how many runs are remembered.
     """
 
     def __init__(self, tokenizer: Tokenizer, runs: int) -> None:
@@ -54,31 +55,18 @@ class CachingTokenizer:
         self._encode = lru_cache(maxsize=runs)(lambda run: tuple(tokenizer.encode(run)))
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """As the tokenizer beneath."""
+        """As the wrapped tokenizer."""
         return list(self._encode(tuple(run)))
 
     def clear(self) -> None:
-        """Remember nothing of what was asked so far."""
+        """Forget everything."""
         self._encode.cache_clear()
 
 
-def run_tokens(run: Sequence[Text], tokenizer: Tokenizer, limit: int | None = None) -> tuple[int, ...]:
-    """Token ids of a run. Pieces with known tokens keep those and cut the run.
-
-    limit: keep runs of so many tokens and, of longer ones, exactly the first half (rounded up) and the last half.
-    """
+def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Token ids of a run. A piece with known tokens keeps them; the texts before and behind it are tokenised apart."""
     tokens: list[int] = []
-    pending: list[Text] = []
-    for piece in run:
-        if piece.tokens is None:
-            pending.append(piece)
-            continue
-        if pending:
-            tokens += tokenizer.encode(pending)
-            pending = []
-        tokens += piece.tokens
-    if pending:
-        tokens += tokenizer.encode(pending)
-    if limit is not None and len(tokens) > limit:
-        tokens = tokens[: (limit + 1) // 2] + tokens[len(tokens) - limit // 2 :]
+    for is_text, pieces in groupby(run, key=lambda piece: piece.tokens is None):
+        group = list(pieces)
+        tokens += tokenizer.encode(group) if is_text else (token for piece in group for token in piece.tokens or ())
     return tuple(tokens)

@@ -1,4 +1,4 @@
-"""`adapt`: lessons from the desk's own passages or from files, taught to a tiny model."""
+"""`adapt`: examples from the desk's own passages or from files, and a tiny model trained on them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from app.domain.settings import Settings
 from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
 from cache.errors import ModelError
 from cache.model.adapters import merge_adapter
-from cache.training.examples import Lesson
+from cache.training.examples import TrainingExample
 
 
 @pytest.fixture
-def taught(monkeypatch: pytest.MonkeyPatch) -> list[Lesson]:
-    """The tiny model in place of the one that the settings name; the lessons that were taught."""
-    lessons: list[Lesson] = []
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[TrainingExample]:
+    """The tiny model in place of the one that the settings name; the examples that were trained on."""
+    examples: list[TrainingExample] = []
 
     class Training(app.training.adapt.AdapterTraining):
-        def __init__(self, hf: Any, lesson_at: Any, *more: Any, **named: Any) -> None:
-            super().__init__(hf, lambda step: lessons.append(lesson_at(step)) or lessons[-1], *more, **named)  # type: ignore[func-returns-value]
+        def __init__(self, hf: Any, example_at: Any, *more: Any, **named: Any) -> None:
+            super().__init__(hf, lambda step: examples.append(example_at(step)) or examples[-1], *more, **named)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(app.training.adapt, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
     monkeypatch.setattr(app.training.adapt, "ModelTokenizer", lambda _: ByteTokenizer())
     monkeypatch.setattr(app.training.adapt, "AdapterTraining", Training)
-    return lessons
+    return examples
 
 
-def test_a_desk_teaches_from_its_own_passages(tmp_path: Path, taught: list[Lesson]) -> None:
+def test_a_desk_trains_on_its_own_passages(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
     settings = small_settings(tmp_path / "desk", adapter="none")
@@ -42,19 +42,23 @@ def test_a_desk_teaches_from_its_own_passages(tmp_path: Path, taught: list[Lesso
     assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
     assert result["schedule"]["objective"] == "distil"
     assert result["held_out_moved"] >= 0
-    asked = {bytes(branch.question).decode() for lesson in taught for branch in lesson.branches}
+    asked = {bytes(query.question).decode() for example in trained_on for query in example.queries}
     assert any("repair" in question for question in asked)
-    assert len(taught) == 6, "two a step"
-    assert all(lesson.branches and all(len(branch.answer) > 5 for branch in lesson.branches) for lesson in taught)
-    texts = [b" ".join(map(bytes, lesson.modules)) for lesson in taught]
-    said = [(bytes(b.answer[:-1]), text) for lesson, text in zip(taught, texts, strict=True) for b in lesson.branches]
+    assert len(trained_on) == 6, "two a step"
+    assert all(example.queries and all(len(query.answer) > 5 for query in example.queries) for example in trained_on)
+    texts = [b" ".join(map(bytes, example.modules)) for example in trained_on]
+    said = [
+        (bytes(query.answer[:-1]), text)
+        for example, text in zip(trained_on, texts, strict=True)
+        for query in example.queries
+    ]
     assert all(answer in text for answer, text in said), "beginnings of sentences"
-    assert any(left_context for lesson in taught for left_context in lesson.left_contexts)
-    assert all(len(lesson.modules) > 1 for lesson in taught), "one alone is read as with full attention"
+    assert any(left_context for example in trained_on for left_context in example.left_contexts)
+    assert all(len(example.modules) > 1 for example in trained_on), "one alone is read as with full attention"
     merge_adapter(stock(), tmp_path / "adapter")
 
 
-def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None:
+def test_files_bring_their_answers(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     file = tmp_path / "qa.jsonl"
     file.write_text(
         '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
@@ -63,7 +67,7 @@ def test_files_bring_their_answers(tmp_path: Path, taught: list[Lesson]) -> None
     result = adapt(settings, [file], tmp_path / "adapter", steps=2, minutes=None, seed=0, report=lambda progress: None)
     assert result["schedule"]["objective"] == "answers"
     assert result["held_out_moved"] is None, "full attention is held to nothing"
-    answers = {bytes(branch.answer[:-1]).decode() for lesson in taught for branch in lesson.branches}
+    answers = {bytes(query.answer[:-1]).decode() for example in trained_on for query in example.queries}
     assert "Cups cost 4." in answers
 
 
@@ -77,14 +81,14 @@ def test_how_long_it_takes_unless_told() -> None:
         assert (told.steps, told.minutes) == (7, None)
 
 
-def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, taught: list[Lesson]) -> None:
+def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     settings = small_settings(tmp_path / "desk", adapter="none")
     with pytest.raises(DeskError, match="ingest documents first, or give --data"):
         adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
-    assert not taught
+    assert not trained_on
 
 
-def test_files_without_anything_to_teach_are_no_desk(tmp_path: Path, taught: list[Lesson]) -> None:
+def test_files_without_anything_to_train_on_are_no_desk(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     long, good = (
         {"title": "T", "context": text, "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}
         for text in ("Cups cost 4. " * 200, "Cups cost 4.")
@@ -92,14 +96,14 @@ def test_files_without_anything_to_teach_are_no_desk(tmp_path: Path, taught: lis
     file = tmp_path / "qa.jsonl"
     file.write_text(json.dumps(long))
     settings = small_settings(tmp_path / "desk", adapter="none")
-    with pytest.raises(DeskError, match=r"none of the 1 documents can be taught: .* 300 tokens at most"):
+    with pytest.raises(DeskError, match=r"none of the 1 documents can be trained on: .* 300 tokens at most"):
         adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     file.write_text(json.dumps(long) + "\n" + json.dumps(good))
     result = adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     assert (result["documents"], result["left_out"], result["held_out_documents"]) == (1, 1, 0)
 
 
-def test_the_adapter_in_use_is_not_trained_over(tmp_path: Path, taught: list[Lesson]) -> None:
+def test_the_adapter_in_use_is_not_trained_over(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
     settings, folder = small_settings(tmp_path / "desk", adapter="none"), tmp_path / "adapter"

@@ -1,4 +1,4 @@
-"""Lessons are what a request is at run time; an adapter trained on them is kept, resumed and merged."""
+"""Examples are what a request is at run time; an adapter trained on them is kept, resumed and merged."""
 
 from __future__ import annotations
 
@@ -18,96 +18,98 @@ from tiny import oracle_logits, stock
 from cache.errors import ModelError
 from cache.model.adapters import adapter_fingerprint, keep_base, merge_adapter
 from cache.prompt.plan import Plan, Segment, Span
-from cache.training.examples import Branch, Lesson, pack
-from cache.training.trainer import AdapterTraining, Progress, Schedule, divergence
+from cache.training.examples import TrainingExample, TrainingQuery, pack
+from cache.training.loss import divergence
+from cache.training.schedule import Schedule
+from cache.training.trainer import AdapterTraining, TrainingProgress
 
 PREFIX = tuple(b"You answer. ")
 MODULES = (tuple(b"Returns take 30 days."), tuple(b"Gift cards stay."), tuple(b"Shipping is free."))
-BRANCHES = (
-    Branch(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
-    Branch(question=tuple(b"And cards, may they be returned?"), answer=tuple(b"No"), refused=True),
+QUERIES = (
+    TrainingQuery(question=tuple(b"How long?"), answer=tuple(b" 30 days")),
+    TrainingQuery(question=tuple(b"And cards, may they be returned?"), answer=tuple(b"No"), refused=True),
 )
-LEADS = (tuple(b"Cards stay."), (), tuple(b"Returns take time, they do."))
-LESSON = Lesson(prefix=PREFIX, modules=MODULES, left_contexts=LEADS, gaps=(0, 7, 0), branches=BRANCHES)
+LEFT_CONTEXTS = (tuple(b"Cards stay."), (), tuple(b"Returns take time, they do."))
+EXAMPLE = TrainingExample(prefix=PREFIX, modules=MODULES, left_contexts=LEFT_CONTEXTS, gaps=(0, 7, 0), queries=QUERIES)
 SCHEDULE = Schedule(steps=6, warmup=2, evaluate_every=3, learning_rate=5e-3)
 
 
 def training(
-    folder: Path, schedule: Schedule = SCHEDULE, lesson: Lesson = LESSON, subject: str = "tiny"
+    folder: Path, schedule: Schedule = SCHEDULE, example: TrainingExample = EXAMPLE, subject: str = "tiny"
 ) -> AdapterTraining:
-    def lesson_at(step: int) -> Lesson:
-        return replace(lesson, gaps=(step % 3, 0, 1))
+    def example_at(step: int) -> TrainingExample:
+        return replace(example, gaps=(step % 3, 0, 1))
 
-    return AdapterTraining(stock("llama"), lesson_at, [lesson], schedule, folder, subject=subject)
+    return AdapterTraining(stock("llama"), example_at, [example], schedule, folder, subject=subject)
 
 
-@pytest.mark.parametrize("leads", [LEADS, (LEADS[0], (), LEADS[0])])
-def test_a_branch_sees_what_a_request_sees(left_contexts: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
-    """Each branch's last row equals the block-mask oracle of the same request."""
+@pytest.mark.parametrize("left_contexts", [LEFT_CONTEXTS, (LEFT_CONTEXTS[0], (), LEFT_CONTEXTS[0])])
+def test_a_query_sees_what_a_request_sees(left_contexts: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
+    """Each query's last row equals the block-mask oracle of the same request."""
     system = Segment(name="s", tokens=PREFIX)
-    logits = training(tmp_path)._reader.logits(replace(LESSON, left_contexts=left_contexts), modular=True)
+    logits = training(tmp_path)._model.logits(replace(EXAMPLE, left_contexts=left_contexts), modular=True)
     row = -1
-    for branch in BRANCHES:
+    for query in QUERIES:
         spans, at = [Span(start=0, tokens=PREFIX, segment=system)], len(PREFIX)
-        for module, left_context, gap in zip(MODULES, left_contexts, LESSON.gaps, strict=True):
+        for module, left_context, gap in zip(MODULES, left_contexts, EXAMPLE.gaps, strict=True):
             segment = Segment(
                 name="m", tokens=module, start=len(PREFIX) + len(left_context), prefix=system, left_context=left_context
             )
             spans.append(Span(start=at + gap, tokens=module, segment=segment))
             at = spans[-1].end
-        spans.append(Span(start=at, tokens=(*branch.question, *branch.answer[:-1])))
-        row += len(branch.answer)
+        spans.append(Span(start=at, tokens=(*query.question, *query.answer[:-1])))
+        row += len(query.answer)
         expected = oracle_logits(stock("llama"), Plan(spans=tuple(spans)))
         assert (logits[row] - expected).abs().max() < 1e-4
 
 
-def test_with_full_attention_a_branch_is_an_ordinary_prompt(tmp_path: Path) -> None:
+def test_with_full_attention_a_query_is_an_ordinary_prompt(tmp_path: Path) -> None:
     hf = stock("llama")
-    lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])
-    one = AdapterTraining(stock("llama"), lambda step: lesson, [lesson], SCHEDULE, tmp_path, subject="tiny")
+    example = replace(EXAMPLE, gaps=(0, 0, 0), queries=QUERIES[:1])
+    one = AdapterTraining(stock("llama"), lambda step: example, [example], SCHEDULE, tmp_path, subject="tiny")
     with torch.no_grad():
-        logits = one._reader.logits(lesson, modular=False)
-        tokens = [*PREFIX, *(t for module in MODULES for t in module), *BRANCHES[0].question, *BRANCHES[0].answer[:-1]]
-        expected = hf(input_ids=torch.tensor([tokens])).logits[0, -len(BRANCHES[0].answer) :]
+        logits = one._model.logits(example, modular=False)
+        tokens = [*PREFIX, *(t for module in MODULES for t in module), *QUERIES[0].question, *QUERIES[0].answer[:-1]]
+        expected = hf(input_ids=torch.tensor([tokens])).logits[0, -len(QUERIES[0].answer) :]
     assert (logits - expected).abs().max() < 1e-4
 
 
 def test_rows_are_those_before_the_answers_tokens() -> None:
-    packed = pack(LESSON, modular=True)
+    packed = pack(EXAMPLE, modular=True)
     fed = packed.tokens[0][packed.rows].tolist()
-    assert fed == [t for b in BRANCHES for t in (b.question[-1], *b.answer[:-1])]
+    assert fed == [t for query in QUERIES for t in (query.question[-1], *query.answer[:-1])]
 
 
-def test_a_lead_that_passages_share_is_read_once() -> None:
+def test_a_left_context_that_passages_share_is_read_once() -> None:
     shared, apart = (
-        replace(LESSON, left_contexts=left_contexts)
-        for left_contexts in ((LEADS[0],) * 3, (LEADS[0], LEADS[0][1:], LEADS[2]))
+        replace(EXAMPLE, left_contexts=left_contexts)
+        for left_contexts in ((LEFT_CONTEXTS[0],) * 3, (LEFT_CONTEXTS[0], LEFT_CONTEXTS[0][1:], LEFT_CONTEXTS[2]))
     )
-    without = pack(LESSON, modular=False).tokens.shape[1]
-    assert pack(shared, modular=True).tokens.shape[1] == without + len(LEADS[0])
-    assert pack(apart, modular=True).tokens.shape[1] == without + 2 * len(LEADS[0]) - 1 + len(LEADS[2])
+    without = pack(EXAMPLE, modular=False).tokens.shape[1]
+    assert pack(shared, modular=True).tokens.shape[1] == without + len(LEFT_CONTEXTS[0])
+    assert pack(apart, modular=True).tokens.shape[1] == without + 2 * len(LEFT_CONTEXTS[0]) - 1 + len(LEFT_CONTEXTS[2])
 
 
-def taught_loss(said: torch.Tensor) -> float:
-    """Of all tokens of the answers alike, and twice of whether a branch begins as the second does, which refuses."""
-    labels = [token for branch in BRANCHES for token in branch.answer]
+def expected_loss(said: torch.Tensor) -> float:
+    """Of all tokens of the answers alike, and twice of whether a query begins as the second does, which refuses."""
+    labels = [token for query in QUERIES for token in query.answer]
     tokens = -said[range(len(labels)), labels]
-    first, second = said.exp()[[0, len(BRANCHES[0].answer)], BRANCHES[1].answer[0]]
+    first, second = said.exp()[[0, len(QUERIES[0].answer)], QUERIES[1].answer[0]]
     return (tokens.mean() - 2 * ((1 - first).log() + second.log()) / 2).item()
 
 
 @pytest.mark.parametrize("objective", ["answers", "distil"])
 def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     one = training(tmp_path, replace(SCHEDULE, steps=30, objective=objective))
-    modular, full = (one._reader.logits(LESSON, modular=modular).log_softmax(-1) for modular in (True, False))
+    modular, full = (one._model.logits(EXAMPLE, modular=modular).log_softmax(-1) for modular in (True, False))
     if objective == "answers":
-        before = (taught_loss(modular) + taught_loss(full)) / 2
+        before = (expected_loss(modular) + expected_loss(full)) / 2
     else:  # full attention is where it is held to
         before = ((full - modular) * full.exp()).sum(-1).mean().item()
     end = one.run(seen.append)
     assert end.step == 30
-    assert end.questions == 120, "two lessons a step, two questions each"
+    assert one.state.questions == 120, "two examples a step, two questions each"
     assert one.state.before == pytest.approx(before, rel=1e-4)
     assert one.state.best < before * 0.9
     assert {"adapter_config.json", "adapter_model.safetensors", "checkpoint.safetensors"} <= {
@@ -120,19 +122,19 @@ def parameters(training: AdapterTraining) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("objective", ["answers", "distil"])
-def test_lessons_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two lessons in one step move the adapter by the mean of what each says alone."""
+def test_examples_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two examples in one step move the adapter by the mean of what each says alone."""
     moved: list[list[torch.Tensor]] = []
 
     def note(parameters: list[torch.nn.Parameter], most: float) -> None:
         moved.append([parameter.grad.clone() for parameter in parameters if parameter.grad is not None])
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", note)
-    pair = [LESSON, replace(LESSON, modules=MODULES[::-1], branches=BRANCHES[:1])]
-    for number, lessons in enumerate((pair, pair[:1], pair[1:])):
-        schedule = replace(SCHEDULE, steps=1, objective=objective, modular_share=1.0, lessons=len(lessons))
+    pair = [EXAMPLE, replace(EXAMPLE, modules=MODULES[::-1], queries=QUERIES[:1])]
+    for number, examples in enumerate((pair, pair[:1], pair[1:])):
+        schedule = replace(SCHEDULE, steps=1, objective=objective, modular_share=1.0, batch_size=len(examples))
         folder = tmp_path / str(number)
-        AdapterTraining(stock("llama"), lessons.__getitem__, [LESSON], schedule, folder, subject="tiny").run(
+        AdapterTraining(stock("llama"), examples.__getitem__, [EXAMPLE], schedule, folder, subject="tiny").run(
             lambda progress: None
         )
     assert max(gradient.abs().max() for gradient in moved[0]) > 1e-4
@@ -145,18 +147,18 @@ def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path: Path)
     for weight in (0.0, 10.0):
         schedule = replace(SCHEDULE, steps=30, objective="distil", anchor_weight=weight)
         one = training(tmp_path / str(weight), schedule)
-        before = one._reader.logits(LESSON, modular=False)
+        before = one._model.logits(EXAMPLE, modular=False)
         one.run(lambda progress: None)
-        moved.append(divergence(before, one._reader.logits(LESSON, modular=False)).item())
+        moved.append(divergence(before, one._model.logits(EXAMPLE, modular=False)).item())
     assert 0 < 3 * moved[1] < moved[0]
 
 
 def test_how_far_full_attention_moved_is_told_apart(tmp_path: Path) -> None:
     one = training(tmp_path, replace(SCHEDULE, steps=8, evaluate_every=8, objective="distil", learning_rate=1e-3))
-    before = one._reader.logits(LESSON, modular=False)
+    before = one._model.logits(EXAMPLE, modular=False)
     one.run(lambda progress: None)
     assert one.state.best < (one.state.before or 0), "the last one is kept"
-    full, modular = (one._reader.logits(LESSON, modular=modular) for modular in (False, True))
+    full, modular = (one._model.logits(EXAMPLE, modular=modular) for modular in (False, True))
     moved = divergence(before, full).item()
     assert one.state.moved == pytest.approx(moved, rel=1e-3)
     assert one.state.held_out == pytest.approx(
@@ -166,10 +168,10 @@ def test_how_far_full_attention_moved_is_told_apart(tmp_path: Path) -> None:
 
 def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
     hf = stock("llama", dtype=torch.bfloat16)
-    one = AdapterTraining(hf, lambda number: LESSON, [LESSON], SCHEDULE, tmp_path, subject="tiny")
+    one = AdapterTraining(hf, lambda number: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path, subject="tiny")
     one.run(lambda progress: None)
     rounded = [parameter.bfloat16() for parameter in one._parameters]
-    assert all(torch.equal(taught, like) for taught, like in zip(one._taught, rounded, strict=True))
+    assert all(torch.equal(weight, like) for weight, like in zip(one._weights, rounded, strict=True))
     assert any(not torch.equal(p, like.float()) for p, like in zip(one._parameters, rounded, strict=True))
 
 
@@ -177,7 +179,7 @@ def test_a_training_ends_after_so_many_minutes(tmp_path: Path, monkeypatch: pyte
     clock = count(step=5)
     monkeypatch.setattr("cache.training.trainer.time.perf_counter", lambda: float(next(clock)))
     schedule = replace(SCHEDULE, steps=None, minutes=1.0, evaluate_every=100)
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     end = training(tmp_path, schedule).run(seen.append)
     assert 2 < end.step < 12
     assert [one.done for one in seen] == sorted(one.done for one in seen)
@@ -200,8 +202,8 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -
     straight = training(tmp_path / "a")
     straight.run(lambda progress: None)
 
-    def stop_at(step: int) -> Callable[[Progress], None]:
-        def report(progress: Progress) -> None:
+    def stop_at(step: int) -> Callable[[TrainingProgress], None]:
+        def report(progress: TrainingProgress) -> None:
             if progress.step == step:
                 raise KeyboardInterrupt
 
@@ -274,10 +276,10 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
     one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, modular_share=1.0))
     one.run(lambda progress: None)
     merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
-    lesson = replace(LESSON, gaps=(0, 0, 0), branches=BRANCHES[:1])
-    packed = pack(lesson, modular=False)
+    example = replace(EXAMPLE, gaps=(0, 0, 0), queries=QUERIES[:1])
+    packed = pack(example, modular=False)
     with torch.no_grad():
-        trained = one._reader.logits(lesson, modular=False)[-1]
+        trained = one._model.logits(example, modular=False)[-1]
         logits = merged(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False).logits[0, -1]
         plain = stock("llama")(input_ids=packed.tokens).logits[0, -1]
     assert fingerprint == adapter_fingerprint(tmp_path)
@@ -326,6 +328,6 @@ def test_what_is_no_adapter_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not fit the model"):
         merge_adapter(stock("llama"), tmp_path)
     with pytest.raises(ModelError, match=r"not read one by one by this model.*sliding window"):
-        AdapterTraining(stock("gemma2"), lambda step: LESSON, [LESSON], SCHEDULE, tmp_path / "x", subject="tiny")
+        AdapterTraining(stock("gemma2"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")
     with pytest.raises(ModelError, match="has none of the layers"):
-        AdapterTraining(stock("gpt_neox"), lambda step: LESSON, [LESSON], SCHEDULE, tmp_path / "x", subject="tiny")
+        AdapterTraining(stock("gpt_neox"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")
