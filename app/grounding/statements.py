@@ -13,7 +13,7 @@ from dataclasses import replace
 from app.grounding.amounts import amounts
 from app.grounding.dates import dates, times, weekdays
 from app.grounding.fact import Fact, without
-from app.grounding.words import CONTRACTED, STOP, WORD, stem
+from app.grounding.words import CONTRACTED, WORD, is_function_word, stem
 
 ADDRESS = re.compile(
     r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
@@ -49,7 +49,7 @@ def facts(text: str) -> list[Fact]:
 
 def with_words(found: list[Fact], rest: str) -> list[Fact]:
     """The facts with the words and other facts beside them. rest: the text without facts."""
-    words = [(m.start(), "", stem(m[0])) for m in WORD.finditer(rest) if m[0].lower() not in STOP]
+    words = [(m.start(), "", stem(m[0])) for m in WORD.finditer(rest) if not is_function_word(m[0])]
     all_in_order = sorted([*words, *((fact.place, fact.kind, fact.key) for fact in found if fact.is_bound)])
     return [replace(fact, beside=frozenset(words_beside(fact, all_in_order, rest))) for fact in found]
 
@@ -96,7 +96,7 @@ def names(text: str, rest: str) -> Iterator[Fact]:
     """Capitalised words of `rest`, what is left of `text`. A word that begins a sentence may or may not be a name."""
     for match in CAPITAL.finditer(rest):
         word = CONTRACTED.sub("", match[0])
-        if word not in NOT_NAMES and word.lower() not in STOP:
+        if word not in NOT_NAMES and not is_function_word(word):
             is_bound = not begins_sentence(text, match.start())
             yield Fact("name", stem(word), "", match[0], match.start(), is_bound)
 
