@@ -15,7 +15,8 @@ from typing import cast, get_args
 
 import torch
 
-from app.answering.answering import Answering, Stream
+from app.answering.answering import Answering
+from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchQuestion, BatchResult, run_batch
 from app.desk.calibration import Calibration, find_calibration, find_classifier
 from app.desk.interface import Feedback
@@ -227,7 +228,7 @@ class Service:
         reuse: str = "on",
         policy: str | None = None,
         collections: Sequence[str] = (),
-    ) -> Stream:
+    ) -> AnswerInProgress:
         """Start an answer. policy: see `app.domain.policies`; unset: the desk's. collections: only documents of
         these are searched; none: all.
         """

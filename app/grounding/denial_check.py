@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from app.grounding.amounts import CURRENCIES
 from app.grounding.claims import Claim
 from app.grounding.clauses import ALLOWED, Clause
-from app.grounding.evidence import Evidence, Unit
+from app.grounding.evidence import Evidence, EvidenceUnit
 from app.grounding.words import stem
 
 ALIKE = 0.6
@@ -30,17 +31,24 @@ BURDEN = re.compile(
 )
 """Words with which a clause may follow on yes or no alike, with or without "not"."""
 FREE = stem("free")
+Near: TypeAlias = tuple[EvidenceUnit, Clause]
+"""A clause of the passages that is about the same as one of the sentence, with its unit."""
 
 
-def clause_problem(part: Clause, said: Claim, evidence: Evidence) -> str | None:
+def denial_problem(claim: Claim, evidence: Evidence) -> str | None:
+    """What a sentence denies, restricts or calls free otherwise than the passages."""
+    return next((found for part in claim.clauses if (found := clause_problem(part, claim, evidence))), None)
+
+
+def clause_problem(part: Clause, claim: Claim, evidence: Evidence) -> str | None:
     """What a clause denies, restricts or calls free otherwise than the passages."""
-    near = alike(part, said, evidence)
+    near = alike(part, claim, evidence)
     if not near:
         return None
-    return denial_problem(part, near) or only_problem(part, near, said) or free_problem(part, near, said, evidence)
+    return opposite_problem(part, near) or only_problem(part, near, claim) or free_problem(part, near, claim, evidence)
 
 
-def denial_problem(part: Clause, near: Sequence[tuple[Unit, Clause]]) -> str | None:
+def opposite_problem(part: Clause, near: Sequence[Near]) -> str | None:
     """Whether every clause that is about the same says the opposite, or an exception was made the rule."""
     exceptions = [(unit, other) for unit, _ in near for other in unit.clauses if other.is_exception]
     if all(opposes(other, part) for _, other in near):
@@ -54,22 +62,22 @@ def denial_problem(part: Clause, near: Sequence[tuple[Unit, Clause]]) -> str | N
     return None
 
 
-def only_problem(part: Clause, near: Sequence[tuple[Unit, Clause]], said: Claim) -> str | None:
+def only_problem(part: Clause, near: Sequence[Near], claim: Claim) -> str | None:
     """Whether "only" was put in, or left out of what otherwise repeats the passage."""
     if part.says_only:
         limits = any(other.limits or other.denies for unit, _ in near for other in unit.clauses)
         return None if limits else 'the passages do not say "only"'
-    if any(other.limits or other.denies for other in said.clauses):
+    if any(other.limits or other.denies for other in claim.clauses):
         return None
-    repeats = all(unit.rewords(said.words, said.weights) >= REWORDED for unit, _ in near)
+    repeats = all(unit.rewords(claim.words, claim.weights) >= REWORDED for unit, _ in near)
     if repeats and all(other.says_only and has_most(part, other) for _, other in near):
         return 'the passages say "only"'
     return None
 
 
-def free_problem(part: Clause, near: Sequence[tuple[Unit, Clause]], said: Claim, evidence: Evidence) -> str | None:
+def free_problem(part: Clause, near: Sequence[Near], claim: Claim, evidence: Evidence) -> str | None:
     """Whether something is called free that has a price, or the other way round."""
-    best = [evidence.units[i] for i in evidence.best(said.words, said.weights, 3)]
+    best = [evidence.units[i] for i in claim.nearest[:3]]
     if part.says_free and not any(speaks_of_free(unit) for unit in (*best, *(unit for unit, _ in near))):
         return 'the passages do not say "free"'
     around = [other for unit, _ in near for other in unit.clauses]
@@ -81,7 +89,7 @@ def free_problem(part: Clause, near: Sequence[tuple[Unit, Clause]], said: Claim,
     return None
 
 
-def speaks_of_free(unit: Unit) -> bool:
+def speaks_of_free(unit: EvidenceUnit) -> bool:
     """Whether a unit calls something free, or what stands around it does."""
     return FREE in unit.around or any(part.says_free for part in unit.clauses)
 
@@ -114,15 +122,15 @@ def opposes(other: Clause, part: Clause) -> bool:
     return other.is_verdict or denial.anchors <= {ALLOWED} or not denial.anchors.isdisjoint(statement.heard)
 
 
-def alike(part: Clause, said: Claim, evidence: Evidence) -> list[tuple[Unit, Clause]]:
+def alike(part: Clause, claim: Claim, evidence: Evidence) -> list[Near]:
     """Clauses of the passages that are about the same as a clause, each with its unit; none if none is near enough."""
-    total = sum(said.weights[word] for word in part.words)
-    rest = said.words - part.words
-    whole = evidence.best(said.words, said.weights)
-    same = [i for i in whole if evidence.units[i].rewords(said.words, said.weights) >= REWORDED]
-    places = set(same) if same else {*evidence.best(part.words, said.weights), *whole}
+    total = sum(claim.weights[word] for word in part.words)
+    rest = claim.words - part.words
+    whole = claim.nearest
+    same = [i for i in whole if evidence.units[i].rewords(claim.words, claim.weights) >= REWORDED]
+    places = set(same) if same else {*evidence.best(part.words), *whole}
     fits = [
-        (evidence.units[i].cover(part.words, said.weights, other), evidence.units[i], other)
+        (evidence.units[i].cover(part.words, claim.weights, other), evidence.units[i], other)
         for i in places
         if not evidence.units[i].is_heading
         for other in evidence.units[i].clauses
@@ -133,10 +141,10 @@ def alike(part: Clause, said: Claim, evidence: Evidence) -> list[tuple[Unit, Cla
     if not total or top < ALIKE * total:
         return []
     likely = [
-        (unit.cover(rest, said.weights), unit, other) for own, unit, other in fits if own >= top - SAME_CLAUSE * total
+        (unit.cover(rest, claim.weights), unit, other) for own, unit, other in fits if own >= top - SAME_CLAUSE * total
     ]
     most = max(more for more, *_ in likely)
-    margin = SAME_CLAUSE * sum(said.weights[word] for word in rest)
+    margin = SAME_CLAUSE * sum(claim.weights[word] for word in rest)
     near = [(unit, other) for more, unit, other in likely if more >= most - margin]
     return [(unit, other) for unit, _ in near for other in verdicts(unit, part)] or near
 
@@ -146,18 +154,19 @@ def shared_facts(part: Clause, other: Clause) -> int:
     return sum(word.startswith("#") for word in part.words & other.words)
 
 
-def verdicts(unit: Unit, part: Clause) -> list[Clause]:
+def verdicts(unit: EvidenceUnit, part: Clause) -> list[Clause]:
     """The cells of a table row that answer yes or no to what a clause speaks of."""
     return [cell for cell in unit.clauses if cell.is_verdict and not part.words.isdisjoint(unit.only_in(cell))]
 
 
-def yes_no_problem(said: Claim, best: Unit) -> str | None:
+def yes_no_problem(claim: Claim, evidence: Evidence) -> str | None:
     """Whether a leading "yes" or "no" goes with what follows and with the passage."""
-    if not said.yes_no or not said.clauses or BURDEN.search(said.body):
+    if not claim.yes_no or not claim.nearest or BURDEN.search(claim.body):
         return None
-    if said.yes_no == "yes" and all(part.denies for part in said.clauses):
+    best = evidence.units[claim.nearest[0]]
+    if claim.yes_no == "yes" and all(part.denies for part in claim.clauses):
         return 'the passages deny what "yes" confirms'
-    affirms = not any(part.denies or part.says_free or part.says_only for part in (*said.clauses, *best.clauses))
-    if said.yes_no == "no" and affirms and "no" not in best.around:
+    affirms = not any(part.denies or part.says_free or part.says_only for part in (*claim.clauses, *best.clauses))
+    if claim.yes_no == "no" and affirms and "no" not in best.around:
         return 'the passages confirm what "no" denies'
     return None

@@ -34,7 +34,7 @@ NEAR, AROUND = 0.75, 0.45
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class EvidenceUnit:
     """A sentence, list item or table row of a passage. around: words of headings, introduction and neighbours.
     lead: the line above an item that denies what it says.
     """
@@ -119,8 +119,9 @@ class Evidence:
         all_units = len(self.units)
         return {word: math.log(2 + all_units / (1 + len(self.with_word.get(word, UNKNOWN)))) for word in words}
 
-    def best(self, words: Collection[str], weights: dict[str, float], number: int = 8) -> list[int]:
+    def best(self, words: Collection[str], number: int = 8) -> list[int]:
         """Units that hold most of the words, best first."""
+        weights = self.weights(words)
         scores: dict[int, float] = defaultdict(float)
         for word in words:
             for i in self.with_word.get(word, ()):
@@ -165,16 +166,16 @@ class _Place:
     """Where the reader of a passage is. lead: the unfinished sentence that introduces a list."""
 
     path: str = ""
-    heading: Unit | None = None
-    lead: Unit | None = None
+    heading: EvidenceUnit | None = None
+    lead: EvidenceUnit | None = None
 
 
 # the same passages come with every turn of a conversation
 @lru_cache(maxsize=256)
-def units(passage: str) -> tuple[Unit, ...]:
+def units(passage: str) -> tuple[EvidenceUnit, ...]:
     """The units of a passage in their order, its heading path first."""
     place = _Place()
-    found: list[Unit] = []
+    found: list[EvidenceUnit] = []
     for block in re.split(r"\n[ \t]*\n", passage.strip()):
         lines = block.splitlines()
         while len(lines) > 1 and is_heading(lines[0]):
@@ -217,14 +218,14 @@ def item_sentences(line: str) -> list[str]:
     return [line[:start].strip() + " " + found[0], *found[1:]] if found else []
 
 
-def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> Unit:
+def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> EvidenceUnit:
     """A unit that knows nothing yet of what stands around it."""
     marker = MARKER.match(text)
     body = text[marker.end() :] if marker else text
     found = facts(body)
     step = [Fact("number", marker[1], "", marker[1], 0, False)] if marker and marker[1] else []
     parts = tuple(clauses(body, found))
-    return Unit(
+    return EvidenceUnit(
         text=text,
         facts=(*found, *step),
         clauses=parts,
@@ -236,7 +237,7 @@ def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> Un
     )
 
 
-def introduced(unit: Unit, place: _Place) -> Unit:
+def introduced(unit: EvidenceUnit, place: _Place) -> EvidenceUnit:
     """The unit with the words of its headings; what its list's introduction denies, it denies as well."""
     above = [unit_of(place.path), place.heading, place.lead if unit.is_item else None]
     around = frozenset(word for other in above if other for word in other.words | other.names)
@@ -246,7 +247,7 @@ def introduced(unit: Unit, place: _Place) -> Unit:
     return replace(unit, around=around, clauses=under(unit, denial), lead=denial.text)
 
 
-def denying(unit: Unit, place: _Place) -> Unit | None:
+def denying(unit: EvidenceUnit, place: _Place) -> EvidenceUnit | None:
     """The introduction or heading of an item's list, if it denies the items."""
     if not unit.is_item or not unit.clauses:
         return None
@@ -257,7 +258,7 @@ def denying(unit: Unit, place: _Place) -> Unit | None:
     return None
 
 
-def under(unit: Unit, above: Unit) -> tuple[Clause, ...]:
+def under(unit: EvidenceUnit, above: EvidenceUnit) -> tuple[Clause, ...]:
     """The unit's clauses as the introduction or heading of its list makes them read."""
     is_sure = not (unit.clauses[0].has_verb if above.is_heading else SUBORDINATOR.search(above.text))
     denies = True if is_sure else None
@@ -268,7 +269,7 @@ def under(unit: Unit, above: Unit) -> tuple[Clause, ...]:
     )
 
 
-def with_neighbours(found: Sequence[Unit], i: int) -> Unit:
+def with_neighbours(found: Sequence[EvidenceUnit], i: int) -> EvidenceUnit:
     """A unit with the words of the two before it and the one behind it. Table rows stand on their own."""
     unit = found[i]
     if ROW.match(unit.text):

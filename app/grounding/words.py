@@ -59,7 +59,10 @@ COUNTS_AS = {
     terms.stem(form): terms.stem(line.split()[0]) for line in SAME_WORDS.split("\n") for form in line.split()[1:]
 }
 DENYING = frozenset(
-    map(terms.stem, "able available ca cannot except go goes neither never none possible unless without wo yes".split())
+    map(
+        terms.stem,
+        WORD.findall("able available ca cannot except go goes neither never none possible unless without wo yes"),
+    )
 )
 """What denies or allows is compared by `clauses` and no topic of its own."""
 ORDER = frozenset(map(terms.stem, ("after", "before")))

@@ -8,7 +8,7 @@ priors act where choices part and nowhere else. Where choices do not part there 
 free: the length of a choice costs it nothing, and no length normalisation is needed.
 
 Ids only: which texts are choices, how they are tokenised and what is expected of them is the caller's affair
-(`app.answering.quoting`). Not covered: looking ahead. The model decides between two choices at the token where they
+(`app.answering.quote`). Not covered: looking ahead. The model decides between two choices at the token where they
 part, by that token alone.
 """
 

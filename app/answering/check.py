@@ -1,33 +1,31 @@
 """An answer on its way to the reader: of a checked one, only what the passages support is passed on.
 
 A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
-left out; an answer of which nothing is left is the refusal. What counts as support: `grounding`.
+left out; an answer of which nothing is left is the refusal. What counts as support: `app.grounding.check`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from app.domain.policies import AnswerMode
-from app.grounding.check import ALONE, CheckedSentence, Grounding, check, repaired
+from app.grounding.check import AnswerChecker
+from app.grounding.claims import ALONE
+from app.grounding.grounding import CheckedSentence, Grounding
 from retrieval.text.sentences import complete, parted
 
 ENOUGH_OF_REFUSAL = 40
 """Characters by which the refusal is recognised; what a model says behind it is not shown in a checked answer."""
 
 
-class Checked:
-    """Iterate for the text to show; read the rest afterwards.
+class CheckedText:
+    """Iterate for the text to show; read the rest afterwards."""
 
-    answer_mode: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' statements
-        already.
-    """
-
-    def __init__(
-        self, pieces: Iterable[str], *, question: str, passages: Sequence[str], refusal: str, answer_mode: AnswerMode
-    ) -> None:
-        self._pieces, self._question, self._passages, self._refusal = pieces, question, passages, refusal
-        self._answer_mode = answer_mode
+    def __init__(self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, answer_mode: AnswerMode) -> None:
+        """answer_mode: what is `free` passes unchanged, and so does a `quote`, which consists of the passages'
+        statements already.
+        """
+        self._pieces, self._checker, self._refusal, self._answer_mode = pieces, checker, refusal, answer_mode
         self._said = ""
         self._gap = ""
         self._given = ""
@@ -74,7 +72,7 @@ class Checked:
 
     def _check(self, sentence: str) -> Iterator[str]:
         sentence, self._yes_no = self._yes_no + sentence, ""
-        grounding = check(sentence, self._passages)
+        grounding = self._checker.check(sentence)
         self._checked += grounding.sentences
         if grounding.is_supported:
             says_something = any(one.support for one in grounding.sentences)
@@ -84,7 +82,7 @@ class Checked:
             elif sentence not in self._shown:
                 yield from self._show(sentence)
             return
-        text, is_quotation = repaired(grounding, self._question, self._passages, "")
+        text, is_quotation = self._checker.repaired(grounding)
         if text and text not in self._shown:
             self._has_quotation = self._has_quotation or is_quotation
             yield from self._show(text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from app.answering.quoting import BETWEEN
+from app.answering.quote import BETWEEN
 from app.domain.answers import Citation
 from app.domain.documents import StoredPassage
 from retrieval.text.sentences import as_said, statements
