@@ -20,7 +20,8 @@ ALIKE = 0.6
 """Share of a clause's words from which on a clause of a passage says the same or the opposite."""
 REWORDED = 0.8
 """Share from which on a sentence is a rewording of one unit and compared with that only."""
-MOST = 0.75
+HALF, MOST = 0.5, 0.75
+"""Shares of the words of an exception, and of a clause with "only", from which on a clause speaks of it."""
 SAME_CLAUSE = 0.05
 """How much less of a clause's words another clause may hold and still count as about the same."""
 DENIED = "the passages deny this"
@@ -57,7 +58,7 @@ def opposite_problem(part: Clause, near: Sequence[Near]) -> str | None:
         # a list item that is quoted without its introduction denies nothing
         if part.denies is False and (part.has_verb or not all(other.inherits for _, other in near)):
             return DENIED
-    if not part.denies and any(has_half(part, unit.only_in(other)) for unit, other in exceptions):
+    if not part.denies and any(holds(part, unit.only_in(other), HALF) for unit, other in exceptions):
         return DENIED
     return None
 
@@ -70,7 +71,7 @@ def only_problem(part: Clause, near: Sequence[Near], claim: Claim) -> str | None
     if any(other.limits or other.denies for other in claim.clauses):
         return None
     repeats = all(unit.rewords(claim.words, claim.weights) >= REWORDED for unit, _ in near)
-    if repeats and all(other.says_only and has_most(part, other) for _, other in near):
+    if repeats and all(other.says_only and holds(part, other.words, MOST) for _, other in near):
         return 'the passages say "only"'
     return None
 
@@ -78,8 +79,10 @@ def only_problem(part: Clause, near: Sequence[Near], claim: Claim) -> str | None
 def free_problem(part: Clause, near: Sequence[Near], claim: Claim, evidence: Evidence) -> str | None:
     """Whether something is called free that has a price, or the other way round."""
     best = [evidence.units[i] for i in claim.nearest[:3]]
-    if part.says_free and not any(speaks_of_free(unit) for unit in (*best, *(unit for unit, _ in near))):
-        return 'the passages do not say "free"'
+    if part.says_free:
+        units = (*best, *(unit for unit, _ in near))
+        if not any(FREE in unit.around or any(other.says_free for other in unit.clauses) for unit in units):
+            return 'the passages do not say "free"'
     around = [other for unit, _ in near for other in unit.clauses]
     if not all(other.says_free for _, other in near) or any(other.says_not_free for other in around):
         return None
@@ -89,19 +92,9 @@ def free_problem(part: Clause, near: Sequence[Near], claim: Claim, evidence: Evi
     return None
 
 
-def speaks_of_free(unit: EvidenceUnit) -> bool:
-    """Whether a unit calls something free, or what stands around it does."""
-    return FREE in unit.around or any(part.says_free for part in unit.clauses)
-
-
-def has_half(part: Clause, words: frozenset[str]) -> bool:
-    """Whether a clause holds half of some words."""
-    return bool(words) and 2 * len(words & part.words) >= len(words)
-
-
-def has_most(part: Clause, other: Clause) -> bool:
-    """Whether a clause repeats most of another one's words."""
-    return len(part.words & other.words) >= MOST * len(other.words)
+def holds(part: Clause, words: frozenset[str], share: float) -> bool:
+    """Whether a clause holds at least this share of some words."""
+    return bool(words) and len(words & part.words) >= share * len(words)
 
 
 def names_a_price(part: Clause) -> bool:
@@ -126,9 +119,8 @@ def alike(part: Clause, claim: Claim, evidence: Evidence) -> list[Near]:
     """Clauses of the passages that are about the same as a clause, each with its unit; none if none is near enough."""
     total = sum(claim.weights[word] for word in part.words)
     rest = claim.words - part.words
-    whole = claim.nearest
-    same = [i for i in whole if evidence.units[i].rewords(claim.words, claim.weights) >= REWORDED]
-    places = set(same) if same else {*evidence.best(part.words), *whole}
+    same = [i for i in claim.nearest if evidence.units[i].rewords(claim.words, claim.weights) >= REWORDED]
+    places = set(same) if same else {*evidence.best(part.words), *claim.nearest}
     fits = [
         (evidence.units[i].cover(part.words, claim.weights, other), evidence.units[i], other)
         for i in places

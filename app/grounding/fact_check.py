@@ -48,7 +48,7 @@ def problem_of(fact: Fact, claim: Claim, evidence: Evidence) -> str | None:
     kind = "date" if is_year(fact) else KIND_NAMES.get(fact.kind, fact.kind)
     if fact.kind in ("name", "code"):
         return name_problem(fact, kind, claim, evidence)
-    if is_implied(fact):
+    if fact.kind == "number" and fact.unit and not fact.is_bound:  # an amount without a number, such as "a week"
         rival = None if evidence.stating(fact) else in_its_place(fact, claim, evidence)
         return f'the passages say "{rival.text}" there, not "{fact.text}"' if rival else None
     if not fact.is_bound and not is_year(fact):
@@ -71,11 +71,6 @@ def problem_of(fact: Fact, claim: Claim, evidence: Evidence) -> str | None:
 def is_year(fact: Fact) -> bool:
     """Whether a fact is the year of a date."""
     return fact.kind == "number" and not fact.is_bound and not fact.unit
-
-
-def is_implied(fact: Fact) -> bool:
-    """Whether a fact is an amount without a number, such as "a week"."""
-    return fact.kind == "number" and not fact.is_bound and bool(fact.unit)
 
 
 def rival_of(

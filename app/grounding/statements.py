@@ -61,15 +61,11 @@ def words_beside(fact: Fact, words: list[tuple[int, str, str]], rest: str) -> It
     for side in (words[behind : behind + BESIDE], words[max(0, before - BESIDE) : before][::-1]):
         for place, kind, word in side:
             is_range = kind == fact.kind and abs(place - fact.place) <= LONGEST_RANGE
-            if (kind == fact.kind and not is_range) or not is_open(rest, place, fact.place):
+            has_ended = STOPS.search(rest, min(place, fact.place), max(place, fact.place))
+            if (kind == fact.kind and not is_range) or has_ended:
                 break
             if not is_range:
                 yield word
-
-
-def is_open(text: str, place: int, other: int) -> bool:
-    """Whether no sentence, cell or bracket ends between two places."""
-    return STOPS.search(text, min(place, other), max(place, other)) is None
 
 
 def addresses(text: str) -> Iterator[Fact]:
