@@ -26,8 +26,8 @@ from retrieval.documents.document import with_headings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRow:
-    """Shares are of the questions with an article (facts_right, contradicted, cited, cited_first, refused_wrong) or
-    without (refused_right). quoted: of the answers that are no refusals.
+    """Shares, 0 to 1: of the questions with an article (facts_right, contradicted, cited, cited_first, refused_wrong),
+    of those without (refused_right), of the answers that are no refusals (quoted). ttft: time to the first token.
     """
 
     policy: str

@@ -1,7 +1,7 @@
-"""An answer on its way to the reader: of a checked one, only what the passages support is passed on.
+"""The text of an answer as it may be shown: of a checked answer, only what the passages support.
 
 A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
-left out; an answer of which nothing is left is the refusal. What counts as support: `app.grounding.check`.
+left out; if nothing is left, the answer is the refusal. Not covered: what counts as support (`app.grounding.check`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.grounding.grounding import CheckedSentence, Grounding
 from retrieval.text.sentences import complete, parted
 
 ENOUGH_OF_REFUSAL = 40
-"""Characters by which the refusal is recognised; what a model says behind it is not shown in a checked answer."""
+"""Characters by which the refusal is recognised; what a model says after it is not shown in a checked answer."""
 
 
 class CheckedText:

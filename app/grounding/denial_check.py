@@ -19,18 +19,18 @@ from app.grounding.words import stem
 ALIKE = 0.6
 """Share of a clause's words from which on a clause of a passage says the same or the opposite."""
 REWORDED = 0.8
-"""Share from which on a sentence is a rewording of one unit and compared with that only."""
+"""Share from which on a sentence is a rewording of one unit and is compared only with that unit."""
 HALF, MOST = 0.5, 0.75
 """Shares of the words of an exception, and of a clause with "only", from which on a clause speaks of it."""
 SAME_CLAUSE = 0.05
-"""How much less of a clause's words another clause may hold and still count as about the same."""
+"""How much less of a clause's words than the nearest clause another one may hold to count as equally near."""
 DENIED = "the passages deny this"
 BURDEN = re.compile(
     r"\b(?:needs?|needed|require[sd]?|have to|must|costs?|charge[sd]?|fees?|pay|free|reason|wait|limit|minimum|"
     r"appointment|only|instead|except|unless|until)\b",
     re.IGNORECASE,
 )
-"""Words with which a clause may follow on yes or no alike, with or without "not"."""
+"""After these words, "yes" and "no" both make sense, with and without "not"."""
 FREE = stem("free")
 Near: TypeAlias = tuple[EvidenceUnit, Clause]
 """A clause of the passages that is about the same as one of the sentence, with its unit."""
@@ -50,7 +50,7 @@ def clause_problem(part: Clause, claim: Claim, evidence: Evidence) -> str | None
 
 
 def opposite_problem(part: Clause, near: Sequence[Near]) -> str | None:
-    """Whether every clause that is about the same says the opposite, or an exception was made the rule."""
+    """Whether every clause about the same says the opposite, or an exception is stated as the rule."""
     exceptions = [(unit, other) for unit, _ in near for other in unit.clauses if other.is_exception]
     if all(opposes(other, part) for _, other in near):
         if part.denies and all(other.words.isdisjoint(part.words) for _, other in exceptions):
@@ -64,7 +64,7 @@ def opposite_problem(part: Clause, near: Sequence[Near]) -> str | None:
 
 
 def only_problem(part: Clause, near: Sequence[Near], claim: Claim) -> str | None:
-    """Whether "only" was put in, or left out of what otherwise repeats the passage."""
+    """Whether "only" was added, or left out of a sentence that otherwise repeats the passage."""
     if part.says_only:
         limits = any(other.limits or other.denies for unit, _ in near for other in unit.clauses)
         return None if limits else 'the passages do not say "only"'
@@ -103,8 +103,8 @@ def names_a_price(part: Clause) -> bool:
 
 
 def opposes(other: Clause, part: Clause) -> bool:
-    """Whether a clause of the passages denies what the sentence affirms, or the other way round. Where the introduction
-    of a list may or may not deny its items, a denial has to speak of it.
+    """Whether a clause of the passages denies what the sentence affirms, or the other way round. If it is unknown
+    whether a list's introduction denies its items, a denial has to name words of the introduction.
     """
     if other.denies is None:
         return bool(part.denies and other.inherits and other.inherits.isdisjoint(part.words))
@@ -112,11 +112,11 @@ def opposes(other: Clause, part: Clause) -> bool:
     if other.denies == part.denies or part.is_until != other.is_until:
         return False
     denial, statement = (part, other) if part.denies else (other, part)
-    return other.is_verdict or denial.anchors <= {ALLOWED} or not denial.anchors.isdisjoint(statement.heard)
+    return other.is_verdict or denial.anchors <= {ALLOWED} or not denial.anchors.isdisjoint(statement.all_words)
 
 
 def alike(part: Clause, claim: Claim, evidence: Evidence) -> list[Near]:
-    """Clauses of the passages that are about the same as a clause, each with its unit; none if none is near enough."""
+    """Clauses of the passages that are about the same as a clause, each with its unit. Empty if none is near enough."""
     total = sum(claim.weights[word] for word in part.words)
     rest = claim.words - part.words
     same = [i for i in claim.nearest if evidence.units[i].rewords(claim.words, claim.weights) >= REWORDED]

@@ -23,14 +23,14 @@ MARKER = re.compile(r"^\s*(?:[-*•]\s+|(\d{1,3})[.)]\s+)")
 LOWER_CASE = re.compile(r"\b[a-zß-öø-ÿ]\w+")
 LONGEST_HEADING = 90
 LISTS = re.compile(r"(?:what|which|who|where|when|items|products|goods|things|no|not)\b", re.IGNORECASE)
-"""How a heading begins that its list completes: "What is not covered", but not "The email has not arrived"."""
+"""How a heading begins if its list completes it: "What is not covered", but not "The email has not arrived"."""
 SUBORDINATOR = re.compile(r"\b(?:if|when|that|unless|until|because|while)\s*:?$", re.IGNORECASE)
 UNKNOWN = range(3)
-"""Stands for the units with a word that is in none: a paraphrase may have a word or two of its own."""
+"""A word that is in no unit weighs as if it were in three: a paraphrase may have a few words of its own."""
 ENOUGH_TO_REWORD = 4
-"""Words that a sentence and a unit must share, or half of the unit's, before one can be a rewording of the other."""
+"""A sentence that rewords a unit shares so many words with it, or half of the unit's words."""
 NEAR, AROUND = 0.75, 0.45
-"""What a word counts that stands in another clause of the unit, and around the unit."""
+"""How much a word counts that stands in another clause of the unit, and around the unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ def item_sentences(line: str) -> list[str]:
 
 
 def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> EvidenceUnit:
-    """A unit that knows nothing yet of what stands around it."""
+    """A unit without the words around it."""
     marker = MARKER.match(text)
     body = text[marker.end() :] if marker else text
     found = facts(body)
@@ -238,7 +238,7 @@ def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> Ev
 
 
 def introduced(unit: EvidenceUnit, place: _Place) -> EvidenceUnit:
-    """The unit with the words of its headings; what its list's introduction denies, it denies as well."""
+    """The unit with the words of its headings. If its list's introduction is a denial, the unit is one too."""
     above = [unit_of(place.path), place.heading, place.lead if unit.is_item else None]
     around = frozenset(word for other in above if other for word in other.words | other.names)
     denial = denying(unit, place)

@@ -15,23 +15,25 @@ from app.grounding.fact import Fact
 from app.grounding.words import content_words
 
 ELSEWHERE, IN_SAME_UNIT, OTHER_UNIT = 0.1, 0.03, 0.3
-"""How much better the words around a fact may fit another fact of its kind, by the weight of all of them, than itself;
-less where both stand in the same sentence of a passage, more for working days in place of days."""
+"""How much better the words around a fact may fit another fact of its kind, as a share of their weight. The limit is
+lower if both facts stand in the same sentence of a passage, and higher if their units differ (days, working days)."""
 SAME_PLACE = 0.05
+"""Places that fit a fact almost as well as the best one, by the same measure, count as its own too."""
 BESIDE, SWAPPED = 0.4, 0.1
-"""How many more of the words right beside a fact may stand beside another one in the passage; less where the sentence
-states both, as it then has to be so for both."""
+"""Share of the words beside a fact that may stand beside another fact in the passage instead. The limit is lower if the
+sentence states both facts, because then it is tested for both."""
 FAR, BEFORE = 0.5, 0.25
-"""What words in other clauses and in the sentence before count."""
+"""How much words in other clauses and in the sentence before count."""
 MENTIONED = 0.1
 """Share of the words around a fact that its place in the passages must hold."""
 NAME_ELSEWHERE = 0.3
+"""How much better the other words may fit a unit without the name, as a share of their weight."""
 REWORDED = 0.85
 """Share of the other words from which on a sentence is a passage's own with a name or a number changed."""
 FEW = 2
-"""Words that are too few to tell what a fact belongs to."""
+"""So many words, or fewer, do not tell what a fact belongs to."""
 FIGURES = ("#number", "#time")
-"""How the words begin that are numbers and times."""
+"""How the keys of numbers and times begin."""
 KIND_NAMES = {"code": "name", "weekday": "day"}
 Place: TypeAlias = tuple[int, Fact]
 """A unit's number with a fact that it states."""
@@ -76,7 +78,7 @@ def is_year(fact: Fact) -> bool:
 def rival_of(
     fact: Fact, places: Sequence[Place], claim: Claim, evidence: Evidence, weights: dict[str, float]
 ) -> Fact | None:
-    """What is `better_placed` than a fact, with or without the other figures: these may be of the wrong place, too."""
+    """What is `better_placed` than a fact. If nothing is, the other figures are left out: they may be wrong as well."""
     rival = better_placed(fact, places, claim, evidence, weights)
     if rival or sum(not word.startswith(FIGURES) for word in claim.words) <= FEW:
         return rival
@@ -133,8 +135,8 @@ def home_of(fact: Fact, claim: Claim) -> int:
 
 
 def surroundings(fact: Fact, claim: Claim) -> dict[str, float]:
-    """The words around a fact with their weights: those of its clause; less those of the clauses that belong to it
-    because they have no fact of its kind; least those of the sentence before.
+    """The words around a fact with their weights. Words of its clause count most; words of clauses without a fact of
+    its kind count less, and words of the sentence before least.
     """
     rivals = {other.key for other in claim.facts if other.measures == fact.measures}
     home = home_of(fact, claim)
@@ -157,7 +159,7 @@ def is_swapped(fact: Fact, rival: Place, places: Sequence[Place], claim: Claim, 
 
 
 def goes_with(fact: Fact, rival: Place, stated: Sequence[Place], evidence: Evidence, by: float) -> bool:
-    """Whether words beside a fact in the sentence stand beside a rival in the passages, and fewer beside the fact."""
+    """Whether more of the words beside a fact in the sentence stand beside the rival in the passages than beside it."""
     weights = evidence.weights(fact.beside)
     here = max(sum(weights[word] for word in fact.beside & evidence.beside(*other)) for other in stated)
     there = sum(weights[word] for word in fact.beside & evidence.beside(*rival))
@@ -171,7 +173,7 @@ def fit(unit: EvidenceUnit, fact: Fact, weights: dict[str, float]) -> float:
 
 
 def name_problem(fact: Fact, kind: str, claim: Claim, evidence: Evidence) -> str | None:
-    """What is wrong with a name or a model number: as for other facts, but a heading may say it for all below."""
+    """What is wrong with a name or a model number. Like other facts, but a heading may state it for all text below."""
     name = fact.value if fact.kind == "name" else fact.key
     words = claim.words - {name}
     total = sum(claim.weights[word] for word in words)

@@ -1,6 +1,6 @@
-"""The facts that a text states in so many words: amounts, dates and times, addresses, model numbers, names.
+"""The facts that a text states explicitly: amounts, dates and times, addresses, model numbers, names.
 
-What was read as one kind of fact is not read as another. Not covered: names written in lower case, sums.
+No part of a text is read as facts of two kinds. Not covered: names written in lower case, sums.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CODE = re.compile(r"\b(?!(?:EUR|GBP|USD)\d)(?=[A-Za-z-]{0,40}\d)[A-Za-z][A-Za-z0
 PHONE = re.compile(r"\+\d(?: ?\d){5,18}|(?<![\w.,:/+-])0\d{2,4}(?:[ /-]\d{2,8}){1,4}(?![\w:/]|[.,]\d)")
 CAPITAL = re.compile(r"[A-ZÀ-ÖØ-Þ]\w*(?:['’]\w+)*")
 ODD_CASE = str.maketrans("İıſ", "Iis")
-"""Letters that patterns which ignore case find as "i" and "s", though in lower case they are not these."""
+"""Letters that patterns without regard to case match as "i" and "s", although their lower case is another letter."""
 NOT_NAMES = frozenset({"I", "EUR", "GBP", "USD", "OK"})
 OPENS = frozenset(".!?:;(\n–—•*")
-"""What a sentence begins after."""
+"""Characters after which a sentence begins."""
 QUOTES = "\"'“”‘’ "
 BESIDE = 4
-"""Words on each side that are beside a fact."""
+"""How many words on each side of a fact are beside it."""
 LONGEST_RANGE = 9
-"""Characters between the beginnings of two facts that are the ends of a range, such as "9:00 to 17:00"."""
+"""Most characters between the starts of two facts that are the ends of a range, such as "9:00 to 17:00"."""
 STOPS = re.compile(r"[;:!?()]|[.,]\s|\b(?:and|or|but|while)\b", re.IGNORECASE)
 
 
@@ -55,7 +55,7 @@ def with_words(found: list[Fact], rest: str) -> list[Fact]:
 
 
 def words_beside(fact: Fact, words: list[tuple[int, str, str]], rest: str) -> Iterator[str]:
-    """Some words on each side of a fact, as far as the next fact of its kind or the end of the clause."""
+    """Some words on each side of a fact, up to the next fact of its kind or the end of the clause."""
     behind = bisect_left(words, (fact.place + 1, "", ""))
     before = bisect_left(words, (fact.place, "", ""))
     for side in (words[behind : behind + BESIDE], words[max(0, before - BESIDE) : before][::-1]):
