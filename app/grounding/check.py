@@ -15,7 +15,8 @@ from typing import Protocol
 from app.grounding import coverage_check, denial_check, fact_check, repair
 from app.grounding.claims import ALONE, Claim, claim_of
 from app.grounding.courtesy import is_courtesy
-from app.grounding.evidence import Evidence, plain
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import plain
 from app.grounding.grounding import CheckedSentence, Grounding
 from app.grounding.words import content_words
 from retrieval.text.sentences import sentences

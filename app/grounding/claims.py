@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.grounding.clauses import Clause, clauses
-from app.grounding.evidence import MARKER, Evidence
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import MARKER
 from app.grounding.fact import Fact
 from app.grounding.statements import facts
 

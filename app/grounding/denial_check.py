@@ -13,7 +13,8 @@ from typing import TypeAlias
 from app.grounding.amounts import CURRENCIES
 from app.grounding.claims import Claim
 from app.grounding.clauses import ALLOWED, Clause
-from app.grounding.evidence import Evidence, EvidenceUnit
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import EvidenceUnit
 from app.grounding.words import stem
 
 ALIKE = 0.6

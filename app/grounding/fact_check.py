@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from app.grounding.claims import Claim
-from app.grounding.evidence import Evidence, EvidenceUnit
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import EvidenceUnit
 from app.grounding.fact import Fact
 from app.grounding.words import content_words
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from app.grounding.claims import claim_of
 from app.grounding.clauses import ROW
-from app.grounding.evidence import MARKER, Evidence, EvidenceUnit, plain
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import MARKER, EvidenceUnit, plain
 from app.grounding.grounding import Grounding
 from app.grounding.statements import facts
 
