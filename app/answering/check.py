@@ -77,7 +77,7 @@ class CheckedText:
         if grounding.is_supported:
             says_something = any(one.support for one in grounding.sentences)
             if not says_something and not self._shown:
-                self._courtesies.append((self._gap, sentence))  # not before there is something to be polite about
+                self._courtesies.append((self._gap, sentence))  # shown only together with an answer
                 self._gap = ""
             elif sentence not in self._shown:
                 yield from self._show(sentence)
@@ -97,13 +97,10 @@ class CheckedText:
             yield given
 
     @property
-    def _says_refusal(self) -> bool:
-        return self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
-
-    @property
     def is_refusal(self) -> bool:
         """Whether the model said that it does not know, or nothing it said could be shown."""
-        return self._says_refusal or self._shown == [self._refusal]
+        says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
+        return says_so or self._shown == [self._refusal]
 
     @property
     def text(self) -> str:
@@ -117,7 +114,7 @@ class CheckedText:
 
     @property
     def is_quotation(self) -> bool:
-        """Whether sentences of the passages stand in place of the model's words."""
+        """Whether sentences of the passages replace words of the model."""
         return self._has_quotation and not self.is_refusal
 
     @property
