@@ -1,8 +1,8 @@
 """Are the desk's answers right? Asks every sample question end to end, follow-ups after their earlier turn.
 
 Over questions that have an article: the answer holds all the facts it must; something in it contradicts that article
-and what it cites (a number, date, name or negation that `app.grounding.check` finds to be another one there); the
-article is among the citations, or the first of them; the desk refused. Over questions that have none: the desk refused.
+and what it cites (by the same `AnswerChecker` that checks what the desk shows); the article is among the citations, or
+the first of them; the desk refused. Over questions that have none: the desk refused.
 All answers are in the result, to be read.
 """
 
@@ -18,16 +18,16 @@ from typing import Any
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.grounding.check import NOT_THERE, check
-from app.knowledge.prompts import PassageText
+from app.grounding.check import AnswerChecker
+from app.grounding.coverage_check import NOT_SAID
 from evals.cases import holds
 from retrieval.documents.document import with_headings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRow:
-    """Shares are of the questions with an article (facts_right, contradicted, cited, cited_first, refused_wrong) or
-    without (refused_right). quoted: of the answers that are no refusals.
+    """Shares, 0 to 1: of the questions with an article (facts_right, contradicted, cited, cited_first, refused_wrong),
+    of those without (refused_right), of the answers that are no refusals (quoted). ttft: time to the first token.
     """
 
     policy: str
@@ -46,7 +46,7 @@ class AnswerRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MeasuredAnswer:
     """A question with its answer. problems: what contradicts the article, if it has one."""
 
     question: dict[str, Any]
@@ -70,10 +70,11 @@ def measure_answers(
     if not service.documents():
         raise DeskError("the desk has no documents: ingest some, or give its --data-dir", code="no-documents")
     questions = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
-    found: list[Asked] = []
+    found: list[MeasuredAnswer] = []
     for number, question in enumerate(questions, start=1):
         answer = ask(service, question)
-        found.append(Asked(question=question, answer=answer, problems=problems(service, question["article"], answer)))
+        contradictions = problems(service, question["question"], question["article"], answer)
+        found.append(MeasuredAnswer(question=question, answer=answer, problems=contradictions))
         report(f"{number}/{len(questions)} {verdict(found[-1])}: {question['question']}")
     answers = [
         {
@@ -90,7 +91,7 @@ def measure_answers(
     return {"model": service.engine.model.info.name, "rows": [asdict(summarise(service, found))], "answers": answers}
 
 
-def summarise(service: Service, found: list[Asked]) -> AnswerRow:
+def summarise(service: Service, found: list[MeasuredAnswer]) -> AnswerRow:
     """Shares over all questions."""
     with_article = [one for one in found if one.question["article"] is not None]
     without = [one for one in found if one.question["article"] is None]
@@ -131,19 +132,19 @@ def is_cited(answer: Answer, article: str, *, first: bool = False) -> bool:
     return any(citation.document.endswith("/" + article) for citation in cited)
 
 
-def problems(service: Service, article: str | None, answer: Answer) -> tuple[str, ...]:
+def problems(service: Service, question: str, article: str | None, answer: Answer) -> tuple[str, ...]:
     """What in an answer contradicts its article or what it cites. Sentences about something else do not."""
     if article is None or answer.refused:
         return ()
     paths = [document.path for document in service.documents() if document.path.endswith("/" + article)]
-    stored = [PassageText.of(passage) for path in paths for passage in service.library.passages_of(path)]
-    known = [with_headings(passage.heading_path, passage.text) for passage in stored]
+    passages = [passage for path in paths for passage in service.library.passages_of(path)]
+    known = [with_headings(passage.heading_path, passage.text) for passage in passages]
     known += [f"{citation.title}\n{citation.quote}" for citation in answer.citations]
-    grounding = check(answer.answer, known)
-    return tuple(s.problem for s in grounding.sentences if s.problem is not None and s.problem != NOT_THERE)
+    grounding = AnswerChecker(question, known).check(answer.answer)
+    return tuple(s.problem for s in grounding.sentences if s.problem is not None and s.problem != NOT_SAID)
 
 
-def verdict(one: Asked) -> str:
+def verdict(one: MeasuredAnswer) -> str:
     """How a question went, in a word."""
     if one.question["article"] is None:
         return "refused" if one.answer.refused else "ANSWERED"

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from desks import small_desk, write_pages
 
-from app.answering.answering import QUOTED
-from app.answering.checking import Checked
+from app.answering.check import CheckedText
+from app.answering.record import QUOTED
 from app.domain.errors import DeskError
 from app.domain.policies import AnswerMode
+from app.grounding.check import CHECKS, AnswerChecker
+from app.grounding.claims import Claim
+from app.grounding.evidence import Evidence
 
 PASSAGES = [
     "Gift cards\nGift cards cannot be returned. They last 5 years.",
@@ -25,8 +28,8 @@ def pieces(text: str, size: int = 5) -> Iterator[str]:
     return (text[i : i + size] for i in range(0, len(text), size))
 
 
-def checked(text: str, answer_mode: AnswerMode = "checked", question: str = "Can I return a gift card?") -> Checked:
-    return Checked(pieces(text), question=question, passages=PASSAGES, refusal=REFUSAL, answer_mode=answer_mode)
+def checked(text: str, answer_mode: AnswerMode = "checked", question: str = "Can I return a gift card?") -> CheckedText:
+    return CheckedText(pieces(text), AnswerChecker(question, PASSAGES), refusal=REFUSAL, answer_mode=answer_mode)
 
 
 def test_what_the_passages_support_passes_unchanged() -> None:
@@ -46,7 +49,7 @@ def test_a_sentence_is_held_back_until_it_is_complete() -> None:
             yield piece
             given.append(piece)
 
-    answer = Checked(slowly(), question="?", passages=PASSAGES, refusal=REFUSAL, answer_mode="checked")
+    answer = CheckedText(slowly(), AnswerChecker("?", PASSAGES), refusal=REFUSAL, answer_mode="checked")
     shown = iter(answer)
     assert next(shown) == "You can return an item within 30 days of delivery."
     assert len(given) == 2, "shown as soon as the next sentence begins"
@@ -59,7 +62,7 @@ STEPS = "To send it:\n\n1. Open the app\n2. Choose the item. Check it.\n3. Print
 def test_a_list_keeps_its_lines() -> None:
     passage = "Send it\nTo send it:\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
     for size in (1, 5, 100):
-        answer = Checked(pieces(STEPS, size), question="?", passages=[passage], refusal=REFUSAL, answer_mode="checked")
+        answer = CheckedText(pieces(STEPS, size), AnswerChecker("?", [passage]), refusal=REFUSAL, answer_mode="checked")
         assert "".join(answer) == answer.text == STEPS
         assert not answer.is_changed
         assert answer.score == 1.0
@@ -93,6 +96,20 @@ def test_politeness_alone_is_no_answer() -> None:
     assert "".join(checked("I am happy to help you!")) == REFUSAL
     answer = checked("I am happy to help you! The label costs EUR 3.50. Thank you.")
     assert "".join(answer) == "I am happy to help you! The label costs EUR 3.50. Thank you."
+
+
+def test_a_check_added_from_outside_decides_what_is_shown() -> None:
+    def no_labels(claim: Claim, evidence: Evidence) -> str | None:
+        return "labels are not spoken of" if "label" in claim.words and "Stickers" in claim.text else None
+
+    said = "Stickers: The label costs EUR 3.50. You can return an item within 30 days of delivery."
+    checker = AnswerChecker("?", PASSAGES, (*CHECKS, no_labels))
+    answer = CheckedText(pieces(said), checker, refusal=REFUSAL, answer_mode="checked")
+    assert (
+        "".join(answer) == "The label costs EUR 3.50. You can return an item within 30 days of delivery." == answer.text
+    )
+    assert answer.is_quotation
+    assert "".join(checked(said)) == said
 
 
 def test_the_same_quotation_is_given_once() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.answering.citing import BEST_DOCUMENTS, cite
+from app.answering.cite import BEST_DOCUMENTS, cite
 from app.domain.documents import StoredPassage
 
 

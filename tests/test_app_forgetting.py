@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from test_app_ingestion import ReaderHere
 from test_app_neighbours import check, stored
 
-from app.answering.answering import Prepared
+from app.answering.prepare import PreparedQuestion
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.knowledge.forget import Footprint
@@ -312,16 +312,16 @@ def test_a_question_that_had_read_the_document_is_answered_first(
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         desk.prepare()
-        answering = desk._answering
-        prepare, is_prepared, may_go_on = answering.prepare, threading.Event(), threading.Event()
+        questions = desk._answering.questions
+        prepare, is_prepared, may_go_on = questions.prepare, threading.Event(), threading.Event()
 
-        def slow(question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Prepared:
+        def slow(question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
             prepared = prepare(question, past, collections)
             is_prepared.set()
             assert may_go_on.wait(20)
             return prepared
 
-        monkeypatch.setattr(answering, "prepare", slow)
+        monkeypatch.setattr(questions, "prepare", slow)
         with ThreadPoolExecutor(2) as pool:
             answer = pool.submit(finish, desk, "What is the word of the day?")
             assert is_prepared.wait(20)

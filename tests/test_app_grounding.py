@@ -10,8 +10,12 @@ import pytest
 from planted import EACH, KINDS, files, passages_with_others, planted
 from written_answers import CORRECT, PARAPHRASED, WRITTEN
 
-from app.grounding.check import check, repaired
+from app.grounding.check import CHECKS, AnswerCheck, AnswerChecker
+from app.grounding.claims import Claim
+from app.grounding.coverage_check import NOT_SAID
+from app.grounding.evidence import Evidence
 from app.grounding.fact import Fact
+from app.grounding.grounding import Grounding
 from app.grounding.statements import facts
 
 CAUGHT, TOUCHED = 0.95, 0.03
@@ -35,6 +39,17 @@ Store: Cork; Monday to Friday: 9:30-18:00; Saturday: 10:00-16:00; Sunday: 12:00-
 
 Write to help@larkmoor.example or open My account > Orders. The KM-450 is repaired in Galway. Parking is free."""
 PASSAGES = (RETURNS, STORES)
+
+
+def check(answer: str, passages: Sequence[str] = PASSAGES) -> Grounding:
+    """An answer, checked as a whole."""
+    return AnswerChecker("", passages).check(answer)
+
+
+def repaired(answer: str, question: str, passages: Sequence[str] = PASSAGES) -> tuple[str, bool]:
+    """What is shown of an answer."""
+    checker = AnswerChecker(question, passages)
+    return checker.repaired(checker.check(answer))
 
 
 def problems(answer: str, passages: Sequence[str] = PASSAGES) -> list[str]:
@@ -248,8 +263,7 @@ def test_one_wrong_sentence_decides_the_score() -> None:
 @pytest.mark.parametrize("answer", ["", "  \n ", "?", "- ", "。", "a" * 50_000, "Yes. " * 2_000, "1 " * 5_000])
 @pytest.mark.parametrize("passages", [(), ("",), PASSAGES])
 def test_any_text_can_be_checked(answer: str, passages: Sequence[str]) -> None:
-    text, _ = repaired(check(answer, passages), "?", passages, "refused")
-    assert text
+    assert isinstance(repaired(answer, "?", passages)[0], str)
 
 
 @pytest.mark.parametrize("text", ["Austria, Belgium, Croatia, " * 1_000, "a-" * 10_000])
@@ -390,13 +404,13 @@ def is_asserted(fact: Fact) -> bool:
 
 def test_what_is_supported_is_shown_as_it_is() -> None:
     answer = "Gift cards can't be returned. The refund takes 5 working days."
-    assert repaired(check(answer, PASSAGES), "Returns?", PASSAGES, "refused") == (answer, False)
+    assert repaired(answer, "Returns?") == (answer, False)
 
 
 def test_a_wrong_sentence_is_replaced_by_a_quotation() -> None:
-    grounding = check("The refund takes 7 working days. Gift cards can't be returned.", PASSAGES)
+    answer = "The refund takes 7 working days. Gift cards can't be returned."
     text = "The refund takes 5 working days. Gift cards can't be returned."
-    assert repaired(grounding, "How long does a refund take?", PASSAGES, "refused") == (text, True)
+    assert repaired(answer, "How long does a refund take?") == (text, True)
 
 
 def test_a_wrong_number_does_not_choose_the_quotation() -> None:
@@ -406,7 +420,7 @@ def test_a_wrong_number_does_not_choose_the_quotation() -> None:
     )
     spain = "Country: Spain; Price: EUR 7; Time: 5 days"
     for wrong in ("Spain costs EUR 5.", "Delivery to Spain costs EUR 12.", "Spain costs EUR 12 and takes 3 days."):
-        text, _ = repaired(check(wrong, [passage]), "What does Spain cost?", [passage], "refused")
+        text, _ = repaired(wrong, "What does Spain cost?", [passage])
         assert text == spain
 
 
@@ -419,16 +433,67 @@ def test_a_wrong_number_does_not_choose_the_quotation() -> None:
 )
 def test_what_a_line_above_denies_is_quoted_with_it(wrong: str, quotation: str) -> None:
     passages = (*PASSAGES, "Exceptions\nYou cannot return:\n- opened software\n- cut fabric")
-    assert repaired(check(wrong, passages), wrong, passages, "refused") == (quotation, True)
+    assert repaired(wrong, wrong, passages) == (quotation, True)
 
 
 def test_a_quotation_is_shown_once() -> None:
     answer = "The refund takes 7 working days. The refund takes 8 working days. The refund takes 5 working days."
-    text, has_quotation = repaired(check(answer, PASSAGES), "How long does a refund take?", PASSAGES, "refused")
+    text, has_quotation = repaired(answer, "How long does a refund take?")
     assert text == "The refund takes 5 working days."
     assert not has_quotation
 
 
-def test_where_nothing_is_left_the_answer_is_refused() -> None:
+def test_where_nothing_is_left_the_text_is_empty() -> None:
     answer = "I'm happy to help. Penguins live in Antarctica."
-    assert repaired(check(answer, PASSAGES), "Where do penguins live?", PASSAGES, "refused") == ("refused", False)
+    assert repaired(answer, "Where do penguins live?") == ("", False)
+
+
+def no_promises(claim: Claim, evidence: Evidence) -> str | None:
+    """A check as somebody else would write it: it reads the sentence, its question and the nearest evidence."""
+    nearest = [evidence.units[i].text for i in claim.nearest]
+    is_promise = "guarantee" in claim.text and not any("guarantee" in text for text in nearest)
+    return f"a promise, when asked {claim.question!r}" if is_promise else None
+
+
+def test_a_check_can_be_added_from_outside() -> None:
+    added: AnswerCheck = no_promises
+    answer = "We guarantee that the refund takes 5 working days."
+    assert AnswerChecker("How long?", PASSAGES).check(answer).is_supported
+    checker = AnswerChecker("How long?", PASSAGES, (*CHECKS, added))
+    (sentence,) = checker.check(answer).sentences
+    assert (sentence.problem, sentence.score) == ("a promise, when asked 'How long?'", 0.5)
+    assert checker.repaired(checker.check(answer)) == ("The refund takes 5 working days.", True)
+    promised = "Refunds\nWe guarantee that the refund takes 5 working days, not more."
+    assert AnswerChecker("How long?", [promised], (added,)).check(answer).is_supported
+
+
+def test_the_first_problem_of_the_table_is_the_one_given() -> None:
+    asked: list[str] = []
+
+    def first(claim: Claim, evidence: Evidence) -> str | None:
+        asked.append(claim.text)
+        return NOT_SAID if "gift" in claim.text.lower() else None
+
+    def second(claim: Claim, evidence: Evidence) -> str | None:
+        return "second"
+
+    answer = "Gift cards never expire. They are green. Gift cards can't be returned. Thank you!"
+    found = AnswerChecker("?", PASSAGES, (first, second)).check(answer).sentences
+    assert [sentence.problem for sentence in found] == [NOT_SAID, "second", None, None]
+    assert asked == ["Gift cards never expire.", "They are green."], "quotations and politeness need no check"
+
+
+def test_what_was_said_before_is_known_also_when_sentences_come_one_by_one() -> None:
+    before: list[frozenset[str]] = []
+
+    def seen(claim: Claim, evidence: Evidence) -> str | None:
+        before.append(claim.before)
+        return None
+
+    parts = ["We repair the KM-450.", "It costs nothing.", "You bring it yourself."]
+    AnswerChecker("?", PASSAGES, (seen,)).check(" ".join(parts))
+    one_by_one = AnswerChecker("?", PASSAGES, (seen,))
+    for part in parts:
+        one_by_one.check(part)
+    assert before[:3] == before[3:]
+    assert before[1] >= {"repair"}

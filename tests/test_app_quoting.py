@@ -10,8 +10,8 @@ from tiny import ByteTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.answering.quoting import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
-from app.answering.quoting import STATEMENTS as LIMIT
+from app.answering.quote import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
+from app.answering.quote import STATEMENTS as LIMIT
 from app.knowledge.finder import RankedStatement
 from cache.engine.constraints import Choices
 from cache.model.files import bundled_gguf

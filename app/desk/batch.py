@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.answering.answering import Answering, Asked, finished, refusal
+from app.answering.answering import Answering
+from app.answering.record import AskedQuestion, finished, refusal
 from app.desk.batch_files import BatchQuestion
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
@@ -73,7 +74,7 @@ def run_batch(
     """
     started = time.perf_counter()
     outcomes: dict[int, Answer | BatchFailure] = {}
-    asked: dict[int, Asked] = {}
+    asked: dict[int, AskedQuestion] = {}
     plans: dict[int, Plan] = {}
 
     def settle(index: int, outcome: Answer | BatchFailure) -> None:
@@ -90,13 +91,12 @@ def run_batch(
             continue
         plan = asked[index].prepared.plan
         if plan is None:
-            settle(index, refusal(answering.settings.refusal_text, asked[index]))
+            settle(index, refusal(answering.settings.refusal_text, asked[index])[0])
         else:
             plans[index] = plan
 
     requests = {
-        index: answering.request(asked[index].prepared, asked[index].question, "on", None, answering.policy)
-        for index in plans
+        index: answering.requests.request(asked[index].prepared, "on", None, answering.policy) for index in plans
     }
     planned = list(plans)
     groups = [[planned[i] for i in members] for members in group(list(plans.values()))]
@@ -133,29 +133,28 @@ def run_batch(
     )
 
 
-def ask(answering: Answering, line: BatchQuestion) -> Asked:
-    """A question with its passages and plan, without a conversation. Raises DeskError, CacheError."""
+def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
+    """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
     started = time.perf_counter()
-    question = answering.valid(line.question)
-    return Asked(
+    question = answering.questions.valid(line.question)
+    return AskedQuestion(
         started=started,
         conversation_id="",
         question_id="",
-        question=question,
-        prepared=answering.prepare(question, line.past),
+        prepared=answering.questions.prepare(question, line.past),
         policy=answering.policy,
     )
 
 
-def answer_of(answering: Answering, generation: Generation, asked: Asked) -> Answer:
-    """The finished answer. Its total time is retrieval and engine, without waiting for other questions. Raises
-    CacheError.
+def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
+    """The finished answer. Its time is that of its retrieval and in the engine, without the wait for other questions'
+    retrieval and for being collected. Raises CacheError.
     """
-    checked = answering.checked(generation, asked)
+    checked = answering.checked(generation, asked.prepared)
     for _ in checked:
         pass
     completion = generation.completion
-    answer = finished(completion, checked, asked)
+    answer, _ = finished(completion, checked, asked)
     total = round(asked.prepared.retrieve_ms + completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))
 

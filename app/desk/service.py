@@ -15,7 +15,7 @@ from typing import Unpack, cast, get_args
 
 import torch
 
-from app.answering.answering import Answering, Stream
+from app.answering.answering import Answering
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
@@ -217,7 +217,7 @@ class Service:
         reuse: str = "on",
         policy: str | None = None,
         collections: Sequence[str] = (),
-    ) -> Stream:
+    ) -> AnswerInProgress:
         """Start an answer. policy: see `app.domain.policies`; unset: the desk's. collections: only documents of
         these are searched; none: all.
         """

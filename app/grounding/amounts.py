@@ -15,62 +15,52 @@ from app.grounding.fact import Fact
 from app.grounding.words import CJK
 
 UNITS = {
-    "EUR": ("1", "eur|euros?|€|欧元"),
-    "GBP": ("1", "gbp|pounds?|£"),
-    "USD": ("1", r"usd|dollars?|\$|美元"),
-    "¥": ("1", "¥|￥|jpy|yen|円|日元|cny|rmb|yuan|元|人民币"),  # the sign stands for yen and yuan
-    "INR": ("1", "inr|rupees?|₹"),
-    "CHF": ("1", "chf|swiss francs?"),
-    "cents": ("1", "cents?"),
-    "%": ("1", "%|percent|per cent|％"),
-    "seconds": ("1", "seconds?|secs?|秒"),
-    "minutes": ("60", "minutes?|mins?|分钟|分間|分"),
-    "hours": ("3600", "hours?|hrs?|h|小时|時間"),
-    "working days": ("1", r"(?:working|business)[ -]days?|个?工作日|営業日"),
-    "days": ("1", "days?|天|日"),
-    "weeks": ("7", "weeks?|周|週間"),
-    "months": ("1", "months?|个月|か月|ヶ月"),
-    "years": ("12", "years?|年"),
-    "g": ("1", "g|grams?|grammes?"),
-    "kg": ("1000", "kg|kilos?|kilograms?"),
-    "ml": ("1", "ml|millilit(?:re|er)s?"),
-    "l": ("1000", "l|lit(?:re|er)s?"),
-    "inches": ("1", "inch(?:es)?"),
-    "feet": ("12", "feet|foot|ft"),
-    "mm": ("1", "mm|millimet(?:re|er)s?"),
-    "cm": ("10", "cm|centimet(?:re|er)s?"),
-    "m": ("1000", "m|met(?:re|er)s?"),
-    "km": ("1000000", "km|kilomet(?:re|er)s?"),
-    "°F": ("1", r"°\s?f|degrees fahrenheit|fahrenheit"),
-    "degrees": ("1", r"°\s?c|degrees(?: celsius)?"),
-    "hardness": ("1", "°dh"),
-    "W": ("1", "w|watts?"),
-    "kW": ("1000", "kw|kilowatts?"),
-    "Wh": ("1", "wh|watt[ -]hours?"),
-    "kWh": ("1000", "kwh|kilowatt[ -]hours?"),
-    "V": ("1", "v|volts?"),
-    "bar": ("1", "bars?"),
-    "psi": ("1", "psi"),
-    "MHz": ("1", "mhz|megahertz"),
-    "GHz": ("1000", "ghz|gigahertz"),
-    "dB": ("1", "db|decibels?"),
-    "MB": ("1", "mb|megabytes?"),
-    "GB": ("1000", "gb|gigabytes?"),
-    "TB": ("1000000", "tb|terabytes?"),
-    "rpm": ("1", "rpm"),
-    "tog": ("1", "togs?"),
+    "EUR": {1: "eur|euros?|€|欧元"},
+    "GBP": {1: "gbp|pounds?|£"},
+    "USD": {1: r"usd|dollars?|\$|美元"},
+    "¥": {1: "¥|￥|jpy|yen|円|日元|cny|rmb|yuan|元|人民币"},  # the sign stands for yen and yuan
+    "INR": {1: "inr|rupees?|₹"},
+    "CHF": {1: "chf|swiss francs?"},
+    "cents": {1: "cents?"},
+    "%": {1: "%|percent|per cent|％"},
+    "seconds": {1: "seconds?|secs?|秒", 60: "minutes?|mins?|分钟|分間|分", 3_600: "hours?|hrs?|h|小时|時間"},
+    "working days": {1: "(?:working|business)[ -]days?|个?工作日|営業日"},
+    "days": {1: "days?|天|日", 7: "weeks?|周|週間"},
+    "months": {1: "months?|个月|か月|ヶ月", 12: "years?|年"},
+    "g": {1: "g|grams?|grammes?", 1_000: "kg|kilos?|kilograms?"},
+    "ml": {1: "ml|millilit(?:re|er)s?", 1_000: "l|lit(?:re|er)s?"},
+    "inches": {1: "inch(?:es)?", 12: "feet|foot|ft"},
+    "mm": {
+        1: "mm|millimet(re|er)s?",
+        10: "cm|centimet(re|er)s?",
+        1_000: "m|met(re|er)s?",
+        10**6: "km|kilomet(re|er)s?",
+    },
+    "°F": {1: r"°\s?f|degrees fahrenheit|fahrenheit"},
+    "degrees": {1: r"°\s?c|degrees(?: celsius)?"},
+    "hardness": {1: "°dh"},
+    "W": {1: "w|watts?", 1_000: "kw|kilowatts?"},
+    "Wh": {1: "wh|watt[ -]hours?", 1_000: "kwh|kilowatt[ -]hours?"},
+    "V": {1: "v|volts?"},
+    "bar": {1: "bars?"},
+    "psi": {1: "psi"},
+    "MHz": {1: "mhz|megahertz", 1_000: "ghz|gigahertz"},
+    "dB": {1: "db|decibels?"},
+    "MB": {1: "mb|megabytes?", 1_000: "gb|gigabytes?", 10**6: "tb|terabytes?"},
+    "rpm": {1: "rpm"},
+    "tog": {1: "togs?"},
 }
-"""For each unit how many base units it has, and how it is written."""
-BASE = {
-    **{"minutes": "seconds", "hours": "seconds", "weeks": "days", "years": "months", "kg": "g", "l": "ml"},
-    **{"cm": "mm", "m": "mm", "km": "mm", "feet": "inches"},
-    **{"kW": "W", "kWh": "Wh", "GHz": "MHz", "GB": "MB", "TB": "MB"},
+"""How each unit is written, and its multiples: 60 seconds are a minute."""
+FORMS = {
+    unit if factor == 1 else f"{factor} {unit}": forms
+    for unit, multiples in UNITS.items()
+    for factor, forms in multiples.items()
 }
 SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
 """How a currency is written before its amount."""
 CURRENCIES = frozenset(SIGNS)
 # no letter may follow, so that "5 m" is not found in "5 maps"
-ANY_UNIT = "|".join(f"(?P<u{i}>(?:{forms})(?![^\\W\\d_{CJK}]))" for i, (_, forms) in enumerate(UNITS.values()))
+ANY_UNIT = "|".join(f"(?P<u{i}>(?:{forms})(?![^\\W\\d_{CJK}]))" for i, forms in enumerate(FORMS.values()))
 QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
 AFTER = re.compile(rf"[\s-]?{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
 CURRENCY_BEFORE = re.compile(rf"(?:{'|'.join(f'({signs})' for signs in SIGNS.values())})\s?$", re.IGNORECASE)
@@ -129,14 +119,12 @@ def is_range(text: str, first: Fact, second: Fact) -> bool:
 def amount(text: str, match: re.Match[str]) -> Fact:
     """The number of a match with the unit right behind it or the currency right before it, not yet in base units."""
     value = number(match[0])
-    before = CURRENCY_BEFORE.search(text, max(0, match.start() - 4), match.start())
-    if before:
-        unit = tuple(SIGNS)[(before.lastindex or 1) - 1]
-        return Fact("number", value, unit, text[before.start() : match.end()], before.start())
-    after = AFTER.match(text, match.end())
-    if after:
-        return Fact("number", value, unit_of(after), text[match.start() : after.end()], match.start())
-    return Fact("number", value, "", match[0], match.start())
+    start, end, unit = match.start(), match.end(), ""
+    if before := CURRENCY_BEFORE.search(text, max(0, start - 4), start):
+        start, unit = before.start(), tuple(SIGNS)[(before.lastindex or 1) - 1]
+    elif after := AFTER.match(text, end):
+        end, unit = after.end(), unit_of(after)
+    return Fact("number", value, unit, text[start:end], start)
 
 
 def signed(fact: Fact, text: str) -> Fact:
@@ -153,21 +141,25 @@ def number(text: str) -> str:
     if text.lower() in SPELLED:
         return str(SPELLED[text.lower()])
     text, _, multiple = text.partition(" ")
-    plain = text.replace(",", "") if THOUSANDS.fullmatch(text) else text.replace(",", ".")
-    if plain.count(".") > 1 or len(plain) > LONGEST_NUMBER:
-        return plain
-    return format((Decimal(plain) * MULTIPLES.get(multiple.lower(), 1)).normalize(), "f")
+    digits = text.replace(",", "") if THOUSANDS.fullmatch(text) else text.replace(",", ".")
+    if digits.count(".") > 1 or len(digits) > LONGEST_NUMBER:
+        return digits
+    return plain(Decimal(digits) * MULTIPLES.get(multiple.lower(), 1))
 
 
 def unit_of(match: re.Match[str]) -> str:
-    """The unit that matched."""
-    return next(name for i, name in enumerate(UNITS) if match[f"u{i}"])
+    """The unit that matched, with the factor of a multiple: "60 seconds"."""
+    return next(name for i, name in enumerate(FORMS) if match[f"u{i}"])
 
 
 def in_base_units(fact: Fact) -> Fact:
     """The same amount in the base unit of its kind, so that 2 weeks equal 14 days."""
-    fact = replace(fact, as_written=fact.value)
-    if fact.unit not in BASE or fact.value.count(".") > 1 or len(fact.value) > LONGEST_NUMBER:
-        return fact
-    value = format((Decimal(fact.value) * Decimal(UNITS[fact.unit][0])).normalize(), "f")
-    return replace(fact, value=value, unit=BASE[fact.unit])
+    value, (factor, _, unit) = fact.value, fact.unit.partition(" ")
+    if not factor.isdecimal() or value.count(".") > 1 or len(value) > LONGEST_NUMBER:
+        return replace(fact, as_written=value)
+    return replace(fact, value=plain(Decimal(value) * int(factor)), unit=unit, as_written=value)
+
+
+def plain(number: Decimal) -> str:
+    """A number without needless zeros and without an exponent."""
+    return format(number.normalize(), "f")

@@ -1,95 +1,96 @@
 """Whether each sentence of an answer is what the passages say: its words, numbers, units, dates, names, negations.
 
 A language model may mix up what it was given. Here every sentence is held against the sentences, list items and table
-rows of the passages by rules that can be read; where it says something else, the passage's own sentence is shown.
-Not covered: what follows from several passages by calculation or common sense, paraphrase with other words throughout,
-and other words than numbers, names and negations that were exchanged ("before" for "after").
+rows of the passages. `CHECKS` is the one list of what is checked; answers that are shown and answers that are measured
+both pass an `AnswerChecker`, so what is measured is what readers get. Not covered: what follows from several passages
+by calculation or common sense, paraphrase with other words throughout, and other words than numbers, names and
+negations that were exchanged ("before" for "after").
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from app.grounding.claims import ECHO, Claim, claim
-from app.grounding.clauses import ROW
-from app.grounding.denial_check import clause_problem, yes_no_problem
-from app.grounding.evidence import MARKER, Evidence, Unit, plain
-from app.grounding.fact_check import fact_problem
-from app.grounding.statements import facts
-from app.grounding.words import all_words, content_words
+from app.grounding import coverage_check, denial_check, fact_check, repair
+from app.grounding.claims import ALONE, Claim, claim_of
+from app.grounding.courtesy import is_courtesy
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import plain
+from app.grounding.grounding import CheckedSentence, Grounding
+from app.grounding.words import content_words
 from retrieval.text.sentences import sentences
 
-ENOUGH_WORDS = 0.45
-"""Share of a sentence's words that the passages must hold."""
-QUOTABLE, SAME_KIND = 0.4, 0.1
-"""Share of the words of sentence and question that a quotation must hold; what a fact of the kind in question adds."""
-FIGURES = frozenset({"number", "time", "date"})
-"""What is wrong most often, by kind of fact."""
 LONGEST = 600
 """Characters of a sentence that is checked as one."""
-COURTESY = content_words(
-    "happy glad pleased welcome hello hi dear thanks thank sorry apologise apologize help assist assistance support "
-    "question questions contact us let know feel free further else anything hope great sure course best regards day "
-    "nice moment hesitate reach inconvenience understand certainly absolutely information following follows summary "
-    "unfortunately customer service team look"
-)
-BARE_WORDS = frozenset(
-    all_words(
-        "yes no of course sure great certainly absolutely unfortunately sorry i you we they it that this there so not "
-        "can cannot ca could may must do does is are will wo would should have has to need be also always never"
-    )
-)
-"""Words that alone say no more than yes or no."""
-VERDICT = re.compile(r"\b(?:possible|available|allowed|permitted)\b", re.IGNORECASE)
-ALONE = re.compile(rf"\W*(?:yes|no|yep|nope)\b(?:{ECHO}\b)?\W*", re.IGNORECASE)
-BARE = "a bare yes or no cannot be checked"
-NOT_THERE = "the passages do not say this"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSentence:
-    """A sentence of an answer. score: 0 to 1, the share of its words that the passages hold, at most 0.5 if there is a
-    problem. problem: one short reason, or None. support: the best sentence of the passages, which stands in `passage`.
+class AnswerCheck(Protocol):
+    """One check of answers: takes a sentence with its evidence, returns what is wrong with it, or None.
+
+    To add one, write a file with such a function and name it in `CHECKS`. A check that needs a model is an object with
+    `__call__` that loads the model at its first call.
+
+    claim: the sentence. `text` is how it was said, `body` is that without list marker and leading yes or no, `question`
+        what the answer answers, `before` the words of the sentence before. `words`, `facts` and `clauses` are what it
+        says, taken apart; `nearest` are the evidence units that share most with it, best first, as indices.
+    evidence: what the answer may say. `units` are the sentences, list items and table rows of the passages, each with
+        its `text` and taken apart in the same way; `passage_of` gives for each unit the index of its passage; `best`
+        finds the units nearest to any words.
+    Returns a short reason for people, such as 'the number "45 days" is not in the passages'. `NOT_SAID` means that the
+        passages neither say nor deny it; every other reason is measured as a contradiction.
+
+    The checks are asked in the order of `CHECKS` until one finds a problem. They are not asked about sentences that
+    stand in the passages word for word, nor about politeness. They may be called from several threads at once and must
+    not change what they are given.
     """
 
-    text: str
-    score: float
-    problem: str | None
-    support: str | None
-    passage: int | None
+    def __call__(self, claim: Claim, evidence: Evidence, /) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grounding:
-    """An answer's sentences, checked."""
-
-    sentences: tuple[CheckedSentence, ...]
-
-    @property
-    def score(self) -> float:
-        """That of the weakest sentence: one wrong statement spoils an answer. 0 for an empty answer."""
-        return min((sentence.score for sentence in self.sentences), default=0.0)
-
-    @property
-    def is_supported(self) -> bool:
-        """Whether there is something and nothing in it lacks support."""
-        return bool(self.sentences) and all(sentence.problem is None for sentence in self.sentences)
+CHECKS: tuple[AnswerCheck, ...] = (
+    fact_check.fact_problem,
+    coverage_check.coverage_problem,
+    denial_check.denial_problem,
+    denial_check.yes_no_problem,
+)
+"""Everything that is checked, in this order."""
 
 
-def check(answer: str, passages: Sequence[str]) -> Grounding:
-    """Hold every sentence of an answer against the passages it was made from, each below its heading path."""
-    evidence = Evidence(passages)
-    found: list[CheckedSentence] = []
-    before: frozenset[str] = frozenset()
-    for text in statements_of(answer):
-        found.append(checked(text, evidence, before))
-        before = content_words(text)
-    return Grounding(sentences=tuple(found))
+class AnswerChecker:
+    """Checks one answer against the passages it was made from, a sentence or more at a time as they are said."""
+
+    def __init__(self, question: str, passages: Sequence[str], checks: Sequence[AnswerCheck] = CHECKS) -> None:
+        """passages: each below its heading path."""
+        self._question, self._evidence, self._checks = question, Evidence(passages), checks
+        self._before: frozenset[str] = frozenset()
+
+    def check(self, text: str) -> Grounding:
+        """Check the next sentences of the answer. What was said before them is known."""
+        return Grounding(sentences=tuple(self._checked(sentence) for sentence in sentences_of(text)))
+
+    def repaired(self, grounding: Grounding) -> tuple[str, bool]:
+        """The text to show for checked sentences, empty if nothing is left, and whether it holds quotations."""
+        return repair.repaired(grounding, self._question, self._evidence)
+
+    def _checked(self, text: str) -> CheckedSentence:
+        evidence = self._evidence
+        before, self._before = self._before, content_words(text)
+        if (i := evidence.texts.get(plain(text))) is not None:
+            return CheckedSentence(text=text, score=1.0, support=evidence.units[i].text, passage=evidence.passage_of[i])
+        claim = claim_of(text, evidence, question=self._question, before=before)
+        if is_courtesy(claim):
+            return CheckedSentence(text=text, score=1.0)
+        problem = next((found for check in self._checks if (found := check(claim, evidence))), None)
+        score = min(claim.coverage, 0.5) if problem else claim.coverage
+        if not claim.nearest:
+            return CheckedSentence(text=text, score=score, problem=problem)
+        best = claim.nearest[0]
+        support, passage = evidence.units[best].text, evidence.passage_of[best]
+        return CheckedSentence(text=text, score=score, problem=problem, support=support, passage=passage)
 
 
-def statements_of(answer: str) -> Iterator[str]:
+def sentences_of(answer: str) -> Iterator[str]:
     """Sentences of an answer; "Yes." stays with the sentence it belongs to, and endless ones are cut."""
     before = ""
     for text in sentences(answer):
@@ -104,112 +105,3 @@ def statements_of(answer: str) -> Iterator[str]:
         yield whole
     if before:
         yield before.strip()
-
-
-def checked(text: str, evidence: Evidence, before: frozenset[str]) -> CheckedSentence:
-    """One sentence held against the passages."""
-    if (i := evidence.texts.get(plain(text))) is not None:
-        unit = evidence.units[i]
-        return CheckedSentence(text=text, score=1.0, problem=None, support=unit.text, passage=evidence.passage_of[i])
-    if ALONE.fullmatch(text):
-        return CheckedSentence(text=text, score=0.0, problem=BARE, support=None, passage=None)
-    said = claim(text, evidence, before)
-    if is_courtesy(said):
-        return CheckedSentence(text=text, score=1.0, problem=None, support=None, passage=None)
-    different = {(fact.key, fact.beside): fact for fact in said.facts}.values()
-    wrong_fact = next((p for fact in different if (p := fact_problem(fact, said, evidence))), None)
-    found = evidence.best(said.words, said.weights)
-    if not found:
-        return CheckedSentence(text=text, score=0.0, problem=wrong_fact or NOT_THERE, support=None, passage=None)
-    best = evidence.units[found[0]]
-    share = shared(said, evidence, found)
-    problem = (
-        wrong_fact
-        or (NOT_THERE if share < ENOUGH_WORDS else None)
-        or next((p for part in said.clauses if (p := clause_problem(part, said, evidence))), None)
-        or yes_no_problem(said, best)
-    )
-    score = min(share, 0.5) if problem else share
-    return CheckedSentence(
-        text=text, score=score, problem=problem, support=best.text, passage=evidence.passage_of[found[0]]
-    )
-
-
-def is_courtesy(said: Claim) -> bool:
-    """Whether a sentence is politeness alone and leaves open what is so, possible or free."""
-    says_free = any(part.says_free for part in said.clauses)
-    if not said.words <= COURTESY or says_free or VERDICT.search(said.body):
-        return False
-    is_bare = BARE_WORDS.issuperset(all_words(said.body)) and not said.body.rstrip().endswith((":", "?"))
-    return not is_bare or not (said.yes_no or any(part.denies or part.has_verb for part in said.clauses))
-
-
-def shared(said: Claim, evidence: Evidence, found: Sequence[int]) -> float:
-    """Share of a sentence's words that one place in the passages holds, or each clause's words one place of its own."""
-    whole = max(evidence.units[i].held(said.words, said.weights) for i in found)
-    weight = by_clause = 0.0
-    for part in said.clauses:
-        own = sum(said.weights[word] for word in part.words)
-        places = evidence.best(part.words, said.weights, 3)
-        weight += own
-        by_clause += own * max((evidence.units[i].held(part.words, said.weights) for i in places), default=0.0)
-    return max(whole, by_clause / weight if weight else 0.0)
-
-
-def repaired(grounding: Grounding, question: str, passages: Sequence[str], refusal: str) -> tuple[str, bool]:
-    """The text to show for a checked answer, and whether it holds quotations.
-
-    Supported sentences stay. Another one is replaced by the sentence of the passages that shares most with it and the
-    question, or dropped if none shares enough. Where nothing but courtesy is left, it is the refusal.
-    """
-    evidence = Evidence(passages)
-    kept = {plain(s.support) for s in grounding.sentences if s.problem is None and s.support}
-    shown: dict[str, str] = {}
-    has_quotation = has_content = False
-    for sentence in grounding.sentences:
-        text = sentence.text
-        if sentence.problem is not None:
-            unit = quotation(sentence.text, question, evidence)
-            if unit is None or plain(unit.text) in kept:
-                continue
-            text = quoted(unit)
-            has_quotation = has_quotation or plain(text) not in shown
-        has_content = has_content or sentence.problem is not None or sentence.support is not None
-        shown.setdefault(plain(text), text)
-    if not has_content:
-        return refusal, False
-    return joined(shown.values()), has_quotation
-
-
-def quotation(sentence: str, question: str, evidence: Evidence) -> Unit | None:
-    """The unit of the passages that shares most words with a sentence and the question; None if not enough."""
-    said = claim(f"{sentence}\n{question}", evidence)
-    asked = {fact.measures for fact in said.facts if fact.is_bound and fact.kind not in ("name", "code")}
-    # what may be wrong must not choose its own correction
-    told = {fact.key for fact in facts(sentence) if fact.kind in FIGURES} - {fact.key for fact in facts(question)}
-    words = said.words - told
-    shares = []
-    for i in evidence.best(words, said.weights):
-        unit = evidence.units[i]
-        has_kind = any(fact.measures in asked for fact in unit.facts)
-        if not unit.is_heading and not unit.text.rstrip().endswith(("?", ":")):
-            shares.append((unit.held(words, said.weights) + SAME_KIND * has_kind, i))
-    share, best = max(shares, default=(0.0, 0), key=lambda found: found[0])
-    return evidence.units[best] if share >= QUOTABLE else None
-
-
-def quoted(unit: Unit) -> str:
-    """The text of a unit without its list marker; with the line above it if that turns round what it says."""
-    text = MARKER.sub("", unit.text, count=1)
-    return f"{unit.lead.rstrip(' :')}: {text}" if unit.lead else text
-
-
-def joined(texts: Iterable[str]) -> str:
-    """Sentences as one text; table rows stand on lines of their own."""
-    lines: list[str] = []
-    for text in texts:
-        if lines and not ROW.match(text) and not ROW.match(lines[-1]):
-            lines[-1] += " " + text
-        else:
-            lines.append(text)
-    return "\n".join(lines)

@@ -23,7 +23,7 @@ DENIAL = re.compile(
     re.IGNORECASE,
 )
 MODAL = re.compile("[能会會可以得许許准止]+")
-"""What stands in Chinese between a denial and what it denies."""
+"""Stands in Chinese between a denial and what it denies."""
 TWICE = re.compile(
     r"(?:\bnot|n['’]t|\bnever)\s(?:\w+\s){0,2}?(?:impossible|excluded|unavailable|invalid|ineligible|forbidden|prohibited|"
     r"without|unable|closed)\b",
@@ -34,7 +34,7 @@ HARMLESS = re.compile(
     r"no doubt|no problem|no worries|or not|(?:do not|don['’]t) (?:worry|hesitate)|why not)\b",
     re.IGNORECASE,
 )
-"""What looks like a denial and is none."""
+"""Looks like a denial, but is none."""
 COSTS = r"(?:(?:extra|additional|further|delivery|any)\s)?(?:costs?|charges?|fees?)\b"
 FREE_WORD = r"\bfree(?:ly)?\b(?:\sof\scharge\b)?(?!\sfrom\s[a-z])"
 FREE = re.compile(
@@ -60,7 +60,7 @@ BORDER = re.compile(
     re.IGNORECASE,
 )
 LONG_TAIL = re.compile(r"(?:\s+\S+){5}")
-"""What behind ", and" is a clause even without a verb that is known as one."""
+"""So many words after ", and" are a clause even if none of them is known as a verb."""
 SUBORDINATE = re.compile(r"\s*(?:but|because|if|unless|although|though|while|when|until|where)\b", re.IGNORECASE)
 HAS_VERB = re.compile(
     r"\b(?:i|you|we|they|he|she|it|us|them|there|please|is|are|was|were|be|been|can|cannot|could|will|would|may|might|must|"
@@ -68,7 +68,7 @@ HAS_VERB = re.compile(
     re.IGNORECASE,
 )
 REACH = 60
-"""Characters behind a denial in which to look for what it denies."""
+"""Characters after a denial in which to look for what it denies."""
 FILLERS = frozenset(
     all_words(
         "a an the any be been being is are have has had to it its this that your my our yet always longer more "
@@ -91,14 +91,15 @@ ROW = re.compile(r"[^;:]{1,80}(?::\s[^;]*)?;\s[^;:]{1,80}:\s")
 class Clause:
     """A part of a sentence.
 
-    words: what it is about, its facts included. heard: every word, also of those that say little. denies: None where
-    that cannot be told. anchors: of heard words those that are denied. limits: whether it says "only" or something like
-    it. is_until: whether it begins with "until". is_exception: whether it begins with "without", "except" and the like.
-    inherits: words of its list's introduction if it denies with that. is_verdict: whether it is a table's yes or no.
+    words: what it is about, with its facts. all_words: every word, also function words. denies: None if that is
+    unknown. anchors: the words that are denied, out of all_words. limits: whether it says "only" or something similar.
+    is_until: whether it begins with "until". is_exception: whether it begins with "without", "except" and the like.
+    inherits: words of its list's introduction, if that makes it a denial. is_verdict: whether it is a yes or no in a
+    table.
     """
 
     words: frozenset[str]
-    heard: frozenset[str]
+    all_words: frozenset[str]
     anchors: frozenset[str]
     denies: bool | None
     says_only: bool
@@ -178,7 +179,7 @@ def any_between(places: Sequence[int], start: int, end: int) -> bool:
 
 
 def anchors(text: str) -> Iterator[str]:
-    """What the denials of a clause deny: of each the first word behind it that is not a mere filler."""
+    """What the denials of a clause deny: for each the first word after it that is no filler."""
     for match in DENIAL.finditer(text):
         modal = MODAL.match(text, match.end())
         start = modal.end() if modal else match.end()
@@ -199,7 +200,7 @@ def clause(text: str, more_words: frozenset[str]) -> Clause:
     rest = CALLED_FREE.sub(" ", costless)
     return Clause(
         words=content_words(text) | more_words,
-        heard=frozenset(allowing(word) for word in all_words(rest)) | more_words,
+        all_words=frozenset(allowing(word) for word in all_words(rest)) | more_words,
         anchors=frozenset(anchors(rest)),
         denies=None if QUESTION.search(text) else DENIAL.search(rest) is not None,
         says_only=ONLY.search(text) is not None and not CONDITION.match(text),

@@ -14,11 +14,10 @@ MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
+SURE_MONTH = "|".join(month for month in MONTHS if month not in ("march", "may"))
+"""Months whose names, in lower case, are no other words."""
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-MONTH = (
-    "(?:(?i:january|february|april|june|july|august|september|october|november|december)|March|May|"
-    r"(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
-)
+MONTH = rf"(?:(?i:{SURE_MONTH})|March|May|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
 DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 AND = r"(?:and|or|to|until|through|-|–)\s?(?:the\s)?"
 DAY_MONTH = re.compile(
@@ -30,14 +29,14 @@ MONTH_DAY = re.compile(
     r"(?:,?\s(?P<year>\d{4}))?"
 )
 MONTH_ALONE = re.compile(
-    r"\b(?P<month>(?i:january|february|april|june|july|august|september|october|november|december)"
+    rf"\b(?P<month>(?i:{SURE_MONTH})"
     r"|(?:(?<=[Ii]n )|(?<=of )|(?<=until )|(?<=since )|(?<=from )|(?<=every ))(?:March|May))(?!\w)"
 )
 ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})-(?P<days>\d{2})\b")
 NUMERIC = re.compile(r"\b(?P<days>\d{1,2})[./](?P<month>\d{1,2})[./](?P<year>\d{4})\b")
 CJK_DATE = re.compile(r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<days>\d{1,2})[日号]")
 WEEKDAY = re.compile(
-    r"\b(?P<day>(?i:monday|tuesday|wednesday|thursday|friday|saturday|sunday))(?i:s)?\b"
+    rf"\b(?P<day>(?i:{'|'.join(WEEKDAYS)}))(?i:s)?\b"
     r"|\b(?P<short>Mon|Tues?|Wed|Thu(?:rs)?|Fri|Sat|Sun)\b|\b(?P<group>(?i:weekdays?|weekends?))\b"
 )
 RANGE = re.compile(r"\s?(?:to|until|through|-|–)\s?", re.IGNORECASE)
@@ -92,11 +91,10 @@ def weekdays(text: str) -> Iterator[Fact]:
     last: tuple[int, int] | None = None
     for match in WEEKDAY.finditer(text):
         if match["group"]:
-            is_weekend = match["group"].lower().startswith("weeke")
-            for day in WEEKDAYS[5:] if is_weekend else WEEKDAYS[:5]:
-                yield Fact("weekday", day, "", match[0], match.start(), is_weekend)
-            if match["group"].lower() == "weekdays":
-                yield Fact("weekday", "monday to friday", "", match[0], match.start(), False)
+            group = match["group"].lower()
+            is_weekend = group.startswith("weeke")
+            days = WEEKDAYS[5:] if is_weekend else (*WEEKDAYS[:5], *["monday to friday"] * (group == "weekdays"))
+            yield from (Fact("weekday", day, "", match[0], match.start(), is_weekend) for day in days)
             continue
         index = next(i for i, day in enumerate(WEEKDAYS) if day[:3] == match[0][:3].lower())
         yield Fact("weekday", WEEKDAYS[index], "", match[0], match.start())

@@ -1,7 +1,6 @@
-"""Passages taken apart into the sentences, list items and table rows that can support a sentence of an answer.
+"""The evidence for one answer: the units of its passages, with an index that finds them by words and facts.
 
-Each unit knows the words around it: the headings above it, the line that introduces its list, its neighbours. An index
-finds units by their words, so that a long answer is checked in about linear time.
+So a long answer is checked in about linear time. Not covered: how passages are taken apart (`evidence_units`).
 """
 
 from __future__ import annotations
@@ -9,84 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Collection, Sequence
 
-from app.grounding.clauses import ROW, Clause, clauses
+from app.grounding.clauses import ROW
+from app.grounding.evidence_units import plain, units
 from app.grounding.fact import Fact, FactKind
-from app.grounding.statements import facts
-from app.grounding.words import all_words, content_words
-from retrieval.text.sentences import sentences
+from app.grounding.words import content_words
 
-MARKER = re.compile(r"^\s*(?:[-*•]\s+|(\d{1,3})[.)]\s+)")
 LOWER_CASE = re.compile(r"\b[a-zß-öø-ÿ]\w+")
-LONGEST_HEADING = 90
-LISTS = re.compile(r"(?:what|which|who|where|when|items|products|goods|things|no|not)\b", re.IGNORECASE)
-"""How a heading begins that its list completes: "What is not covered", but not "The email has not arrived"."""
-SUBORDINATOR = re.compile(r"\b(?:if|when|that|unless|until|because|while)\s*:?$", re.IGNORECASE)
 UNKNOWN = range(3)
-"""Stands for the units with a word that is in none: a paraphrase may have a word or two of its own."""
-ENOUGH_TO_REWORD = 4
-"""Words that a sentence and a unit must share, or half of the unit's, before one can be a rewording of the other."""
-NEAR, AROUND = 0.75, 0.45
-"""What a word counts that stands in another clause of the unit, and around the unit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """A sentence, list item or table row of a passage. around: words of headings, introduction and neighbours.
-    lead: the line above an item that denies what it says.
-    """
-
-    text: str
-    facts: tuple[Fact, ...]
-    clauses: tuple[Clause, ...]
-    words: frozenset[str]
-    names: frozenset[str]
-    around: frozenset[str]
-    is_heading: bool = False
-    is_item: bool = False
-    lead: str = ""
-
-    def states(self, name: str) -> bool:
-        """Whether a name or fact stands in the unit itself."""
-        return name in self.names or name in self.words
-
-    def mentions(self, name: str) -> bool:
-        """Whether a name or fact stands in the unit or above or next to it."""
-        return self.states(name) or name in self.around
-
-    def cover(self, words: Collection[str], weights: dict[str, float], clause: Clause | None = None) -> float:
-        """Weight of the words that this unit holds; those of the clause count most, those around the unit least."""
-        near = NEAR if clause else 1.0
-        total = 0.0
-        for word in words:
-            if clause and word in clause.words:
-                total += weights[word]
-            elif word in self.words:
-                total += near * weights[word]
-            elif word in self.around:
-                total += AROUND * weights[word]
-        return total
-
-    def held(self, words: Collection[str], weights: dict[str, float]) -> float:
-        """Share of words that stand in the unit or around it."""
-        total = sum(weights[word] for word in words)
-        return (
-            sum(weights[word] for word in words if word in self.words or word in self.around) / total if total else 0.0
-        )
-
-    def rewords(self, words: frozenset[str], weights: dict[str, float]) -> float:
-        """Share of words that stand in the unit itself; 0 if they are few and most of the unit says something else."""
-        same = words & self.words
-        if not same or (len(same) < ENOUGH_TO_REWORD and 2 * len(same) < len(self.words)):
-            return 0.0
-        return sum(weights[word] for word in same) / sum(weights[word] for word in words)
-
-    def only_in(self, clause: Clause) -> frozenset[str]:
-        """Words of one clause that stand in no other clause of the unit."""
-        return clause.words.difference(*(other.words for other in self.clauses if other is not clause))
+"""A word that is in no unit weighs as if it were in three: a paraphrase may have a few words of its own."""
 
 
 class Evidence:
@@ -119,8 +50,9 @@ class Evidence:
         all_units = len(self.units)
         return {word: math.log(2 + all_units / (1 + len(self.with_word.get(word, UNKNOWN)))) for word in words}
 
-    def best(self, words: Collection[str], weights: dict[str, float], number: int = 8) -> list[int]:
+    def best(self, words: Collection[str], number: int = 8) -> list[int]:
         """Units that hold most of the words, best first."""
+        weights = self.weights(words)
         scores: dict[int, float] = defaultdict(float)
         for word in words:
             for i in self.with_word.get(word, ()):
@@ -153,125 +85,3 @@ class Evidence:
         if not fact.as_written or fact.as_written != other.as_written:
             return False
         return not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(self.units[i].words))
-
-
-def plain(text: str) -> str:
-    """A sentence without its list marker and final punctuation; spaces are single."""
-    return " ".join(MARKER.sub("", text, count=1).split()).rstrip(".!")
-
-
-@dataclass(slots=True)
-class _Place:
-    """Where the reader of a passage is. lead: the unfinished sentence that introduces a list."""
-
-    path: str = ""
-    heading: Unit | None = None
-    lead: Unit | None = None
-
-
-# the same passages come with every turn of a conversation
-@lru_cache(maxsize=256)
-def units(passage: str) -> tuple[Unit, ...]:
-    """The units of a passage in their order, its heading path first."""
-    place = _Place()
-    found: list[Unit] = []
-    for block in re.split(r"\n[ \t]*\n", passage.strip()):
-        lines = block.splitlines()
-        while len(lines) > 1 and is_heading(lines[0]):
-            heading = unit_of(lines.pop(0), is_heading=True)
-            place.path, place.heading, place.lead = place.path or heading.text, heading, None
-            found.append(heading)
-        for text, is_item in pieces(lines):
-            unit = introduced(unit_of(text, is_item=is_item), place)
-            if not is_item:
-                place.lead = None if ROW.match(text) or text.rstrip()[-1] in ".!?。" else unit
-            found.append(unit)
-    return tuple(with_neighbours(found, i) for i in range(len(found)))
-
-
-def is_heading(line: str) -> bool:
-    """Whether the first line of a block looks like a heading of the lines below it."""
-    stops = line.rstrip().endswith((".", "!", ":", ";", ",", "。"))
-    return len(line) <= LONGEST_HEADING and not stops and not MARKER.match(line) and not ROW.match(line)
-
-
-def pieces(lines: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Sentences of prose and of list items, and whole table rows; with each whether it belongs to a list item."""
-    prose: list[str] = []
-    for line in lines:
-        marker = MARKER.match(line)
-        if not marker and not ROW.match(line):
-            prose.append(line)
-            continue
-        yield from ((text, False) for text in sentences("\n".join(prose)))
-        prose = []
-        yield from [(line.strip(), False)] if not marker else ((text, True) for text in item_sentences(line))
-    yield from ((text, False) for text in sentences("\n".join(prose)))
-
-
-def item_sentences(line: str) -> list[str]:
-    """Sentences of a list item; its marker stays with the first."""
-    marker = MARKER.match(line)
-    start = marker.end() if marker else 0
-    found = sentences(line[start:])
-    return [line[:start].strip() + " " + found[0], *found[1:]] if found else []
-
-
-def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> Unit:
-    """A unit that knows nothing yet of what stands around it."""
-    marker = MARKER.match(text)
-    body = text[marker.end() :] if marker else text
-    found = facts(body)
-    step = [Fact("number", marker[1], "", marker[1], 0, False)] if marker and marker[1] else []
-    parts = tuple(clauses(body, found))
-    return Unit(
-        text=text,
-        facts=(*found, *step),
-        clauses=parts,
-        words=frozenset(word for part in parts for word in part.words),
-        names=frozenset(all_words(body)),
-        around=frozenset(),
-        is_heading=is_heading,
-        is_item=is_item,
-    )
-
-
-def introduced(unit: Unit, place: _Place) -> Unit:
-    """The unit with the words of its headings; what its list's introduction denies, it denies as well."""
-    above = [unit_of(place.path), place.heading, place.lead if unit.is_item else None]
-    around = frozenset(word for other in above if other for word in other.words | other.names)
-    denial = denying(unit, place)
-    if denial is None:
-        return replace(unit, around=around)
-    return replace(unit, around=around, clauses=under(unit, denial), lead=denial.text)
-
-
-def denying(unit: Unit, place: _Place) -> Unit | None:
-    """The introduction or heading of an item's list, if it denies the items."""
-    if not unit.is_item or not unit.clauses:
-        return None
-    if place.lead and place.lead.clauses and place.lead.clauses[-1].denies:
-        return place.lead
-    if place.heading and LISTS.match(place.heading.text) and any(part.denies for part in place.heading.clauses):
-        return place.heading
-    return None
-
-
-def under(unit: Unit, above: Unit) -> tuple[Clause, ...]:
-    """The unit's clauses as the introduction or heading of its list makes them read."""
-    is_sure = not (unit.clauses[0].has_verb if above.is_heading else SUBORDINATOR.search(above.text))
-    denies = True if is_sure else None
-    anchors = frozenset(word for part in above.clauses for word in part.anchors)
-    return tuple(
-        replace(part, denies=denies, inherits=above.words, anchors=anchors) if part.denies is False else part
-        for part in unit.clauses
-    )
-
-
-def with_neighbours(found: Sequence[Unit], i: int) -> Unit:
-    """A unit with the words of the two before it and the one behind it. Table rows stand on their own."""
-    unit = found[i]
-    if ROW.match(unit.text):
-        return unit
-    near = [other for other in (*found[max(0, i - 2) : i], *found[i + 1 : i + 2]) if not ROW.match(other.text)]
-    return replace(unit, around=unit.around.union(*(other.words | other.names for other in near)))

@@ -1,7 +1,4 @@
-"""A fact that a text states, in a form in which it can be compared.
-
-A value only: what facts a text holds is found by `statements`.
-"""
+"""A fact that a text states, in a form in which it can be compared. `statements` finds the facts of a text."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ DURATIONS = frozenset({"seconds", "days", "working days", "months"})
 class Fact:
     """One fact of a text.
 
-    value and unit are normalised, text is as it stands there. place: the offset of its first character. is_bound:
-    whether the text asserts the fact, and not only implies it as "an hour" implies 1 hour. as_written: the number of an
-    amount before it was put into base units. beside: the words next to it, as far as the next fact of its kind.
+    value and unit are normalised, text is as written. place: the offset of its first character. is_bound: whether the
+    text states the fact; "an hour" only implies 1 hour. as_written: the number of an amount before it was converted to
+    its base unit. beside: the words next to it, up to the next fact of its kind.
     """
 
     kind: FactKind
@@ -34,7 +31,7 @@ class Fact:
 
     @property
     def measures(self) -> str:
-        """What the fact measures: facts that measure the same can stand in each other's place."""
+        """What the fact measures. Facts that measure the same can be mistaken for each other."""
         return f"{self.kind} {'duration' if self.unit in DURATIONS else self.unit}"
 
     @property

@@ -10,40 +10,49 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from app.grounding.claims import Claim
-from app.grounding.evidence import Evidence, Unit
+from app.grounding.evidence import Evidence
+from app.grounding.evidence_units import EvidenceUnit
 from app.grounding.fact import Fact
 from app.grounding.words import content_words
 
 ELSEWHERE, IN_SAME_UNIT, OTHER_UNIT = 0.1, 0.03, 0.3
-"""How much better the words around a fact may fit another fact of its kind, by the weight of all of them, than itself;
-less where both stand in the same sentence of a passage, more for working days in place of days."""
+"""How much better the words around a fact may fit another fact of its kind, as a share of their weight. The limit is
+lower if both facts stand in the same sentence of a passage, and higher if their units differ (days, working days)."""
 SAME_PLACE = 0.05
+"""Places that fit a fact almost as well as the best one, by the same measure, count as its own too."""
 BESIDE, SWAPPED = 0.4, 0.1
-"""How many more of the words right beside a fact may stand beside another one in the passage; less where the sentence
-states both, as it then has to be so for both."""
+"""Share of the words beside a fact that may stand beside another fact in the passage instead. The limit is lower if the
+sentence states both facts, because then it is tested for both."""
 FAR, BEFORE = 0.5, 0.25
-"""What words in other clauses and in the sentence before count."""
+"""How much words in other clauses and in the sentence before count."""
 MENTIONED = 0.1
 """Share of the words around a fact that its place in the passages must hold."""
 NAME_ELSEWHERE = 0.3
+"""How much better the other words may fit a unit without the name, as a share of their weight."""
 REWORDED = 0.85
 """Share of the other words from which on a sentence is a passage's own with a name or a number changed."""
 FEW = 2
-"""Words that are too few to tell what a fact belongs to."""
+"""So many words, or fewer, do not tell what a fact belongs to."""
 FIGURES = ("#number", "#time")
-"""How the words begin that are numbers and times."""
+"""How the keys of numbers and times begin."""
 KIND_NAMES = {"code": "name", "weekday": "day"}
 Place: TypeAlias = tuple[int, Fact]
 """A unit's number with a fact that it states."""
 
 
-def fact_problem(fact: Fact, said: Claim, evidence: Evidence) -> str | None:
-    """What is wrong with a fact of a sentence: it is nowhere, or it belongs to something else."""
+def fact_problem(claim: Claim, evidence: Evidence) -> str | None:
+    """What is wrong with the facts of a sentence: one is nowhere, or it belongs to something else."""
+    different = {(fact.key, fact.beside): fact for fact in claim.facts}.values()
+    return next((found for fact in different if (found := problem_of(fact, claim, evidence))), None)
+
+
+def problem_of(fact: Fact, claim: Claim, evidence: Evidence) -> str | None:
+    """What is wrong with one fact of a sentence."""
     kind = "date" if is_year(fact) else KIND_NAMES.get(fact.kind, fact.kind)
     if fact.kind in ("name", "code"):
-        return name_problem(fact, kind, said, evidence)
-    if is_implied(fact):
-        rival = None if evidence.stating(fact) else in_its_place(fact, said, evidence)
+        return name_problem(fact, kind, claim, evidence)
+    if fact.kind == "number" and fact.unit and not fact.is_bound:  # an amount without a number, such as "a week"
+        rival = None if evidence.stating(fact) else in_its_place(fact, claim, evidence)
         return f'the passages say "{rival.text}" there, not "{fact.text}"' if rival else None
     if not fact.is_bound and not is_year(fact):
         return None
@@ -52,12 +61,12 @@ def fact_problem(fact: Fact, said: Claim, evidence: Evidence) -> str | None:
         return f'the {kind} "{fact.text}" is not in the passages'
     if not fact.is_bound:
         return None
-    weights = surroundings(fact, said)
-    rival = in_its_place(fact, said, evidence) or rival_of(fact, places, said, evidence, weights)
+    weights = surroundings(fact, claim)
+    rival = in_its_place(fact, claim, evidence) or rival_of(fact, places, claim, evidence, weights)
     if rival:
         return f'the passages say "{rival.text}" there, not "{fact.text}"'
     here = max(fit(evidence.units[i], other, weights) for i, other in places)
-    if len(said.words) > FEW and here < MENTIONED * sum(weights.values()):
+    if len(claim.words) > FEW and here < MENTIONED * sum(weights.values()):
         return f'the {kind} "{fact.text}" stands for something else in the passages'
     return None
 
@@ -67,35 +76,30 @@ def is_year(fact: Fact) -> bool:
     return fact.kind == "number" and not fact.is_bound and not fact.unit
 
 
-def is_implied(fact: Fact) -> bool:
-    """Whether a fact is an amount without a number, such as "a week"."""
-    return fact.kind == "number" and not fact.is_bound and bool(fact.unit)
-
-
 def rival_of(
-    fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence, weights: dict[str, float]
+    fact: Fact, places: Sequence[Place], claim: Claim, evidence: Evidence, weights: dict[str, float]
 ) -> Fact | None:
-    """What is `better_placed` than a fact, with or without the other figures: these may be of the wrong place, too."""
-    rival = better_placed(fact, places, said, evidence, weights)
-    if rival or sum(not word.startswith(FIGURES) for word in said.words) <= FEW:
+    """What is `better_placed` than a fact. If nothing is, the other figures are left out: they may be wrong as well."""
+    rival = better_placed(fact, places, claim, evidence, weights)
+    if rival or sum(not word.startswith(FIGURES) for word in claim.words) <= FEW:
         return rival
     bare = {word: weight for word, weight in weights.items() if not word.startswith(FIGURES)}
-    return better_placed(fact, places, said, evidence, bare)
+    return better_placed(fact, places, claim, evidence, bare)
 
 
 def better_placed(
-    fact: Fact, places: Sequence[Place], said: Claim, evidence: Evidence, weights: dict[str, float]
+    fact: Fact, places: Sequence[Place], claim: Claim, evidence: Evidence, weights: dict[str, float]
 ) -> Fact | None:
     """Another fact of the same kind that the words around a fact fit clearly better. places: where it is stated."""
     total = sum(weights.values())
     fits = [(fit(evidence.units[i], other, weights), i) for i, other in places]
     here = max(value for value, _ in fits)
     homes = {i for value, i in fits if value >= here - SAME_PLACE * total}
-    clause = said.clauses[home_of(fact, said)]
+    clause = claim.clauses[home_of(fact, claim)]
     rivals = [(fit(evidence.units[i], rival, weights) - here, i, rival) for i, rival in evidence.rivals(fact)]
     for gain, i, rival in sorted(rivals, key=lambda found: -found[0]):
         if rival.key in clause.words:
-            is_better = is_swapped(fact, (i, rival), places, said, evidence)
+            is_better = is_swapped(fact, (i, rival), places, claim, evidence)
         elif rival.unit != fact.unit:
             is_better = gain > OTHER_UNIT * total
         elif gain > (IN_SAME_UNIT if i in homes else ELSEWHERE) * total:
@@ -107,91 +111,91 @@ def better_placed(
     return None
 
 
-def in_its_place(fact: Fact, said: Claim, evidence: Evidence) -> Fact | None:
+def in_its_place(fact: Fact, claim: Claim, evidence: Evidence) -> Fact | None:
     """The fact of the same kind in a unit that the sentence rewords, if that unit does not state the given one."""
-    words = frozenset(word for word in said.words if not word.startswith("#"))
+    words = frozenset(word for word in claim.words if not word.startswith("#"))
     if not fact.is_bound:
         words -= content_words(fact.text)
-    units = [evidence.units[i] for i in evidence.best(said.words, said.weights, 3)]
-    same = [unit for unit in units if unit.rewords(words, said.weights) >= REWORDED]
+    units = [evidence.units[i] for i in claim.nearest[:3]]
+    same = [unit for unit in units if unit.rewords(words, claim.weights) >= REWORDED]
     if any(unit.mentions(fact.key) for unit in same):
         return None
-    said_keys = [other.key for other in said.facts]
+    claim_keys = [other.key for other in claim.facts]
     for unit in same:
         keys = [other.key for other in unit.facts]
         for other in unit.facts:
             is_rival = other.is_bound and other.measures == fact.measures
-            if is_rival and keys.count(other.key) > said_keys.count(other.key):
+            if is_rival and keys.count(other.key) > claim_keys.count(other.key):
                 return other
     return None
 
 
-def home_of(fact: Fact, said: Claim) -> int:
+def home_of(fact: Fact, claim: Claim) -> int:
     """The clause of a sentence that states a fact."""
-    return next((i for i, part in enumerate(said.clauses) if fact.key in part.words), 0)
+    return next((i for i, part in enumerate(claim.clauses) if fact.key in part.words), 0)
 
 
-def surroundings(fact: Fact, said: Claim) -> dict[str, float]:
-    """The words around a fact with their weights: those of its clause; less those of the clauses that belong to it
-    because they have no fact of its kind; least those of the sentence before.
+def surroundings(fact: Fact, claim: Claim) -> dict[str, float]:
+    """The words around a fact with their weights. Words of its clause count most; words of clauses without a fact of
+    its kind count less, and words of the sentence before least.
     """
-    rivals = {other.key for other in said.facts if other.measures == fact.measures}
-    home = home_of(fact, said)
-    others = [i for i, part in enumerate(said.clauses) if i != home and not rivals.isdisjoint(part.words)]
+    rivals = {other.key for other in claim.facts if other.measures == fact.measures}
+    home = home_of(fact, claim)
+    others = [i for i, part in enumerate(claim.clauses) if i != home and not rivals.isdisjoint(part.words)]
     # a clause between two facts of a kind belongs to the earlier one
     first = home if any(i < home for i in others) else 0
-    last = min((i for i in others if i > home), default=len(said.clauses))
-    far = {word for part in said.clauses[first:last] for word in part.words}
-    near = said.clauses[home].words
-    shares = {**dict.fromkeys(said.before, BEFORE), **dict.fromkeys(far, FAR), **dict.fromkeys(near, 1.0)}
-    return {word: share * said.weights[word] for word, share in shares.items() if word != fact.key}
+    last = min((i for i in others if i > home), default=len(claim.clauses))
+    far = {word for part in claim.clauses[first:last] for word in part.words}
+    near = claim.clauses[home].words
+    shares = {**dict.fromkeys(claim.before, BEFORE), **dict.fromkeys(far, FAR), **dict.fromkeys(near, 1.0)}
+    return {word: share * claim.weights[word] for word, share in shares.items() if word != fact.key}
 
 
-def is_swapped(fact: Fact, rival: Place, places: Sequence[Place], said: Claim, evidence: Evidence) -> bool:
+def is_swapped(fact: Fact, rival: Place, places: Sequence[Place], claim: Claim, evidence: Evidence) -> bool:
     """Whether a sentence states two facts of a kind, each with what belongs to the other."""
-    others = (other for other in said.facts if other.key == rival[1].key)
+    others = (other for other in claim.facts if other.key == rival[1].key)
     return goes_with(fact, rival, places, evidence, SWAPPED) and any(
         goes_with(other, places[0], [rival], evidence, SWAPPED) for other in others
     )
 
 
 def goes_with(fact: Fact, rival: Place, stated: Sequence[Place], evidence: Evidence, by: float) -> bool:
-    """Whether words beside a fact in the sentence stand beside a rival in the passages, and fewer beside the fact."""
+    """Whether more of the words beside a fact in the sentence stand beside the rival in the passages than beside it."""
     weights = evidence.weights(fact.beside)
     here = max(sum(weights[word] for word in fact.beside & evidence.beside(*other)) for other in stated)
     there = sum(weights[word] for word in fact.beside & evidence.beside(*rival))
     return there - here > by * sum(weights.values())
 
 
-def fit(unit: Unit, fact: Fact, weights: dict[str, float]) -> float:
+def fit(unit: EvidenceUnit, fact: Fact, weights: dict[str, float]) -> float:
     """How well the words around a fact fit the place where a unit states it."""
     homes = [part for part in unit.clauses if fact.key in part.words] or list(unit.clauses)
     return max((unit.cover(weights, weights, part) for part in homes), default=0.0)
 
 
-def name_problem(fact: Fact, kind: str, said: Claim, evidence: Evidence) -> str | None:
-    """What is wrong with a name or a model number: as for other facts, but a heading may say it for all below."""
+def name_problem(fact: Fact, kind: str, claim: Claim, evidence: Evidence) -> str | None:
+    """What is wrong with a name or a model number. Like other facts, but a heading may state it for all text below."""
     name = fact.value if fact.kind == "name" else fact.key
-    words = said.words - {name}
-    total = sum(said.weights[word] for word in words)
-    found = evidence.best(words, said.weights)
+    words = claim.words - {name}
+    total = sum(claim.weights[word] for word in words)
+    found = evidence.best(words)
     if name not in evidence.known:
-        stands_for = found and not fact.is_bound and took_a_name(evidence.units[found[0]], words, said, evidence)
+        stands_for = found and not fact.is_bound and took_a_name(evidence.units[found[0]], words, claim, evidence)
         return f'the {kind} "{fact.text}" is not in the passages' if fact.is_bound or stands_for else None
     if not fact.is_bound and fact.text not in evidence.proper:
         return None
-    covers_of = {i: evidence.units[i].cover(words, said.weights) for i in {*found, *evidence.with_word.get(name, ())}}
+    covers_of = {i: evidence.units[i].cover(words, claim.weights) for i in {*found, *evidence.with_word.get(name, ())}}
     there = max((covers_of[i] for i in found), default=0.0)
     own = max((value for i, value in covers_of.items() if evidence.units[i].states(name)), default=0.0)
     here = max((value for i, value in covers_of.items() if evidence.units[i].mentions(name)), default=0.0)
-    is_taken = there - own > ELSEWHERE * total and took_a_name(evidence.units[found[0]], words, said, evidence)
+    is_taken = there - own > ELSEWHERE * total and took_a_name(evidence.units[found[0]], words, claim, evidence)
     if is_taken or there - here > NAME_ELSEWHERE * total:
         return f'the {kind} "{fact.text}" stands for something else in the passages'
     return None
 
 
-def took_a_name(unit: Unit, words: frozenset[str], said: Claim, evidence: Evidence) -> bool:
+def took_a_name(unit: EvidenceUnit, words: frozenset[str], claim: Claim, evidence: Evidence) -> bool:
     """Whether a unit says the same as the sentence with another name in place of the one given."""
     names = {f.value for f in unit.facts if f.kind == "name" and f.value in evidence.names}
     names |= {f.key for f in unit.facts if f.kind == "code"}
-    return not names <= said.words and unit.rewords(words, said.weights) > REWORDED
+    return not names <= claim.words and unit.rewords(words, claim.weights) > REWORDED

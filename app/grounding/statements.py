@@ -1,6 +1,6 @@
-"""The facts that a text states in so many words: amounts, dates and times, addresses, model numbers, names.
+"""The facts that a text states explicitly: amounts, dates and times, addresses, model numbers, names.
 
-What was read as one kind of fact is not read as another. Not covered: names written in lower case, sums.
+No part of a text is read as facts of two kinds. Not covered: names written in lower case, sums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from app.grounding.amounts import amounts
 from app.grounding.dates import dates, times, weekdays
 from app.grounding.fact import Fact, without
-from app.grounding.words import CONTRACTED, STOP, WORD, stem
+from app.grounding.words import CONTRACTED, WORD, is_function_word, stem
 
 ADDRESS = re.compile(
     r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
@@ -23,15 +23,15 @@ CODE = re.compile(r"\b(?!(?:EUR|GBP|USD)\d)(?=[A-Za-z-]{0,40}\d)[A-Za-z][A-Za-z0
 PHONE = re.compile(r"\+\d(?: ?\d){5,18}|(?<![\w.,:/+-])0\d{2,4}(?:[ /-]\d{2,8}){1,4}(?![\w:/]|[.,]\d)")
 CAPITAL = re.compile(r"[A-ZÀ-ÖØ-Þ]\w*(?:['’]\w+)*")
 ODD_CASE = str.maketrans("İıſ", "Iis")
-"""Letters that patterns which ignore case find as "i" and "s", though in lower case they are not these."""
+"""Letters that patterns without regard to case match as "i" and "s", although their lower case is another letter."""
 NOT_NAMES = frozenset({"I", "EUR", "GBP", "USD", "OK"})
 OPENS = frozenset(".!?:;(\n–—•*")
-"""What a sentence begins after."""
+"""Characters after which a sentence begins."""
 QUOTES = "\"'“”‘’ "
 BESIDE = 4
-"""Words on each side that are beside a fact."""
+"""How many words on each side of a fact are beside it."""
 LONGEST_RANGE = 9
-"""Characters between the beginnings of two facts that are the ends of a range, such as "9:00 to 17:00"."""
+"""Most characters between the starts of two facts that are the ends of a range, such as "9:00 to 17:00"."""
 STOPS = re.compile(r"[;:!?()]|[.,]\s|\b(?:and|or|but|while)\b", re.IGNORECASE)
 
 
@@ -49,27 +49,23 @@ def facts(text: str) -> list[Fact]:
 
 def with_words(found: list[Fact], rest: str) -> list[Fact]:
     """The facts with the words and other facts beside them. rest: the text without facts."""
-    words = [(m.start(), "", stem(m[0])) for m in WORD.finditer(rest) if m[0].lower() not in STOP]
+    words = [(m.start(), "", stem(m[0])) for m in WORD.finditer(rest) if not is_function_word(m[0])]
     all_in_order = sorted([*words, *((fact.place, fact.kind, fact.key) for fact in found if fact.is_bound)])
     return [replace(fact, beside=frozenset(words_beside(fact, all_in_order, rest))) for fact in found]
 
 
 def words_beside(fact: Fact, words: list[tuple[int, str, str]], rest: str) -> Iterator[str]:
-    """Some words on each side of a fact, as far as the next fact of its kind or the end of the clause."""
+    """Some words on each side of a fact, up to the next fact of its kind or the end of the clause."""
     behind = bisect_left(words, (fact.place + 1, "", ""))
     before = bisect_left(words, (fact.place, "", ""))
     for side in (words[behind : behind + BESIDE], words[max(0, before - BESIDE) : before][::-1]):
         for place, kind, word in side:
             is_range = kind == fact.kind and abs(place - fact.place) <= LONGEST_RANGE
-            if (kind == fact.kind and not is_range) or not is_open(rest, place, fact.place):
+            has_ended = STOPS.search(rest, min(place, fact.place), max(place, fact.place))
+            if (kind == fact.kind and not is_range) or has_ended:
                 break
             if not is_range:
                 yield word
-
-
-def is_open(text: str, place: int, other: int) -> bool:
-    """Whether no sentence, cell or bracket ends between two places."""
-    return STOPS.search(text, min(place, other), max(place, other)) is None
 
 
 def addresses(text: str) -> Iterator[Fact]:
@@ -96,7 +92,7 @@ def names(text: str, rest: str) -> Iterator[Fact]:
     """Capitalised words of `rest`, what is left of `text`. A word that begins a sentence may or may not be a name."""
     for match in CAPITAL.finditer(rest):
         word = CONTRACTED.sub("", match[0])
-        if word not in NOT_NAMES and word.lower() not in STOP:
+        if word not in NOT_NAMES and not is_function_word(word):
             is_bound = not begins_sentence(text, match.start())
             yield Fact("name", stem(word), "", match[0], match.start(), is_bound)
 

@@ -1,6 +1,6 @@
-"""A question to what the desk's documents say about it: passages, whether they answer it, and their statements.
+"""What the desk's documents say about a question: passages, the chance that they answer it, and their statements.
 
-One snapshot of the search and one state of the database, also while documents come and go.
+Search and database are read in the same state, also while documents are added and removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOTHING = SearchResults(passages=(), statements=(), relevance=0.0)
 
 
 class Finder:
-    """Asks the search and judges what it finds. Safe to use from any thread."""
+    """Searches, and estimates whether what is found answers the question. Safe to use from any thread."""
 
     def __init__(
         self, library: Library, search: Search, classifier: AnswerabilityClassifier, reranker: Reranker | None = None
@@ -65,9 +65,10 @@ class Finder:
         count: int,
         collections: Collection[str] = (),
     ) -> SearchResults:
-        """What the documents say. earlier: the question before it in its conversation. collections: only
-        documents of these, if any are given.
+        """What the documents say. earlier: the question before it in its conversation. count: how many passages, at
+        most. collections: only documents of these, if any are given.
         """
+        candidates = count if self._reranker is None else max(count, RERANKED)
         while True:
             retriever = self._search.retriever
             queries = [retriever.query(text) for text in wordings(question, earlier)]
@@ -75,12 +76,12 @@ class Finder:
             if within is not None:
                 self._search.wait()
                 if retriever is not self._search.retriever:
-                    continue  # these may be the passages of a newer snapshot
-            found = retriever.search(queries, self._candidates(count), within=within)
+                    continue  # the passages of the collections may be those of a newer snapshot
+            found = retriever.search(queries, candidates, within=within)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
-            self._search.wait()  # a passage was replaced meanwhile: the next snapshot knows by what
+            self._search.wait()  # a passage was replaced meanwhile: the next snapshot has the new one
             if retriever is self._search.retriever:
                 break
         found = [hit for hit in found if hit.id in stored]
@@ -92,39 +93,34 @@ class Finder:
         found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
         passages = analyse(found, found_texts, self._search.embed_sentences)
         asked, wording = queries[0], queries[-1]
-        of_sentences = statement_features(retriever, wording, asked, passages)
-        ranked: dict[str, float] = {}
-        for passage, of_passage in zip(passages, of_sentences, strict=True):
-            for text, features in zip(passage.statements, of_passage, strict=True):
-                ranked[text] = max(self.classifier.answers(features), ranked.get(text, -math.inf))
+        features = statement_features(retriever, wording, asked, passages)
+        logits: dict[str, float] = {}
+        for passage, rows in zip(passages, features, strict=True):
+            for text, row in zip(passage.statements, rows, strict=True):
+                logits[text] = max(self.classifier.answers(row), logits.get(text, -math.inf))
+        likeliest_first = sorted(logits.items(), key=lambda item: -item[1])
         return SearchResults(
             passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
-            statements=tuple(
-                RankedStatement(text=text, logit=logit)
-                for text, logit in sorted(ranked.items(), key=lambda one: -one[1])
-            ),
+            statements=tuple(RankedStatement(text=text, logit=logit) for text, logit in likeliest_first),
             relevance=self.classifier.is_answered(passage_features(retriever, wording, asked, passages)),
         )
 
-    def _candidates(self, count: int) -> int:
-        return count if self._reranker is None else max(count, RERANKED)
 
-
-LEANS_ON = re.compile(
+REFERS_BACK = re.compile(
     r"^(?:and|but|or|so|then|what about|how about|what if|why|why not|really|also|only)\b"
     r"|\b(?:it|its|they|them|their|that|those|these|this|he|she|one|ones|there|same|else|instead|other|then)\b",
     re.IGNORECASE,
 )
-"""Words with which a question leans on the one before it."""
+"""Words by which a question refers to the one before it."""
 ENOUGH_TERMS = 5
-"""A question with so many terms of its own and no word that leans on another is understood alone."""
+"""A question with so many terms of its own and no word that refers back is understood alone."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:
-    """What is searched: the question, and if it may go on from an earlier one, both together, last."""
+    """The texts to search for: the question, and if it may refer to an earlier one, also both together, as the last."""
     if earlier is None:
         return [question]
     terms = {stem(word) for word in asked_words(question)} - COMMON
-    if len(terms) >= ENOUGH_TERMS and not LEANS_ON.search(question):
+    if len(terms) >= ENOUGH_TERMS and not REFERS_BACK.search(question):
         return [question]
     return [question, f"{earlier} {question}"]

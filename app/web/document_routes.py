@@ -79,7 +79,8 @@ def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
 
     @app.get("/admin/documents")
     def page() -> HTMLResponse:
-        html = render("documents.html", documents=desk.documents(), suffixes=SUPPORTED, formats=FORMATS, now=datetime.now(UTC))
+        documents, now = desk.documents(), datetime.now(UTC)
+        html = render("documents.html", documents=documents, suffixes=SUPPORTED, formats=FORMATS, now=now)
         return HTMLResponse(html, headers={"cache-control": "no-store"})
 
     @app.post("/admin/documents/upload")

@@ -7,7 +7,7 @@ is added, so that priors matter only where choices differ. Where they do not dif
 nothing, so long choices are not at a disadvantage and no length normalisation is needed.
 
 Token ids only: which texts are choices, how they are tokenised and what their priors are is decided by the caller
-(`app.answering.quoting`). Not covered: looking ahead. The model decides between two choices at the token where they
+(`app.answering.quote`). Not covered: looking ahead. The model decides between two choices at the token where they
 differ, by that token alone.
 """
 

@@ -2,9 +2,9 @@
 
 Full-width letters and digits count as plain ones. A run of Chinese, Japanese or Korean gives its characters and its
 pairs of characters, so that a word of two is found without a dictionary. A model number gives its parts and the whole:
-"KM-450", "KM450" and "km 450" find each other, as do "e-mail" and "email". Words are stemmed as English; other
-languages lose nothing by it that search would miss often. Not covered: synonyms (embeddings know them), misspelling
-(`spelling`).
+"KM-450", "KM450" and "km 450" find each other, as do "e-mail" and "email". All words are stemmed by the English rules
+(Snowball), which seldom does harm in other languages. The grounding checks use the same stems and the same list of
+common words. Not covered: synonyms (embeddings know them), misspelling (`spelling`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*"
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _STEMMER = snowballstemmer.stemmer("english")
 _STEMMING = Lock()
-"""The stemmer keeps the word it works on in itself."""
+"""The stemmer keeps the word in its own attributes while it works, so only one thread at a time may use it."""
 
 COMMON = frozenset(
     map(
@@ -40,7 +40,8 @@ COMMON = frozenset(
         """.split(),  # noqa: SIM905  # a list of words reads better so
     )
 )
-"""Stems of English words that say nothing about what a question is about."""
+"""Stems of English words that say nothing about the topic of a question. The shipped search classifier was fitted with
+exactly these."""
 
 
 def folded(text: str) -> str:
@@ -49,7 +50,7 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text to be searched, folded and not stemmed, as often as they stand there."""
+    """The words of a text to be searched, folded and not stemmed, each as often as it occurs."""
     return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=False)]
 
 

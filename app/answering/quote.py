@@ -1,8 +1,9 @@
-"""Answers that are statements of the passages: which are offered, and how much is expected of each before the model
-reads it (`cache.engine.constraints` keeps the model to them).
+"""Answers that are statements of the passages: which are offered to the model, and how likely each is beforehand.
+
+`cache.engine.constraints` keeps the model to these choices.
 
 A statement's prior is the log-odds, judged by search, that it answers the question, times WEIGHT. The refusal is
-offered only where there is no statement: whether anything answers the question was judged before.
+offered only if there is no statement: whether the passages answer the question was decided before.
 
 Not covered: two list items without full stops in one answer, tokenizers that do not give back the text they were given,
 and models without a chat template, whose answers begin with a space.
@@ -20,22 +21,22 @@ from cache.prompt.tokenizer import Tokenizer
 from retrieval.text.sentences import as_said
 
 WEIGHT = 40.0
-"""What a nat of search's classifier is worth against one of the model's: models of the bundled one's size only break
-ties. (Without adapter, 40 SQuAD questions with five passages each, gold answer in one quoted sentence: 0.23 by the
-model alone, 0.88 by search alone. The first word decides too much to let so small a model choose; a better one may earn
-more.)"""
+"""How much the log-odds of search count against those of the model. A model of the bundled one's size only decides
+between statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
+answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)"""
 STATEMENTS = 5
 MARGIN = 3.5
-"""An answer has at most so many statements, none of them less likely than the best one by more than this, in nats.
+"""An answer has at most so many statements; none has log-odds lower than the best one's by more than the margin.
 (Sample questions, nothing refused: all facts in 79 % of the answers with three, in 86 % with five.)"""
 MOST_STATEMENTS = 60
+"""How many statements are offered at most."""
 BETWEEN = "\n\n"
-"""What parts the statements of an answer."""
+"""What stands between the statements of an answer."""
 
 
 def choices_of(ranked: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:
     """Statements of the passages, likeliest first; the refusal if there are none. stop: token that ends an answer.
-    room: tokens that an answer may have; as many statements are said as surely fit.
+    room: tokens that an answer may have; only as many statements are allowed as surely fit.
     """
     found: dict[tuple[int, ...], Choice] = {}
     for statement in ranked[:MOST_STATEMENTS] or [RankedStatement(text=refusal, logit=0.0)]:
@@ -54,10 +55,11 @@ def choices_of(ranked: Sequence[RankedStatement], refusal: str, tokenizer: Token
 
 
 def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens of a statement that stands behind another one, what parts the two included.
+    """Tokens of a statement that follows another one, with what stands between the two.
 
-    Found behind a full stop, since some tokenizers write the beginning of a text in another way than its middle; others
-    make one token of a full stop and a line break, which then stand apart.
+    They are taken from a text with a full stop before them, because some tokenizers write the beginning of a text
+    differently from its middle. Where a tokenizer makes one token of the full stop and the line break, both parts are
+    written on their own.
     """
     before = tokenizer.encode([Text(text=".")])
     joined = tokenizer.encode([Text(text=f".{BETWEEN}{text}")])

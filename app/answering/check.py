@@ -1,33 +1,31 @@
-"""An answer on its way to the reader: of a checked one, only what the passages support is passed on.
+"""The text of an answer as it may be shown: of a checked answer, only what the passages support.
 
 A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
-left out; an answer of which nothing is left is the refusal. What counts as support: `grounding`.
+left out; if nothing is left, the answer is the refusal. Not covered: what counts as support (`app.grounding.check`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from app.domain.policies import AnswerMode
-from app.grounding.check import ALONE, CheckedSentence, Grounding, check, repaired
+from app.grounding.check import AnswerChecker
+from app.grounding.claims import ALONE
+from app.grounding.grounding import CheckedSentence, Grounding
 from retrieval.text.sentences import complete, parted
 
 ENOUGH_OF_REFUSAL = 40
-"""Characters by which the refusal is recognised; what a model says behind it is not shown in a checked answer."""
+"""Characters by which the refusal is recognised; what a model says after it is not shown in a checked answer."""
 
 
-class Checked:
-    """Iterate for the text to show; read the rest afterwards.
+class CheckedText:
+    """Iterate for the text to show; read the rest afterwards."""
 
-    answer_mode: what is `free` passes unchanged, and so does a `quote`, which is made of the passages' statements
-        already.
-    """
-
-    def __init__(
-        self, pieces: Iterable[str], *, question: str, passages: Sequence[str], refusal: str, answer_mode: AnswerMode
-    ) -> None:
-        self._pieces, self._question, self._passages, self._refusal = pieces, question, passages, refusal
-        self._answer_mode = answer_mode
+    def __init__(self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, answer_mode: AnswerMode) -> None:
+        """answer_mode: what is `free` passes unchanged, and so does a `quote`, which consists of the passages'
+        statements already.
+        """
+        self._pieces, self._checker, self._refusal, self._answer_mode = pieces, checker, refusal, answer_mode
         self._said = ""
         self._gap = ""
         self._given = ""
@@ -74,17 +72,17 @@ class Checked:
 
     def _check(self, sentence: str) -> Iterator[str]:
         sentence, self._yes_no = self._yes_no + sentence, ""
-        grounding = check(sentence, self._passages)
+        grounding = self._checker.check(sentence)
         self._checked += grounding.sentences
         if grounding.is_supported:
             says_something = any(one.support for one in grounding.sentences)
             if not says_something and not self._shown:
-                self._courtesies.append((self._gap, sentence))  # not before there is something to be polite about
+                self._courtesies.append((self._gap, sentence))  # shown only together with an answer
                 self._gap = ""
             elif sentence not in self._shown:
                 yield from self._show(sentence)
             return
-        text, is_quotation = repaired(grounding, self._question, self._passages, "")
+        text, is_quotation = self._checker.repaired(grounding)
         if text and text not in self._shown:
             self._has_quotation = self._has_quotation or is_quotation
             yield from self._show(text)
@@ -99,13 +97,10 @@ class Checked:
             yield given
 
     @property
-    def _says_refusal(self) -> bool:
-        return self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
-
-    @property
     def is_refusal(self) -> bool:
         """Whether the model said that it does not know, or nothing it said could be shown."""
-        return self._says_refusal or self._shown == [self._refusal]
+        says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
+        return says_so or self._shown == [self._refusal]
 
     @property
     def text(self) -> str:
@@ -119,7 +114,7 @@ class Checked:
 
     @property
     def is_quotation(self) -> bool:
-        """Whether sentences of the passages stand in place of the model's words."""
+        """Whether sentences of the passages replace words of the model."""
         return self._has_quotation and not self.is_refusal
 
     @property

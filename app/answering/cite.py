@@ -1,9 +1,8 @@
-"""Which of the passages an answer was given are cited with it, in which order.
+"""Which passages are cited with an answer, and in which order.
 
-The best passage of each of the documents that search ranked best is cited, every passage that holds a good part of the
-answer's words, and for every statement that is quoted a passage it stands in, so that readers see what the answer
-rests on and not all that was retrieved.
-Not covered: checking the answer's statements against the passages.
+Readers shall see what the answer rests on and not all that was found. So these are cited: the best passage of each of
+the best documents, every passage that holds a large part of the answer's words, and for every statement that is quoted
+a passage that holds it. Not covered: checking the answer's statements against the passages.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from app.answering.quoting import BETWEEN
+from app.answering.quote import BETWEEN
 from app.domain.answers import Citation
 from app.domain.documents import StoredPassage
 from retrieval.text.sentences import as_said, statements
@@ -29,8 +28,8 @@ def cite(answer: str, found: Sequence[tuple[StoredPassage, float]]) -> list[tupl
     """Citations of an answer, best first. found: passages with their search scores, best score first."""
     if not found:
         return []
-    words = content_words(answer)
-    support = {p.id: len(words & content_words(p.text + " " + " ".join(p.heading_path))) for p, _ in found}
+    words = long_words(answer)
+    support = {p.id: len(words & long_words(p.text + " " + " ".join(p.heading_path))) for p, _ in found}
     most = max(support.values())
     documents = list(dict.fromkeys(passage.document for passage, _ in found))[:BEST_DOCUMENTS]
     best = {document: next(p.id for p, _ in found if p.document == document) for document in documents}
@@ -54,6 +53,6 @@ def citation_of(passage: StoredPassage, score: float) -> Citation:
     )
 
 
-def content_words(text: str) -> frozenset[str]:
+def long_words(text: str) -> frozenset[str]:
     """Words of four letters or more, and everything with a digit in it; case does not count."""
     return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))

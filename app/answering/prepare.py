@@ -1,0 +1,127 @@
+"""From a question to its search results and prompt plan. Nothing is computed by the model, and nothing is recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from app.domain.documents import StoredPassage
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge.finder import Finder, FoundPassage, SearchResults
+from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.storage.history import PastMessage
+from app.storage.library import Library
+from cache.engine.engine import Engine
+from cache.errors import PromptError
+from cache.prompt.plan import Plan
+from retrieval.documents.document import with_headings
+
+OLDER_TURNS_LEFT_OUT = "This conversation is longer than the model can read: its oldest questions are left out."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedQuestion:
+    """A question with what the documents say about it. in_prompt: every passage of the prompt by its module's name.
+    plan: None if the documents do not answer the question.
+    """
+
+    question: str
+    results: SearchResults
+    retrieve_ms: float
+    in_prompt: dict[str, StoredPassage]
+    plan: Plan | None
+    notice: str | None = None
+
+    @property
+    def passages(self) -> list[str]:
+        """The texts of all passages in the prompt, each below its heading path: what an answer may say."""
+        return [with_headings(passage.heading_path, passage.text) for passage in self.in_prompt.values()]
+
+
+class QuestionPreparer:
+    """Searches for questions and plans their prompts."""
+
+    def __init__(
+        self, settings: Settings, library: Library, finder: Finder, engine: Engine, prompts: PromptBuilder
+    ) -> None:
+        self._settings, self._library, self._finder = settings, library, finder
+        self._engine, self._prompts = engine, prompts
+
+    def valid(self, question: str) -> str:
+        """The question without space around it. Raises DeskError for one that cannot be asked."""
+        question = question.strip()
+        limit = self._settings.max_question_chars
+        if not question:
+            raise DeskError("the question is empty: write one", code="question-empty")
+        if len(question) > limit:
+            raise DeskError(
+                f"the question has {len(question):,} characters, the limit is {limit:,}: shorten it",
+                code="question-too-long",
+            )
+        return question
+
+    def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
+        """Search and plan. A follow-up is also searched together with the question before it. Raises DeskError if the
+        prompt does not fit the model.
+        """
+        started = time.perf_counter()
+        earlier = next((message.text for message in reversed(past) if message.role == "user"), None)
+        results = self._finder.find(question, earlier=earlier, count=self._settings.passages, collections=collections)
+        retrieve_ms = (time.perf_counter() - started) * 1e3
+        in_prompt: dict[str, StoredPassage] = {}
+        plan, notice = None, None
+        if results.passages and results.relevance >= self._refuse_below:
+            turns, in_prompt = self._turns(past, results.passages, question)
+            plan, dropped = self._fit(turns)
+            notice = OLDER_TURNS_LEFT_OUT if dropped else None
+        return PreparedQuestion(
+            question=question, results=results, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
+        )
+
+    @property
+    def _refuse_below(self) -> float:
+        """Relevance below which the desk does not answer."""
+        set_to = self._settings.refuse_below
+        return self._finder.classifier.threshold if set_to is None else set_to
+
+    def _turns(
+        self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
+    ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
+        """The conversation as prompt turns, and every passage in it by its module's name."""
+        answers = [m for m in past if m.role == "assistant" and not m.refused]
+        ids = {id_ for m in answers for id_ in m.passage_ids if id_ is not None}
+        stored = {passage.id: passage for passage in self._library.passages(sorted(ids))}
+        turns = []
+        for before, message in pairwise(past):
+            if message.role == "assistant" and not message.refused and before.role == "user":
+                passages = [stored[id_] for id_ in message.passage_ids if id_ is not None and id_ in stored]
+                turns.append(
+                    PromptTurn(
+                        passages=tuple(PassageText.of(p) for p in passages),
+                        question=before.text,
+                        answer=message.text,
+                        answer_tokens=message.tokens,
+                    )
+                )
+        new = [one.passage for one in reversed(found)]  # the most relevant stands last, next to the question
+        turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
+        return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
+
+    def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
+        """The plan of as many of the latest turns as fit with an answer; and how many were left out."""
+        positions = self._engine.model.info.max_positions
+        for dropped in range(len(turns)):
+            try:
+                plan = self._engine.arrange(self._prompts.prompt(turns[dropped:]))
+            except PromptError:
+                continue
+            if plan.next_position <= positions - self._settings.answer_tokens:
+                return plan, dropped
+        raise DeskError(
+            f"the question and its passages do not fit the model's {positions} positions: "
+            "shorten the question, or lower the settings passages or passage_tokens",
+            code="context-full",
+        )

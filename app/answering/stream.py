@@ -1,0 +1,65 @@
+"""An answer on its way to the reader. It is recorded when it ends, also if the reader has left before that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.answering.check import CheckedText
+from app.answering.record import AskedQuestion, finished, refusal
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
+from app.storage.history import History
+from cache.engine.request import Generation
+from cache.errors import CacheError
+
+
+class AnswerInProgress:
+    """The desk's own `app.desk.interface.AnswerStream`."""
+
+    def __init__(
+        self, history: History, asked: AskedQuestion, running: tuple[Generation, CheckedText] | None, refusal_text: str
+    ) -> None:
+        """running: the engine's answer and its text as it may be shown; None if the documents do not answer."""
+        self._history, self._asked, self._running, self._refusal_text = history, asked, running, refusal_text
+        self._answer: Answer | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self._running is None:
+            self._answer, details = refusal(self._refusal_text, self._asked)
+            self._history.record_answer(self._answer, details)
+            yield self._refusal_text
+            return
+        generation, shown = self._running
+        has_ended = False
+        try:
+            yield from shown
+            has_ended = True
+        except CacheError as error:
+            has_ended = True
+            raise DeskError(str(error), code="engine") from error
+        finally:
+            if not has_ended:  # the reader has left: what there is so far is kept
+                generation.cancel()
+            self._finish(generation, shown)
+
+    def cancel(self) -> None:
+        """Stop generating soon."""
+        if self._running is not None:
+            self._running[0].cancel()
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
+        if self._answer is None:
+            raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+        return self._answer
+
+    def _finish(self, generation: Generation, shown: CheckedText) -> None:
+        try:
+            completion = generation.completion
+        except CacheError:
+            return
+        if shown.text or completion.finish_reason != "cancelled":
+            answer, details = finished(completion, shown, self._asked)
+            self._history.record_answer(answer, details)
+            self._answer = answer
