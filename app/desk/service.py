@@ -154,7 +154,7 @@ class Service:
     def answer_mode(self) -> AnswerMode:
         """Whether the model words its answers itself: as set, else as calibrated, else it does, and is checked."""
         if self.settings.answer_mode != "auto":
-            return cast("AnswerMode", self.settings.answer_mode)
+            return self.settings.answer_mode
         return "checked" if self.calibration is None else self.calibration.answer_mode
 
     def _count_tokens(self, text: str) -> int:
