@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,12 +41,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def settings_of(**flags: object) -> Settings:
     """Settings from file, environment and the flags that were given."""
-    return load_settings({key: value for key, value in flags.items() if value is not None}, os.environ)
+    return load_settings(flags, os.environ)
 
 
-def emit(document: Any) -> None:
-    """The one JSON document of a command."""
-    print(json.dumps(document, ensure_ascii=False))
+def show(as_json: bool, document: Any, for_people: Callable[[], object]) -> None:
+    """The result of a command: its one JSON document, or what `for_people` prints."""
+    if as_json:
+        print(json.dumps(document, ensure_ascii=False))
+    else:
+        for_people()
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.answering.answering import Answering, Asked, finished, refusal
+from app.desk.text_file import read_text
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.domain.text_file import read_text
 from app.storage.history import PastMessage
 from cache.analysis.dry_run import count_tokens
 from cache.analysis.grouping import group
