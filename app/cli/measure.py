@@ -31,7 +31,7 @@ commands.add_typer(bench, name="bench")
 commands.add_typer(evaluate, name="eval")
 
 Threads = Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)]
+Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.", show_default=False)]
 Write = Annotated[Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)]
 Section = Annotated[str, typer.Option("--section", help="Section of that file.")]
 
@@ -128,7 +128,7 @@ def quality(
         "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
     ),
     passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
-    limit: Annotated[int, typer.Option("--limit", help="Requests.", min=1)] = 100,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many requests.", min=1)] = 100,
     conversations: Annotated[
         bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
     ] = False,

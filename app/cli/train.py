@@ -23,14 +23,14 @@ def adapt(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", help="End after so many. Unset, without --data or --steps: 30.", min=0.01),
+        typer.Option("--minutes", help="Stop after so many minutes. Default without --data and --steps: 30.", min=0.01),
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
             "--steps",
-            help="End after so many, of two lessons each; with the bundled model 10 to 30 s. Unset, with --data and "
-            "without --minutes: 1000.",
+            help="Stop after so many steps, of two lessons each; one takes 10 to 30 s with the bundled model. Default "
+            "with --data and without --minutes: 1000.",
             min=1,
         ),
     ] = None,

@@ -118,19 +118,19 @@ class Settings(BaseSettings):
     disk: Annotated[Size, _bytes(0)] = 4 * GIB
     """Bytes on disk for encoded passages; 0 keeps none."""
     passages: Annotated[int, _between(1, 64)] = 5
-    """Passages given to the model for one answer, at most."""
+    """The most passages given to the model for one answer."""
     passage_tokens: Annotated[int, _between(32, 100_000)] = 400
-    """Length of a passage in the model's tokens, at most."""
+    """The most tokens a passage may have, counted by the model's tokenizer."""
     neighbours: Annotated[int, _between(0, 10)] = 1
-    """Passages read before each passage while it is encoded: answers come closer to full attention at no run-time
-    cost, ingestion takes (neighbours + 1) times as long. 0: off."""
+    """Number of passages read before each passage while it is encoded. Answers come closer to full attention and take
+    no longer; ingestion takes (neighbours + 1) times as long. 0: off."""
     placement: Placement = "contiguous"
     """How passages stand in a prompt: contiguous (measured: closest to full attention), slotted (each at a multiple
     of slot_tokens) or shared (all from the same position on)."""
     slot_tokens: Annotated[int, _between(1, 100_000)] = 256
     """Length of a slot, in positions; for placement = slotted."""
     answer_tokens: Annotated[int, _between(1, 100_000)] = 160
-    """Length of an answer in the model's own words, in tokens, at most."""
+    """The most tokens of an answer in the model's own words."""
     policy: Literal["auto"] | Policy = "auto"
     """How passages are linked: fast, balanced or exact (docs/evidence.md). auto: what `warmdesk calibrate` found for
     the model, fast if there is nothing yet."""
@@ -139,19 +139,19 @@ class Settings(BaseSettings):
     quotations. quote: only statements of the passages. auto: what `warmdesk calibrate` found, checked if there is
     nothing yet."""
     temperature: Annotated[float, _between(0, 5, "a number")] = 0.0
-    """0 always takes the likeliest token; more makes answers vary."""
+    """0 always takes the most likely token; with higher values answers vary."""
     repetition_penalty: Annotated[float, _between(1, 2, "a number")] = 1.0
     """More than 1 keeps small models from repeating themselves; 1 changes nothing."""
     refuse_below: Annotated[float | None, _between(-1, 1, "a number")] = None
-    """Probability that the documents answer the question below which the desk does not; -1 always answers. Unset: as
-    fitted (`warmdesk calibrate-search`)."""
+    """The desk refuses to answer when the probability that the documents answer the question is lower than this; -1: it
+    always answers. Unset: the value fitted by `warmdesk calibrate-search`."""
     max_question_chars: Annotated[int, _between(1, 1_000_000)] = 4000
     """Longest question, in characters."""
     system_text: Text = (
         "You are a friendly customer service assistant. Answer the customer's question in one to three short "
         "sentences. Use only the help pages you are given, and copy numbers and conditions exactly."
     )
-    """What the model is told before the passages. A change means that every passage is encoded anew."""
+    """What the model is told before the passages. A change means that every passage is encoded again."""
     refusal_text: Text = (
         "I could not find an answer to this in our help pages. Please contact our customer service team, who "
         "will be glad to help."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,15 +53,7 @@ def laid_out(file: Path, registry: Registry) -> Layout:
 
 def root_of(text: str) -> str:
     """The text from its first element on: white space, comments and processing instructions left out."""
-    at = 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        end = "-->" if text.startswith("<!--", at) else "?>" if text.startswith("<?", at) else ""
-        closed = text.find(end, at) if end else -1
-        if closed < 0:
-            return text[at:]
-        at = closed + len(end)
+    return re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)
 
 
 def prompts_of(text: str, file: Path) -> list[str]:
@@ -75,9 +68,9 @@ def prompts_of(text: str, file: Path) -> list[str]:
                 row = "".join(f"{message['role']}: {message['content']}\n" for message in row["messages"])
             elif isinstance(row, dict):
                 row = row["prompt"]
+            if not isinstance(row, str):
+                raise TypeError
         except (ValueError, KeyError, TypeError) as error:
             raise DeskError(f"{file}, line {number}: {NEEDED}", code="bad-prompt-line") from error
-        if not isinstance(row, str):
-            raise DeskError(f"{file}, line {number}: {NEEDED}", code="bad-prompt-line")
         prompts.append(row)
     return prompts
