@@ -18,15 +18,10 @@ commands = typer.Typer()
 @commands.command()
 def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
-    conversation: Annotated[str | None, typer.Option("--conversation", help="Go on with this conversation.")] = None,
-    reuse: Annotated[str, typer.Option("--reuse", help="on, prefix (exact prefixes only) or off.")] = "on",
-    policy: Annotated[
-        str | None,
-        typer.Option("--policy", help="fast, balanced or exact; default: as set or calibrated.", show_default=False),
-    ] = None,
-    collection: Annotated[
-        list[str] | None, typer.Option("--collection", help="Search only documents of these; default: all.")
-    ] = None,
+    conversation: Annotated[str | None, typer.Option(help="Go on with this conversation.")] = None,
+    reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
+    policy: Annotated[str | None, typer.Option(help="fast, balanced or exact; default: as set or calibrated.")] = None,
+    collection: Annotated[list[str] | None, typer.Option(help="Search only documents of these; default: all.")] = None,
     data_dir: DataDir = None,
     model: Model = None,
     device: Device = None,
@@ -53,11 +48,7 @@ def batch(
     questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            help="Add each answer to this file as soon as it is done; answers already there are skipped.",
-            show_default=False,
-        ),
+        typer.Option(help="Add each answer to this file as soon as it is done; answers already there are skipped."),
     ] = None,
     memory: Memory = None,
     data_dir: DataDir = None,

@@ -32,7 +32,7 @@ def ingest(
     sync: Annotated[
         bool, typer.Option("--sync", help="Remove documents whose files are gone from the folders.")
     ] = False,
-    collection: Annotated[str, typer.Option("--collection", help="What the documents belong to.")] = "",
+    collection: Annotated[str, typer.Option(help="What the documents belong to.")] = "",
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Let the model read the passages now.")] = True,
     data_dir: DataDir = None,
     model: Model = None,

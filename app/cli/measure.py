@@ -30,10 +30,10 @@ evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
 commands.add_typer(bench, name="bench")
 commands.add_typer(evaluate, name="eval")
 
-Threads = Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many questions.", show_default=False)]
-Write = Annotated[Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)]
-Section = Annotated[str, typer.Option("--section", help="Section of that file.")]
+Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
+Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
+Section = Annotated[str, typer.Option(help="Section of that file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
 
@@ -60,12 +60,10 @@ def print_indented(document: object) -> None:
 
 @bench.command()
 def latency(
-    documents: Annotated[str, typer.Option("--documents", help="Document tokens, comma-separated.")] = (
-        "512,1024,2048,4096,7000"
-    ),
+    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
-    question: Annotated[int, typer.Option("--question", help="Tokens of the question.")] = 24,
-    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.")] = 3,
+    question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
     data_dir: DataDir = None,
     model: Model = None,
     as_json: Json = False,
@@ -90,10 +88,10 @@ def latency(
 @bench.command("prompt-cache")
 def prompt_cache(
     schemas: Annotated[
-        Path, typer.Option("--schemas", help="Folder of the use cases.", show_default="the shipped ones")
+        Path, typer.Option(help="Folder of the use cases.", show_default="the shipped ones")
     ] = SHIPPED_DATA / "schemas",
     threads: Threads = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.", min=1)] = 5,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
     write: Write = None,
     data_dir: DataDir = None,
     model: Model = None,
@@ -122,19 +120,17 @@ def prompt_cache(
 @evaluate.command()
 def quality(
     data: Annotated[
-        Path, typer.Option("--data", help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
+        Path, typer.Option(help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
     ],
-    policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see docs/evidence.md.")] = (
+    policies: Annotated[str, typer.Option(help="Comma-separated; see docs/evidence.md.")] = (
         "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
     ),
-    passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many requests.", min=1)] = 100,
+    passages: Annotated[int, typer.Option(help="Passages of a request.", min=1)] = 5,
+    limit: Annotated[int, typer.Option(help="At most so many requests.", min=1)] = 100,
     conversations: Annotated[
         bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
     ] = False,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Put the table into this file, and a plot beside it.")
-    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Put the table into this file, and a plot beside it.")] = None,
     section: Section = "quality",
     data_dir: DataDir = None,
     model: Model = None,
@@ -175,10 +171,8 @@ def quality(
 
 @commands.command()
 def calibrate(
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Your own questions, as for eval quality.", show_default=False)
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Questions of each file.", min=1)] = 40,
+    data: Annotated[Path | None, typer.Option(help="Your own questions, as for eval quality.")] = None,
+    limit: Annotated[int, typer.Option(help="Questions of each file.", min=1)] = 40,
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -196,7 +190,7 @@ def calibrate(
 @evaluate.command()
 def answers(
     data: Annotated[
-        Path, typer.Option("--data", help="Questions, one JSON object a line.", show_default="the shipped ones")
+        Path, typer.Option(help="Questions, one JSON object a line.", show_default="the shipped ones")
     ] = QUESTIONS,
     limit: Limit = None,
     data_dir: DataDir = None,
@@ -219,14 +213,13 @@ def recall(
     data: Annotated[
         Path,
         typer.Option(
-            "--data",
             help="Questions {question, article}, or documents {src, title, context, qas}.",
             show_default="the shipped ones",
         ),
     ] = QUESTIONS,
     limit: Limit = None,
     leave_out: Annotated[
-        str, typer.Option("--leave-out", help="Sources whose questions do not say which document they are about.")
+        str, typer.Option(help="Sources whose questions do not say which document they are about.")
     ] = "policyqa",
     write: Write = None,
     section: Section = "recall",
@@ -258,12 +251,10 @@ def recall(
 @commands.command("calibrate-search")
 def calibrate_search(
     data: Annotated[
-        list[Path], typer.Option("--data", help="JSON lines {question, answer} or {question}: some without an answer.")
+        list[Path], typer.Option(help="JSON lines {question, answer} or {question}: some without an answer.")
     ],
-    documents: Annotated[Path, typer.Option("--documents", help="Folder of the documents they are about.")],
-    write: Annotated[
-        Path | None, typer.Option("--write", help="File to write; default: search.json in the data folder.")
-    ] = None,
+    documents: Annotated[Path, typer.Option(help="Folder of the documents they are about.")],
+    write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
     data_dir: DataDir = None,
     model: Model = None,
     embedder: Embedder = None,

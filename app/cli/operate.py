@@ -16,8 +16,8 @@ commands = typer.Typer()
 
 @commands.command()
 def serve(
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port to listen on.", show_default=False)] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     data_dir: DataDir = None,
     model: Model = None,
     device: Device = None,

@@ -17,25 +17,12 @@ from app.domain.settings import Settings, load_settings
 if TYPE_CHECKING:
     from app.cli.running_desk import RunningDesk
 
-DataDir = Annotated[
-    str | None,
-    typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False),
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False),
-]
-Adapter = Annotated[
-    str | None, typer.Option("--adapter", help="Folder of a LoRA adapter for the model.", show_default=False)
-]
-Embedder = Annotated[
-    str | None, typer.Option("--embedder", help="sentence-transformers model: folder or hub name.", show_default=False)
-]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
-Memory = Annotated[
-    str | None,
-    typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False),
-]
+DataDir = Annotated[str | None, typer.Option(help="Folder that holds everything the program writes.")]
+Model = Annotated[str | None, typer.Option(help="Language model: folder, .gguf file or hub name.")]
+Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")]
+Embedder = Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")]
+Memory = Annotated[str | None, typer.Option(help='Device memory for encoded passages, as "1 GiB".')]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

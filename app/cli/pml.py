@@ -15,26 +15,21 @@ commands.add_typer(pml, name="pml")
 
 SchemaFile = Annotated[Path, typer.Argument(help="File with a <schema>.")]
 Tokenizer = Annotated[
-    str | None,
-    typer.Option("--tokenizer", help="words, or a model's folder, .gguf file or name; default: the desk's model."),
+    str | None, typer.Option(help="words, or a model's folder, .gguf file or name; default: the desk's model.")
 ]
-Template = Annotated[
-    str | None, typer.Option("--template", help="Chat template: llama2, chatml or falcon; default: the model's.")
-]
+Template = Annotated[str | None, typer.Option(help="Chat template: llama2, chatml or falcon; default: the model's.")]
 
 
 @pml.command()
 def check(
     schema: SchemaFile,
-    prompt: Annotated[Path | None, typer.Argument(help="File with a <prompt> for it.", show_default=False)] = None,
+    prompt: Annotated[Path | None, typer.Argument(help="File with a <prompt> for it.")] = None,
     tokenizer: Tokenizer = None,
     template: Template = None,
-    max_positions: Annotated[
-        int | None, typer.Option("--max-positions", help="Usable position ids; default: the model's.", min=1)
-    ] = None,
+    max_positions: Annotated[int | None, typer.Option(help="Usable position ids; default: the model's.", min=1)] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Show what is computed with nothing reused.")] = False,
-    add: Annotated[list[Path] | None, typer.Option("--add", help="One more schema; may be repeated.")] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", help="Take a schema out again by name.")] = None,
+    add: Annotated[list[Path] | None, typer.Option(help="One more schema; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Take a schema out again by name.")] = None,
     data_dir: DataDir = None,
     model: Model = None,
     as_json: Json = False,
@@ -53,8 +48,8 @@ def check(
 def run(
     schema: SchemaFile,
     prompt: Annotated[Path, typer.Argument(help="File with a <prompt> for it.")],
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Length of the answer, at most.", min=1)] = 128,
-    reuse: Annotated[str, typer.Option("--reuse", help="on, prefix (exact prefixes only) or off.")] = "on",
+    max_tokens: Annotated[int, typer.Option(help="Length of the answer, at most.", min=1)] = 128,
+    reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
     data_dir: DataDir = None,
     model: Model = None,
     device: Device = None,
@@ -69,9 +64,7 @@ def run(
     settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
     with open_service(settings, "warmdesk pml run") as service:
         sampling = Sampling(
-            max_tokens=max_tokens,
-            temperature=settings.temperature,
-            repetition_penalty=settings.repetition_penalty,
+            max_tokens=max_tokens, temperature=settings.temperature, repetition_penalty=settings.repetition_penalty
         )
         result = run_prompt(service.engine, schema, prompt, sampling, reuse)
     show(as_json, result, lambda: print_completion(result))
@@ -79,11 +72,9 @@ def run(
 
 @pml.command()
 def export(
-    output: Annotated[
-        Path | None, typer.Option("--output", help="File to write; default: standard output.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", help="Passages one prompt can hold; default: the setting.", min=1)
+        int | None, typer.Option(help="Passages one prompt can hold; default: the setting.", min=1)
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -109,10 +100,7 @@ def advise(
     file: Annotated[
         Path, typer.Argument(help="A PML schema or prompt, a text file, or JSON lines of prompts or chat messages.")
     ],
-    schema: Annotated[
-        Path | None,
-        typer.Option("--schema", help="The schema of a PML prompt: count what it reuses.", show_default=False),
-    ] = None,
+    schema: Annotated[Path | None, typer.Option(help="The schema of a PML prompt: count what it reuses.")] = None,
     tokenizer: Tokenizer = None,
     template: Template = None,
     data_dir: DataDir = None,

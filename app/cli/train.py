@@ -16,25 +16,21 @@ commands = typer.Typer()
 def adapt(
     data: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="JSON lines {title, context, qas}; may be repeated. Unset: the desk's passages."),
+        typer.Option(help="JSON lines {title, context, qas}; may be repeated. Unset: the desk's passages."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Folder of the adapter; default: in the data folder.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the adapter; default: in the data folder.")] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option("--minutes", help="Stop after so many minutes. Default without --data and --steps: 30.", min=0.01),
+        float | None, typer.Option(help="Stop after so many minutes. Default without --data and --steps: 30.", min=0.01)
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            "--steps",
             help="Stop after so many steps, of two lessons each; one takes 10 to 30 s with the bundled model. Default "
             "with --data and without --minutes: 1000.",
             min=1,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed trains on other lessons.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed trains on other lessons.")] = 0,
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,

@@ -34,9 +34,7 @@ def registry_for(
 
     loaded, positions = load_tokenizer(tokenizer or settings.model, converted=settings.models_folder)
     return Registry(
-        loaded,
-        roles=loaded.template.roles if template is None else roles,
-        max_positions=max_positions or positions,
+        loaded, roles=loaded.template.roles if template is None else roles, max_positions=max_positions or positions
     )
 
 
