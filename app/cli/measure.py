@@ -33,7 +33,7 @@ commands.add_typer(evaluate, name="eval")
 Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
 Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
-Section = Annotated[str, typer.Option(help="Section of that file.")]
+SectionName = Annotated[str, typer.Option(help="SectionName of that file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
 
@@ -131,7 +131,7 @@ def quality(
         bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
     ] = False,
     write: Annotated[Path | None, typer.Option(help="Put the table into this file, and a plot beside it.")] = None,
-    section: Section = "quality",
+    section: SectionName = "quality",
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -222,7 +222,7 @@ def recall(
         str, typer.Option(help="Sources whose questions do not say which document they are about.")
     ] = "policyqa",
     write: Write = None,
-    section: Section = "recall",
+    section: SectionName = "recall",
     data_dir: DataDir = None,
     model: Model = None,
     embedder: Embedder = None,

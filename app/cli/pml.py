@@ -14,18 +14,20 @@ pml = typer.Typer(no_args_is_help=True, help="Prompts written in PML: check, run
 commands.add_typer(pml, name="pml")
 
 SchemaFile = Annotated[Path, typer.Argument(help="File with a <schema>.")]
-Tokenizer = Annotated[
+TokenizerName = Annotated[
     str | None, typer.Option(help="words, or a model's folder, .gguf file or name; default: the desk's model.")
 ]
-Template = Annotated[str | None, typer.Option(help="Chat template: llama2, chatml or falcon; default: the model's.")]
+TemplateName = Annotated[
+    str | None, typer.Option(help="Chat template: llama2, chatml or falcon; default: the model's.")
+]
 
 
 @pml.command()
 def check(
     schema: SchemaFile,
     prompt: Annotated[Path | None, typer.Argument(help="File with a <prompt> for it.")] = None,
-    tokenizer: Tokenizer = None,
-    template: Template = None,
+    tokenizer: TokenizerName = None,
+    template: TemplateName = None,
     max_positions: Annotated[int | None, typer.Option(help="Usable position ids; default: the model's.", min=1)] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Show what is computed with nothing reused.")] = False,
     add: Annotated[list[Path] | None, typer.Option(help="One more schema; may be repeated.")] = None,
@@ -101,8 +103,8 @@ def advise(
         Path, typer.Argument(help="A PML schema or prompt, a text file, or JSON lines of prompts or chat messages.")
     ],
     schema: Annotated[Path | None, typer.Option(help="The schema of a PML prompt: count what it reuses.")] = None,
-    tokenizer: Tokenizer = None,
-    template: Template = None,
+    tokenizer: TokenizerName = None,
+    template: TemplateName = None,
     data_dir: DataDir = None,
     model: Model = None,
     as_json: Json = False,

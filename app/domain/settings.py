@@ -78,8 +78,8 @@ def _bytes(least: int) -> Any:
 
 
 _TEXT = _needs("text, not empty", pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
-Text = Annotated[str, _TEXT]
-OptionalText = Annotated[str | None, _TEXT]
+NonEmpty = Annotated[str, _TEXT]
+OptionalNonEmpty = Annotated[str | None, _TEXT]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 Size = Annotated[int, BeforeValidator(_size)]
 
@@ -95,21 +95,21 @@ class Settings(BaseSettings):
 
     data_dir: Folder = Field(default_factory=lambda: platformdirs.user_data_path("warmdesk", appauthor=False))
     """Folder that holds everything the program writes. Flag or environment only."""
-    model: OptionalText = None
+    model: OptionalNonEmpty = None
     """Language model: a folder, a .gguf file or a hub name. Unset: the bundled model."""
-    adapter: OptionalText = None
+    adapter: OptionalNonEmpty = None
     """Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model; none for the model as it is.
     Unset: the shipped one with the bundled model, none with another."""
-    device: Text = "cpu"
+    device: NonEmpty = "cpu"
     """Where the language model runs: cpu, cuda or cuda:N."""
-    embedder: OptionalText = None
+    embedder: OptionalNonEmpty = None
     """sentence-transformers model for search: a folder or a hub name. Unset: the bundled one."""
-    reranker: OptionalText = None
+    reranker: OptionalNonEmpty = None
     """Cross-encoder that puts the best 20 passages in order: a folder or a hub name. Unset: none; on a CPU one costs
     a second or more a question."""
     threads: Annotated[int | None, _between(1, 1024)] = None
     """CPU threads. Unset: PyTorch's own choice."""
-    host: Text = "127.0.0.1"
+    host: NonEmpty = "127.0.0.1"
     """Address to listen on; anything but loopback is open to the network."""
     port: Annotated[int, _between(0, 65535)] = 7860
     """Port to listen on; 0 picks a free one."""
@@ -147,17 +147,17 @@ class Settings(BaseSettings):
     always answers. Unset: the value fitted by `warmdesk calibrate-search`."""
     max_question_chars: Annotated[int, _between(1, 1_000_000)] = 4000
     """Longest question, in characters."""
-    system_text: Text = (
+    system_text: NonEmpty = (
         "You are a friendly customer service assistant. Answer the customer's question in one to three short "
         "sentences. Use only the help pages you are given, and copy numbers and conditions exactly."
     )
     """What the model is told before the passages. A change means that every passage is encoded again."""
-    refusal_text: Text = (
+    refusal_text: NonEmpty = (
         "I could not find an answer to this in our help pages. Please contact our customer service team, who "
         "will be glad to help."
     )
     """The answer when no passage is close enough to the question."""
-    database_url: Text = Field(
+    database_url: NonEmpty = Field(
         # SQLAlchemy (from 2.1) decodes the path of a URL; a folder may be called "a?b" or "100%20".
         default_factory=lambda data: "sqlite:///" + quote(str(data["data_dir"] / "warmdesk.sqlite3")),
         repr=False,
