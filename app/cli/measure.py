@@ -33,7 +33,7 @@ commands.add_typer(evaluate, name="eval")
 Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
 Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
-SectionName = Annotated[str, typer.Option(help="SectionName of that file.")]
+SectionName = Annotated[str, typer.Option(help="Section of that file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
 
