@@ -1,12 +1,17 @@
 # make demo: install, read the sample help centre, compare reuse off and on, serve the chat. make test: all checks.
+# make quick: the tests that matter while working, in about a minute.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA_DIR ?= .warmdesk
 PORT ?= 7860
 SERVE ?= 1
+# One file for each subject, without the bundled model and the browser.
+QUICK := $(addprefix tests/test_,$(addsuffix .py,architecture docs app_settings app_pml_cli app_service app_library \
+	app_checking app_pages cache_plan cache_store cache_engine cache_pml_cases retrieval_loaders retrieval_splitting \
+	retrieval_retriever))
 
-.PHONY: demo test lint install clean
+.PHONY: demo quick test lint install clean
 
 install: $(VENV)/installed
 
@@ -32,6 +37,9 @@ lint: install
 # Files of tests side by side, each in one process; more than four need much memory for their models.
 test: lint
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+quick: install
+	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(QUICK)
 
 clean:
 	rm -rf $(VENV) $(DATA_DIR) build *.egg-info

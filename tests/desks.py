@@ -27,7 +27,7 @@ def small_settings(folder: Path, **changes: object) -> Settings:
         "system_text": "Answer from the pages.",
         "answer_mode": "free",
     }
-    return Settings(**{**values, **changes})  # type: ignore[arg-type]
+    return Settings.model_construct(**{**values, **changes})  # unchecked: limits of a desk in use are above these
 
 
 @contextmanager

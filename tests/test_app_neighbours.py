@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +118,9 @@ def test_the_doctor_tells_how_many_there_are_and_are_wanted(tmp_path: Path, page
         desk.ingest([pages])
         settings = desk.settings
     assert modules(settings).endswith(", neighbours 2")
-    assert "neighbours 2 (set to 1, from the next `warmdesk ingest` on" in modules(replace(settings, neighbours=1))
+    assert "neighbours 2 (set to 1, from the next `warmdesk ingest` on" in modules(
+        settings.model_copy(update={"neighbours": 1})
+    )
 
 
 def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path: Path, pages: Path) -> None:

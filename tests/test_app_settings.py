@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings, load_settings, parse_size
@@ -206,7 +206,35 @@ def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[s
 
 
 def test_every_setting_says_what_it_is_and_nothing_can_be_changed(tmp_path: Path) -> None:
-    for one in fields(Settings):
-        assert one.metadata["help"].endswith("."), one.name
-    with pytest.raises(FrozenInstanceError):
+    for name, field in Settings.model_fields.items():
+        assert (field.description or "").endswith("."), name
+    with pytest.raises(ValidationError, match="frozen"):
         Settings(data_dir=tmp_path).port = 1  # type: ignore[misc]
+
+
+def test_an_old_name_still_works_and_says_its_new_one(
+    environ: dict[str, str], write_file: WriteFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_file("wording = 'quote'")
+    assert load_settings({}, environ).answer_mode == "quote"
+    assert capsys.readouterr().err == f"note: setting `wording` in {path} is called `answer_mode` now: rename it\n"
+    assert load_settings({}, environ | {"WARMDESK_WORDING": "free"}).answer_mode == "free"
+    variable = "the environment variable WARMDESK_WORDING"
+    assert f"note: setting `wording` in {variable} is called `answer_mode` now" in capsys.readouterr().err
+    assert load_settings({}, environ | {"WARMDESK_ANSWER_MODE": "checked"}).answer_mode == "checked", "later wins"
+    with pytest.raises(DeskError, match="answer_mode is 'loud' in"):
+        load_settings({}, environ | {"WARMDESK_WORDING": "loud"})
+
+
+def test_a_removed_setting_is_left_out_and_named(
+    environ: dict[str, str], write_file: WriteFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_file("order_margin = 0.02\nport = 5")
+    assert load_settings({}, environ).port == 5
+    assert capsys.readouterr().err == f"note: setting `order_margin` in {path} does nothing any more: remove it\n"
+
+
+def test_an_old_and_a_new_name_together_are_an_error(environ: dict[str, str], write_file: WriteFile) -> None:
+    path = write_file("wording = 'quote'\nanswer_mode = 'quote'")
+    with pytest.raises(DeskError, match=f"^`wording` in {path} is the old name of `answer_mode`, which is given too"):
+        load_settings({}, environ)

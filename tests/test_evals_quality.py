@@ -402,4 +402,4 @@ def test_a_bias_is_of_the_refusal_it_was_measured_with(tmp_path: Path) -> None:
     found = find_calibration(settings)
     assert found is not None
     assert found.bias_of(settings) == found.refusal_bias < 0
-    assert found.bias_of(replace(settings, refusal_text="The answer is not in our pages.")) == 0
+    assert found.bias_of(settings.model_copy(update={"refusal_text": "The answer is not in our pages."})) == 0

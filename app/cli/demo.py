@@ -11,7 +11,8 @@ from pathlib import Path, PurePath
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.reports import print_ingest, progress_bar
+from app.cli.progress import progress_bar
+from app.cli.reports import print_ingest
 from app.desk.json_output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer

@@ -1,4 +1,4 @@
-"""The commands `warmdesk bench ...` and `warmdesk eval ...`: speed and answers, measured in `evals`."""
+"""The commands that measure, in `evals`: `bench ...` speed, `eval ...` answers, calibrate and calibrate-search."""
 
 from __future__ import annotations
 
@@ -16,32 +16,59 @@ from app.cli.options import (
     Embedder,
     Json,
     Model,
-    emit,
     open_service,
     progress_line,
     settings_of,
+    show,
     whole_numbers,
 )
+from app.domain.shipped import SHIPPED_DATA
 
+commands = typer.Typer()
 bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
+commands.add_typer(bench, name="bench")
+commands.add_typer(evaluate, name="eval")
+
+Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
+Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
+SectionName = Annotated[str, typer.Option(help="Section of that file.")]
+
+QUESTIONS = SHIPPED_DATA / "questions.jsonl"
+
+
+def thread_counts(threads: str | None) -> tuple[int, ...]:
+    """What --threads says. Raises DeskError."""
+    import torch
+
+    return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
+
+
+def check_section(file: Path | None, section: str) -> None:
+    """See that the file to write has the section, before the work is done. Raises DeskError."""
+    from evals.evidence import read_section
+
+    if file is not None:
+        read_section(file, section)
+
+
+def print_indented(document: object) -> None:
+    """JSON for people."""
+    print(json.dumps(document, indent=2))
 
 
 @bench.command()
 def latency(
-    documents: Annotated[str, typer.Option("--documents", help="Document tokens, comma-separated.")] = (
-        "512,1024,2048,4096,7000"
-    ),
-    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
-    question: Annotated[int, typer.Option("--question", help="Tokens of the question.")] = 24,
-    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.")] = 3,
+    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
+    threads: Threads = None,
+    question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
     data_dir: DataDir = None,
     model: Model = None,
     as_json: Json = False,
 ) -> None:
     """Time to the first token with and without reuse, beside transformers on the same weights."""
-    import torch
-
     from evals.latency import measure
 
     settings = settings_of(data_dir=data_dir, model=model)
@@ -49,71 +76,62 @@ def latency(
         model=settings.model,
         converted=settings.models_folder,
         sizes=whole_numbers(documents, "--documents"),
-        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        threads=thread_counts(threads),
         question_tokens=question,
         repeats=repeats,
         decode_at=2048,
         report=progress_line if as_json else print,
     )
-    if as_json:
-        emit(result)
+    show(as_json, result, lambda: None)  # people have read the lines of `report`
 
 
 @bench.command("prompt-cache")
 def prompt_cache(
-    schemas: Annotated[Path, typer.Option("--schemas", help="Folder of the use cases.")] = Path("data/schemas"),
-    threads: Annotated[str | None, typer.Option("--threads", help="Thread counts; default: 1 and all.")] = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Runs of every arm.", min=1)] = 5,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
-    ] = None,
+    schemas: Annotated[
+        Path, typer.Option(help="Folder of the use cases.", show_default="the shipped ones")
+    ] = SHIPPED_DATA / "schemas",
+    threads: Threads = None,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
+    write: Write = None,
     data_dir: DataDir = None,
     model: Model = None,
     as_json: Json = False,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
-    import torch
-
-    from evals.evidence import read_section, write_section
+    from evals.evidence import write_section
     from evals.use_cases import markdown, measure_use_cases
 
-    if write is not None:
-        read_section(write, "prompt-cache")  # a mistake shows before the work, not behind it
+    check_section(write, "prompt-cache")
     settings = settings_of(data_dir=data_dir, model=model)
     result = measure_use_cases(
         model=settings.model,
         converted=settings.models_folder,
         folder=schemas,
-        threads=whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()})),
+        threads=thread_counts(threads),
         repeats=repeats,
         report=progress_line,
     )
     section = markdown(result, "warmdesk bench prompt-cache")
     if write is not None:
         write_section(write, "prompt-cache", section)
-    if as_json:
-        emit(result)
-    elif write is None:
-        print(section)
+    show(as_json, result, lambda: None if write else print(section))
 
 
 @evaluate.command()
 def quality(
     data: Annotated[
-        Path, typer.Option("--data", help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
+        Path, typer.Option(help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
     ],
-    policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see docs/evidence.md.")] = (
+    policies: Annotated[str, typer.Option(help="Comma-separated; see docs/evidence.md.")] = (
         "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
     ),
-    passages: Annotated[int, typer.Option("--passages", help="Passages of a request.", min=1)] = 5,
-    limit: Annotated[int, typer.Option("--limit", help="Requests.", min=1)] = 100,
+    passages: Annotated[int, typer.Option(help="Passages of a request.", min=1)] = 5,
+    limit: Annotated[int, typer.Option(help="At most so many requests.", min=1)] = 100,
     conversations: Annotated[
         bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
     ] = False,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Put the table into this file, and a plot beside it.")
-    ] = None,
-    section: Annotated[str, typer.Option("--section", help="Section of that file.")] = "quality",
+    write: Annotated[Path | None, typer.Option(help="Put the table into this file, and a plot beside it.")] = None,
+    section: SectionName = "quality",
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -123,12 +141,12 @@ def quality(
     """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
     stopped.
     """
-    from evals.evidence import read_section, write_section
+    from evals.evidence import write_section
     from evals.quality_evidence import draw, markdown, need_plots
     from evals.quality_run import measure_quality
 
+    check_section(write, section)
     if write is not None:
-        read_section(write, section)  # a mistake shows before the work, not behind it
         need_plots()
     settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     result = measure_quality(
@@ -148,14 +166,13 @@ def quality(
         told = {"model": model and Path(model).name, "adapter": adapter and Path(adapter).name, "device": device}
         command += "".join(f" --{name} {value}" for name, value in told.items() if value)
         write_section(write, section, markdown(result, command, f"{section}.svg"))
-    print(json.dumps(result, indent=None if as_json else 2))
+    show(as_json, result, lambda: print_indented(result))
 
 
+@commands.command()
 def calibrate(
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Your own questions, as for eval quality.", show_default=False)
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Questions of each file.", min=1)] = 40,
+    data: Annotated[Path | None, typer.Option(help="Your own questions, as for eval quality.")] = None,
+    limit: Annotated[int, typer.Option(help="Questions of each file.", min=1)] = 40,
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -167,18 +184,15 @@ def calibrate(
 
     settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     found = measure(settings, data, limit=limit, report=progress_line)
-    if as_json:
-        emit(asdict(found))
-    else:
-        print(found.line())
+    show(as_json, asdict(found), lambda: print(found.line()))
 
 
 @evaluate.command()
 def answers(
-    data: Annotated[Path, typer.Option("--data", help="Questions, one JSON object a line.")] = Path(
-        "data/questions.jsonl"
-    ),
-    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+    data: Annotated[
+        Path, typer.Option(help="Questions, one JSON object a line.", show_default="the shipped ones")
+    ] = QUESTIONS,
+    limit: Limit = None,
     data_dir: DataDir = None,
     model: Model = None,
     adapter: Adapter = None,
@@ -191,34 +205,35 @@ def answers(
     settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     with open_service(settings, "warmdesk eval answers") as service:
         result = measure_answers(service, data, limit=limit, report=progress_line)
-    print(json.dumps(result, indent=None if as_json else 2))
+    show(as_json, result, lambda: print_indented(result))
 
 
 @evaluate.command()
 def recall(
     data: Annotated[
-        Path, typer.Option("--data", help="Questions {question, article}, or documents {src, title, context, qas}.")
-    ] = Path("data/questions.jsonl"),
-    limit: Annotated[int | None, typer.Option("--limit", help="Only so many.", show_default=False)] = None,
+        Path,
+        typer.Option(
+            help="Questions {question, article}, or documents {src, title, context, qas}.",
+            show_default="the shipped ones",
+        ),
+    ] = QUESTIONS,
+    limit: Limit = None,
     leave_out: Annotated[
-        str, typer.Option("--leave-out", help="Sources whose questions do not say which document they are about.")
+        str, typer.Option(help="Sources whose questions do not say which document they are about.")
     ] = "policyqa",
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Put the table into this file.", show_default=False)
-    ] = None,
-    section: Annotated[str, typer.Option("--section", help="Section of that file.")] = "recall",
+    write: Write = None,
+    section: SectionName = "recall",
     data_dir: DataDir = None,
     model: Model = None,
     embedder: Embedder = None,
     as_json: Json = False,
 ) -> None:
     """Whether search finds the right document, and whether it knows when there is none."""
-    from evals.evidence import read_section, write_section
+    from evals.evidence import write_section
     from evals.recall import markdown, measure_recall
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
-    if write is not None:
-        read_section(write, section)  # a mistake shows before the work, not behind it
+    check_section(write, section)
     settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
     result = measure_recall(
         settings,
@@ -230,17 +245,16 @@ def recall(
     )
     if write is not None:
         write_section(write, section, markdown(result, f"warmdesk eval recall --data {data.name}"))
-    print(json.dumps(result) if as_json else markdown(result, ""))
+    show(as_json, result, lambda: print(markdown(result, "")))
 
 
+@commands.command("calibrate-search")
 def calibrate_search(
     data: Annotated[
-        list[Path], typer.Option("--data", help="JSON lines {question, answer} or {question}: some without an answer.")
+        list[Path], typer.Option(help="JSON lines {question, answer} or {question}: some without an answer.")
     ],
-    documents: Annotated[Path, typer.Option("--documents", help="Folder of the documents they are about.")],
-    write: Annotated[
-        Path | None, typer.Option("--write", help="File to write; default: search.json in the data folder.")
-    ] = None,
+    documents: Annotated[Path, typer.Option(help="Folder of the documents they are about.")],
+    write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
     data_dir: DataDir = None,
     model: Model = None,
     embedder: Embedder = None,
@@ -265,10 +279,8 @@ def calibrate_search(
         "threshold": fitted.classifier.threshold,
         "refused_right": fitted.refused_right,
     }
-    if as_json:
-        emit(result)
-    else:
-        print(
-            f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
-            f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others, {FALSE_REFUSALS:.1%} of the answered"
-        )
+    line = (
+        f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
+        f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others, {FALSE_REFUSALS:.1%} of the answered"
+    )
+    show(as_json, result, lambda: print(line))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,36 +17,26 @@ from app.domain.settings import Settings, load_settings
 if TYPE_CHECKING:
     from app.cli.running_desk import RunningDesk
 
-DataDir = Annotated[
-    str | None,
-    typer.Option("--data-dir", help="Folder that holds everything the program writes.", show_default=False),
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", help="Language model: folder, .gguf file or hub name.", show_default=False),
-]
-Adapter = Annotated[
-    str | None, typer.Option("--adapter", help="Folder of a LoRA adapter for the model.", show_default=False)
-]
-Embedder = Annotated[
-    str | None, typer.Option("--embedder", help="sentence-transformers model: folder or hub name.", show_default=False)
-]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default=False)]
-Memory = Annotated[
-    str | None,
-    typer.Option("--memory", help='Device memory for encoded passages, as "1 GiB".', show_default=False),
-]
+DataDir = Annotated[str | None, typer.Option(help="Folder that holds everything the program writes.")]
+Model = Annotated[str | None, typer.Option(help="Language model: folder, .gguf file or hub name.")]
+Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")]
+Embedder = Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")]
+Memory = Annotated[str | None, typer.Option(help='Device memory for encoded passages, as "1 GiB".')]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def settings_of(**flags: object) -> Settings:
     """Settings from file, environment and the flags that were given."""
-    return load_settings({key: value for key, value in flags.items() if value is not None}, os.environ)
+    return load_settings(flags, os.environ)
 
 
-def emit(document: Any) -> None:
-    """The one JSON document of a command."""
-    print(json.dumps(document, ensure_ascii=False))
+def show(as_json: bool, document: Any, for_people: Callable[[], object]) -> None:
+    """The result of a command: its one JSON document, or what `for_people` prints."""
+    if as_json:
+        print(json.dumps(document, ensure_ascii=False))
+    else:
+        for_people()
 
 
 @contextmanager

@@ -5,13 +5,11 @@ Not covered: the JSON documents of commands (`app.desk.json_output`), what the n
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from app.desk.batch import BatchFailure, BatchResult
@@ -20,52 +18,7 @@ from app.desk.json_output import batch_json
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument
 from app.domain.formatting import size
-from app.domain.progress import Progress as Report
 from app.domain.reuse_words import reuse_line
-
-if TYPE_CHECKING:  # training needs libraries that answering does not
-    from cache.training.trainer import TrainingProgress
-
-STAGES = {
-    "reading": "Reading documents",
-    "embedding": "Indexing passages",
-    "encoding": "Encoding passages",
-    "answering": "Answering",
-}
-
-
-@contextmanager
-def progress_bar() -> Iterator[Report]:
-    """A bar per stage on stderr; nothing where stderr is no terminal."""
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        tasks: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield report
-
-
-@contextmanager
-def training_bar() -> Iterator[Callable[[TrainingProgress], None]]:
-    """A bar on stderr; a line now and then where stderr is no terminal."""
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        task = bars.add_task("Training", total=1.0)
-
-        def report(training: TrainingProgress) -> None:
-            loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
-            shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
-            bars.update(task, completed=training.done, description=shown)
-            if not console.is_terminal and training.step % 10 == 0:
-                print(f"{training.done:.0%} {shown}", file=sys.stderr, flush=True)
-
-        yield report
 
 
 def print_ingest(report: dict[str, Any]) -> None:
@@ -175,3 +128,17 @@ def print_checks(checks: Iterable[Check]) -> None:
     for check in checks:
         table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)
     Console().print(table)
+
+
+def print_training(result: dict[str, Any], folder: Path) -> None:
+    """How a training went, and how its adapter is used."""
+    print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
+    if result["left_out"]:
+        print(f"{result['left_out']} of the documents were left out: too long, or without a question to train on")
+    before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
+    print(f"held-out loss {result['held_out']:.3f}{before}")
+    if not result["held_out_documents"]:
+        print("there is too little to hold any of it out: the loss is of documents that were trained on")
+    if result["held_out_moved"] is not None:
+        print(f"full attention now says something else than before by {result['held_out_moved']:.3f} nats a token")
+    print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")

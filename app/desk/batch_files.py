@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain.errors import DeskError
-from app.domain.text_file import read_text
+from app.desk.text_file import read_text
 from app.storage.history import PastMessage
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain.errors import DeskError
-from app.domain.settings import Settings
+from app.domain.settings import SHIPPED_ADAPTER, Settings
 
 NEEDED_BYTES = 2 << 30
 
@@ -30,8 +30,10 @@ def examine(settings: Settings) -> list[Check]:
         ("python", python),
         ("torch", torch_build),
         ("language model", language_model),
+        ("adapter", adapter),
         ("embedding model", embedding_model),
         ("calibration", calibration),
+        ("search classifier", search_classifier),
         ("sqlite", sqlite),
         ("data folder", data_folder),
         ("free space", free_space),
@@ -85,6 +87,16 @@ def language_model(settings: Settings) -> str:
     raise DeskError(f"model {settings.model!r} does not exist", code="model")
 
 
+def adapter(settings: Settings) -> str:
+    """Which adapter is merged into the model."""
+    folder = settings.adapter_folder
+    if folder is None and settings.model is None and settings.adapter is None:
+        raise DeskError(f"{SHIPPED_ADAPTER} is missing: install warmdesk again", code="adapter")
+    if folder is not None and not folder.is_dir():
+        raise DeskError(f"there is no folder {str(folder)!r}: give --adapter or set adapter to none", code="adapter")
+    return "none" if folder is None else str(folder)
+
+
 def embedding_model(settings: Settings) -> str:
     """Where the embedder is; it is not loaded."""
     from retrieval.search.sentence_embedder import bundled_folder
@@ -101,7 +113,21 @@ def calibration(settings: Settings) -> str:
         return found.line()
     if (settings.data_dir / FILE).is_file():
         raise DeskError("made for another model, adapter or system text: run `warmdesk calibrate`", code="calibration")
-    return "none yet, profile fast: warmdesk calibrate"
+    return "none yet, policy fast: warmdesk calibrate"
+
+
+def search_classifier(settings: Settings) -> str:
+    """The file that search judges by: when to refuse, and which sentence answers."""
+    from app.desk.search_calibration import SEARCH_FILE, SHIPPED_SEARCH
+
+    own = settings.data_dir / SEARCH_FILE
+    if own.is_file():
+        return str(own)
+    if settings.embedder is not None:
+        return "none for this embedder yet, the best cosine decides: warmdesk calibrate-search"
+    if not SHIPPED_SEARCH.is_file():
+        raise DeskError(f"{SHIPPED_SEARCH} is missing: install warmdesk again", code="calibration")
+    return f"{SHIPPED_SEARCH}, shipped"
 
 
 def sqlite(settings: Settings) -> str:

@@ -16,6 +16,7 @@ from typing import Unpack, cast, get_args
 import torch
 
 from app.answering.answering import Answering
+from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
@@ -154,7 +155,7 @@ class Service:
     def answer_mode(self) -> AnswerMode:
         """How answers are made: the setting, else as calibrated, else checked."""
         if self.settings.answer_mode != "auto":
-            return cast("AnswerMode", self.settings.answer_mode)
+            return self.settings.answer_mode
         return "checked" if self.calibration is None else self.calibration.answer_mode
 
     def _count_tokens(self, text: str) -> int:

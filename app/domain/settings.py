@@ -1,9 +1,8 @@
 """Settings: one frozen value, from the settings file, the environment and command-line flags; later wins.
 
-Every field of `Settings` is a key of `<data_dir>/warmdesk.toml` (except data_dir, which says where that file
-is), an environment variable WARMDESK_<KEY> and, where the command line offers it, a flag. A wrong type, a
-value out of range and an unknown key are errors that name the key, the value and where it came from. An empty
-variable counts as unset.
+Every field of `Settings` is a key of `<data_dir>/warmdesk.toml` (except data_dir, which says where that file is), an
+environment variable WARMDESK_<KEY> and, where the command line offers it, a flag. A wrong type, a value out of range
+and an unknown key are errors that name the key, the value and where it came from. An empty variable counts as unset.
 
 Not covered: whether a model, device or database exists (whoever opens it says so), changes at run time.
 """
@@ -12,21 +11,21 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Generic, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import platformdirs
+from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.errors import DeskError
+from app.domain.policies import AnswerMode, Policy
 from app.domain.shipped import SHIPPED_DATA
 from cache.prompt.arrangement import Placement
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 PREFIX = "WARMDESK_"
 SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"
@@ -34,212 +33,143 @@ SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"
 SETTINGS_FILE = "warmdesk.toml"
 MIB = 1024**2
 GIB = 1024**3
-_MOST = 2**53
-_UNITS = {"b": 1} | {
-    letter + suffix: base**power
-    for power, letter in enumerate("kmgt", start=1)
-    for suffix, base in (("ib", 1024), ("b", 1000))
-}
 
+OLD_NAMES: dict[str, str | None] = {"wording": "answer_mode", "order_margin": None}
+"""Settings of version 0.1 that are still accepted, and their names now. None: does nothing any more."""
 
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T_co]):
-    """What a setting may be. read: the value, or ValueError. from_text: an environment variable's text as
-    what a settings file would hold; text it cannot make sense of stays text, and `read` refuses it.
-    """
-
-    needs: str
-    read: Callable[[object], T_co]
-    from_text: Callable[[str], object] = str
-
-
-def _text() -> Kind[str]:
-    def read(raw: object) -> str:
-        if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
-            raise ValueError
-        return raw
-
-    return Kind("text, not empty", read)
-
-
-def _choice(*values: str) -> Kind[str]:
-    def read(raw: object) -> str:
-        if raw not in values:
-            raise ValueError
-        return str(raw)
-
-    return Kind(f"{', '.join(values[:-1])} or {values[-1]}", read)
-
-
-def _whole_number(least: int, most: int) -> Kind[int]:
-    def read(raw: object) -> int:
-        if isinstance(raw, bool) or not isinstance(raw, int) or not least <= raw <= most:
-            raise ValueError
-        return raw
-
-    return Kind(f"a whole number from {least} to {most}", read, _number)
-
-
-def _real_number(least: float, most: float) -> Kind[float]:
-    def read(raw: object) -> float:
-        if isinstance(raw, bool) or not isinstance(raw, int | float) or not least <= raw <= most:
-            raise ValueError
-        return float(raw)
-
-    return Kind(f"a number from {least:g} to {most:g}", read, _number)
-
-
-def _size(least: int) -> Kind[int]:
-    def read(raw: object) -> int:
-        num_bytes = parse_size(raw) if isinstance(raw, str) else raw
-        if isinstance(num_bytes, bool) or not isinstance(num_bytes, int) or not least <= num_bytes <= _MOST:
-            raise ValueError
-        return num_bytes
-
-    return Kind(f'a size such as "512 MiB" or "4 GB", or a number of bytes, {least} or more', read)
-
-
-def _folder() -> Kind[Path]:
-    def read(raw: object) -> Path:
-        if not isinstance(raw, str | Path) or not str(raw).strip() or "\0" in str(raw):
-            raise ValueError
-        try:
-            return Path(raw).expanduser().absolute()
-        except (RuntimeError, OSError) as error:  # "~" without a home, no current folder
-            raise ValueError from error
-
-    return Kind("the path of a folder", read)
-
-
-def _number(text: str) -> object:
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
+_MOST_BYTES = 2**53
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "512 MiB", "4 GB" or "1048576": KiB is 1024 bytes, kB is 1000. Raises ValueError."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
-    if match is None or (match[2] or "b") not in _UNITS:
+    """Bytes of "512 MiB", "4 GB" or "1048576": KiB is 1024 bytes, kB is 1000. Raises ValueError.
+
+    Stricter than pydantic's ByteSize, which takes "1,5 GB" for one byte.
+    """
+    if re.fullmatch(r"\s*\d{1,15}(\.\d{1,9})?\s*([kmgt]?i?b)?\s*", text, re.ASCII | re.IGNORECASE) is None:
         raise ValueError(f"{text!r} is not a size")
-    return int(float(match[1]) * _UNITS[match[2] or "b"])
+    return int(TypeAdapter(ByteSize).validate_python(text.strip()))
 
 
-def setting(default: T, kind: Kind[T], help: str, *, key: str | None = None, is_secret: bool = False) -> T:
-    """A field of Settings. key: its name outside, if another. is_secret: kept out of repr and messages."""
-    metadata = {"help": help, "kind": kind, "key": key, "is_secret": is_secret}
-    return field(default=default, metadata=metadata, repr=not is_secret)
+def _size(raw: object) -> object:
+    return parse_size(raw) if isinstance(raw, str) else raw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that can be set, and the paths that follow from it. Nothing is created on disk here."""
+def _folder(raw: object) -> Path:
+    if not isinstance(raw, str | Path) or not str(raw).strip() or "\0" in str(raw):
+        raise ValueError
+    try:
+        return Path(raw).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # "~" without a home, no current folder
+        raise ValueError from error
 
-    data_dir: Path = field(
-        default_factory=lambda: platformdirs.user_data_path("warmdesk", appauthor=False),
-        metadata={
-            "help": "Folder that holds everything the program writes. Flag or environment only.",
-            "kind": _folder(),
-        },
-    )
-    model: str | None = setting(
-        None, _text(), "Language model: a folder, a .gguf file or a hub name. Unset: the bundled model."
-    )
-    adapter: str | None = setting(
-        None,
-        _text(),
-        "Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model; none for the model as it is. "
-        "Unset: the shipped one with the bundled model, none with another.",
-    )
-    device: str = setting("cpu", _text(), "Where the language model runs: cpu, cuda or cuda:N.")
-    embedder: str | None = setting(
-        None,
-        _text(),
-        "sentence-transformers model for search: a folder or a hub name. Unset: the bundled one.",
-    )
-    reranker: str | None = setting(
-        None,
-        _text(),
-        "Cross-encoder that puts the best 20 passages in order: a folder or a hub name. Unset: none; on a CPU one "
-        "costs a second or more a question.",
-    )
-    threads: int | None = setting(None, _whole_number(1, 1024), "CPU threads. Unset: PyTorch's own choice.")
-    host: str = setting("127.0.0.1", _text(), "Address to listen on; anything but loopback is open to the network.")
-    port: int = setting(7860, _whole_number(0, 65535), "Port to listen on; 0 picks a free one.")
-    memory: int = setting(GIB, _size(MIB), 'Bytes of device memory for attention keys and values, as "1 GiB".')
-    disk: int = setting(4 * GIB, _size(0), "Bytes on disk for encoded passages; 0 keeps none.")
-    passages: int = setting(5, _whole_number(1, 64), "Passages given to the model for one answer, at most.")
-    passage_tokens: int = setting(
-        400, _whole_number(32, 100_000), "Length of a passage in the model's tokens, at most."
-    )
-    neighbours: int = setting(
-        1,
-        _whole_number(0, 10),
-        "Passages read before each passage while it is encoded: answers come closer to full attention at no run-time "
-        "cost, ingestion takes (neighbours + 1) times as long. 0: off.",
-    )
-    placement: Placement = setting(  # noqa: RUF009  # a field like the others
-        "contiguous",
-        cast("Kind[Placement]", _choice(*get_args(Placement))),
-        "How passages stand in a prompt: contiguous (measured: closest to full attention), slotted (each at a multiple "
-        "of slot_tokens) or shared (all from the same position on).",
-    )
-    slot_tokens: int = setting(
-        256, _whole_number(1, 100_000), "Length of a slot, in positions; for placement = slotted."
-    )
-    answer_tokens: int = setting(
-        160, _whole_number(1, 100_000), "Length of an answer in the model's own words, in tokens, at most."
-    )
-    policy: str = setting(
-        "auto",
-        _choice("auto", "fast", "balanced", "exact"),
-        "How passages are linked: fast, balanced or exact (docs/evidence.md). auto: what `warmdesk calibrate` found "
-        "for the model, fast if there is nothing yet.",
-    )
-    answer_mode: str = setting(
-        "auto",
-        _choice("auto", "free", "checked", "quote"),
-        "free: the model's own words, as they come. checked: sentences that the passages do not support are replaced "
-        "by quotations. quote: only statements of the passages. auto: what `warmdesk calibrate` found, checked if "
-        "there is nothing yet.",
-    )
-    temperature: float = setting(
-        0.0, _real_number(0, 5), "0 always takes the likeliest token; more makes answers vary."
-    )
-    repetition_penalty: float = setting(
-        1.0,
-        _real_number(1, 2),
-        "More than 1 keeps small models from repeating themselves; 1 changes nothing.",
-    )
-    refuse_below: float | None = setting(
-        None,
-        _real_number(-1, 1),
-        "Probability that the documents answer the question below which the desk does not; -1 always answers. Unset: "
-        "as fitted (`warmdesk calibrate-search`).",
-    )
-    max_question_chars: int = setting(4000, _whole_number(1, 1_000_000), "Longest question, in characters.")
-    system_text: str = setting(
+
+def _needs(words: str, **limits: Any) -> Any:
+    """Limits of a setting, with what a message says of them."""
+    return Field(json_schema_extra={"needs": words}, **limits)
+
+
+def _between(least: int, most: int, kind: str = "a whole number") -> Any:
+    return _needs(f"{kind} from {least} to {most}", ge=least, le=most)
+
+
+def _bytes(least: int) -> Any:
+    words = f'a size such as "512 MiB" or "4 GB", or a number of bytes, {least} or more'
+    return _needs(words, ge=least, le=_MOST_BYTES)
+
+
+_TEXT = _needs("text, not empty", pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+NonEmpty = Annotated[str, _TEXT]
+OptionalNonEmpty = Annotated[str | None, _TEXT]
+Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
+Size = Annotated[int, BeforeValidator(_size)]
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, and the paths that follow from it. Nothing is created on disk here.
+
+    A value like any other: made directly, it holds what it is given and the defaults. `load_settings` is what reads
+    the environment and the settings file. Raises pydantic's ValidationError for a wrong value.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    data_dir: Folder = Field(default_factory=lambda: platformdirs.user_data_path("warmdesk", appauthor=False))
+    """Folder that holds everything the program writes. Flag or environment only."""
+    model: OptionalNonEmpty = None
+    """Language model: a folder, a .gguf file or a hub name. Unset: the bundled model."""
+    adapter: OptionalNonEmpty = None
+    """Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model; none for the model as it is.
+    Unset: the shipped one with the bundled model, none with another."""
+    device: NonEmpty = "cpu"
+    """Where the language model runs: cpu, cuda or cuda:N."""
+    embedder: OptionalNonEmpty = None
+    """sentence-transformers model for search: a folder or a hub name. Unset: the bundled one."""
+    reranker: OptionalNonEmpty = None
+    """Cross-encoder that puts the best 20 passages in order: a folder or a hub name. Unset: none; on a CPU one costs
+    a second or more a question."""
+    threads: Annotated[int | None, _between(1, 1024)] = None
+    """CPU threads. Unset: PyTorch's own choice."""
+    host: NonEmpty = "127.0.0.1"
+    """Address to listen on; anything but loopback is open to the network."""
+    port: Annotated[int, _between(0, 65535)] = 7860
+    """Port to listen on; 0 picks a free one."""
+    memory: Annotated[Size, _bytes(MIB)] = GIB
+    """Bytes of device memory for attention keys and values, as "1 GiB"."""
+    disk: Annotated[Size, _bytes(0)] = 4 * GIB
+    """Bytes on disk for encoded passages; 0 keeps none."""
+    passages: Annotated[int, _between(1, 64)] = 5
+    """The most passages given to the model for one answer."""
+    passage_tokens: Annotated[int, _between(32, 100_000)] = 400
+    """The most tokens a passage may have, counted by the model's tokenizer."""
+    neighbours: Annotated[int, _between(0, 10)] = 1
+    """Number of passages read before each passage while it is encoded. Answers come closer to full attention and take
+    no longer; ingestion takes (neighbours + 1) times as long. 0: off."""
+    placement: Placement = "contiguous"
+    """How passages stand in a prompt: contiguous (measured: closest to full attention), slotted (each at a multiple
+    of slot_tokens) or shared (all from the same position on)."""
+    slot_tokens: Annotated[int, _between(1, 100_000)] = 256
+    """Length of a slot, in positions; for placement = slotted."""
+    answer_tokens: Annotated[int, _between(1, 100_000)] = 160
+    """The most tokens of an answer in the model's own words."""
+    policy: Literal["auto"] | Policy = "auto"
+    """How passages are linked: fast, balanced or exact (docs/evidence.md). auto: what `warmdesk calibrate` found for
+    the model, fast if there is nothing yet."""
+    answer_mode: Literal["auto"] | AnswerMode = "auto"
+    """free: the model's own words, as they come. checked: sentences that the passages do not support are replaced by
+    quotations. quote: only statements of the passages. auto: what `warmdesk calibrate` found, checked if there is
+    nothing yet."""
+    temperature: Annotated[float, _between(0, 5, "a number")] = 0.0
+    """0 always takes the most likely token; with higher values answers vary."""
+    repetition_penalty: Annotated[float, _between(1, 2, "a number")] = 1.0
+    """More than 1 keeps small models from repeating themselves; 1 changes nothing."""
+    refuse_below: Annotated[float | None, _between(-1, 1, "a number")] = None
+    """The desk refuses to answer when the probability that the documents answer the question is lower than this; -1: it
+    always answers. Unset: the value fitted by `warmdesk calibrate-search`."""
+    max_question_chars: Annotated[int, _between(1, 1_000_000)] = 4000
+    """Longest question, in characters."""
+    system_text: NonEmpty = (
         "You are a friendly customer service assistant. Answer the customer's question in one to three short "
-        "sentences. Use only the help pages you are given, and copy numbers and conditions exactly.",
-        _text(),
-        "What the model is told before the passages. A change means that every passage is encoded anew.",
+        "sentences. Use only the help pages you are given, and copy numbers and conditions exactly."
     )
-    refusal_text: str = setting(
+    """What the model is told before the passages. A change means that every passage is encoded again."""
+    refusal_text: NonEmpty = (
         "I could not find an answer to this in our help pages. Please contact our customer service team, who "
-        "will be glad to help.",
-        _text(),
-        "The answer when no passage is close enough to the question.",
+        "will be glad to help."
     )
-    database: str | None = setting(
-        None,
-        _text(),
-        "SQLAlchemy URL of the database (SQLite or PostgreSQL). Unset: a SQLite file in the data folder.",
-        key="database_url",
-        is_secret=True,
+    """The answer when no passage is close enough to the question."""
+    database_url: NonEmpty = Field(
+        # SQLAlchemy (from 2.1) decodes the path of a URL; a folder may be called "a?b" or "100%20".
+        default_factory=lambda data: "sqlite:///" + quote(str(data["data_dir"] / "warmdesk.sqlite3")),
+        repr=False,
     )
+    """SQLAlchemy URL of the database (SQLite or PostgreSQL). Unset: a SQLite file in the data folder."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *args: Any, **kwargs: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is given: see `load_settings`."""
+        return (init_settings,)
 
     @property
     def adapter_folder(self) -> Path | None:
@@ -252,12 +182,6 @@ class Settings:
     def settings_file(self) -> Path:
         """The optional TOML file."""
         return self.data_dir / SETTINGS_FILE
-
-    @property
-    def database_url(self) -> str:
-        """The `database` setting, or the SQLite file in the data folder."""
-        # SQLAlchemy (from 2.1) decodes the path of a URL; a folder may be called "a?b" or "100%20".
-        return self.database or "sqlite:///" + quote(str(self.data_dir / "warmdesk.sqlite3"))
 
     @property
     def index_path(self) -> Path:
@@ -285,44 +209,81 @@ class Settings:
         return self.data_dir / "admin"
 
 
+class _Source(InitSettingsSource):
+    """Values by key, and the place of each in words."""
+
+    def __init__(self, values: Mapping[str, object], place: Callable[[str], str]) -> None:
+        super().__init__(Settings, _renamed(values, place))
+        self.place = place
+
+
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Defaults, then the settings file, then WARMDESK_* variables, then flags.
+    """Defaults, then the settings file, then WARMDESK_* variables, then flags. Notes about old names go to stderr.
 
     flags: values by key, with `_` for `-`; None means not given. Raises DeskError (code "settings").
     """
+    given = {key: value for key, value in flags.items() if value is not None}
     variables = {
         name.removeprefix(PREFIX).lower(): text
         for name, text in environ.items()
         if name.startswith(PREFIX) and text.strip()
     }
-    given = {key: value for key, value in flags.items() if value is not None}
-    values = _read(variables, lambda key: f"the environment variable {PREFIX}{key.upper()}", are_texts=True)
-    values |= _read(given, lambda key: f"the flag --{key.replace('_', '-')}")
-    settings_file = Settings(**values).settings_file  # type: ignore[arg-type]  # checked by each field's kind
-    in_file = _parse(settings_file)
+    sources = (
+        _Source(given, lambda key: f"the flag --{key.replace('_', '-')}"),
+        _Source(
+            {key: _from_text(key, text) for key, text in variables.items()},
+            lambda key: f"the environment variable {PREFIX}{key.upper()}",
+        ),
+    )
+    file = _merged(*sources).settings_file
+    in_file = _parse(file)
     if "data_dir" in in_file:
-        raise _error(f"data_dir cannot be set in {settings_file}: the file is found through it; use --data-dir")
-    return Settings(**_read(in_file, lambda key: str(settings_file)) | values)  # type: ignore[arg-type]
+        raise _error(f"data_dir cannot be set in {file}: the file is found through it; use --data-dir")
+    return _merged(*sources, _Source(in_file, lambda key: str(file)))
 
 
-def _read(raw: Mapping[str, object], source: Callable[[str], str], *, are_texts: bool = False) -> dict[str, object]:
-    known = {one.metadata.get("key") or one.name: one for one in fields(Settings)}
-    values: dict[str, object] = {}
-    for key, given in raw.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise _error(f"unknown setting {_shown(key)} in {source(key)}: {hint}")
-        metadata = known[key].metadata
-        kind: Kind[object] = metadata["kind"]
-        try:
-            values[known[key].name] = kind.read(
-                kind.from_text(given) if are_texts and isinstance(given, str) else given
-            )
-        except ValueError:
-            value = "not usable" if metadata.get("is_secret") else _shown(given)
-            raise _error(f"{key} is {value} in {source(key)}: it must be {kind.needs}") from None
-    return values
+def _merged(*sources: _Source) -> Settings:
+    """Settings from sources, the first wins."""
+    try:
+        return Settings(_build_sources=(sources, {}))  # type: ignore[call-arg]  # mypy sees the fields only
+    except ValidationError as error:
+        wrong = error.errors()[0]
+    key = str(wrong["loc"][0])
+    place = next(source.place(key) for source in sources if key in source.init_kwargs)
+    known = Settings.model_fields
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise _error(f"unknown setting {_shown(key)} in {place}: {hint}")
+    value = _shown(wrong["input"]) if known[key].repr else "not usable"
+    extra = known[key].json_schema_extra
+    needs = extra["needs"] if isinstance(extra, dict) else wrong["ctx"]["expected"].replace("'", "")
+    raise _error(f"{key} is {value} in {place}: it must be {needs}")
+
+
+def _from_text(key: str, text: str) -> object:
+    """A variable's text as a settings file would hold it; what does not fit the setting stays text and is refused."""
+    field = Settings.model_fields.get(key)
+    try:
+        return text if field is None else TypeAdapter(field.rebuild_annotation()).validate_strings(text)
+    except ValidationError:
+        return text
+
+
+def _renamed(values: Mapping[str, object], place: Callable[[str], str]) -> dict[str, object]:
+    """Values under the names that settings have now."""
+    renamed = {key: value for key, value in values.items() if key not in OLD_NAMES}
+    for key in values.keys() & OLD_NAMES.keys():
+        name = OLD_NAMES[key]
+        if name is None:
+            note = "does nothing any more: remove it"
+        elif name in values:
+            raise _error(f"`{key}` in {place(key)} is the old name of `{name}`, which is given too: remove `{key}`")
+        else:
+            renamed[name] = values[key]
+            note = f"is called `{name}` now: rename it"
+        print(f"note: setting `{key}` in {place(key)} {note}", file=sys.stderr)
+    return renamed
 
 
 def _parse(settings_file: Path) -> dict[str, object]:

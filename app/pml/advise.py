@@ -1,18 +1,21 @@
-"""`warmdesk pml advise`: which advice fits a file, and how it is shown."""
+"""`warmdesk pml advise`: which advice fits a file."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from app.desk.text_file import read_text
 from app.domain.errors import DeskError
-from app.domain.text_file import read_text
 from app.pml.facts import named, read_prompt, read_schema
 from cache.analysis.advice import advise_prompt, advise_prompts, advise_schema, advise_text
 from cache.pml.layout import Layout
 from cache.pml.registry import Registry
+
+NEEDED = 'each line is a JSON string, {"prompt": text} or {"messages": [{"role": ..., "content": ...}]}'
 
 
 def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) -> dict[str, Any]:
@@ -50,15 +53,7 @@ def laid_out(file: Path, registry: Registry) -> Layout:
 
 def root_of(text: str) -> str:
     """The text from its first element on: white space, comments and processing instructions left out."""
-    at = 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        end = "-->" if text.startswith("<!--", at) else "?>" if text.startswith("<?", at) else ""
-        closed = text.find(end, at) if end else -1
-        if closed < 0:
-            return text[at:]
-        at = closed + len(end)
+    return re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)
 
 
 def prompts_of(text: str, file: Path) -> list[str]:
@@ -73,25 +68,9 @@ def prompts_of(text: str, file: Path) -> list[str]:
                 row = "".join(f"{message['role']}: {message['content']}\n" for message in row["messages"])
             elif isinstance(row, dict):
                 row = row["prompt"]
+            if not isinstance(row, str):
+                raise TypeError
         except (ValueError, KeyError, TypeError) as error:
             raise DeskError(f"{file}, line {number}: {NEEDED}", code="bad-prompt-line") from error
-        if not isinstance(row, str):
-            raise DeskError(f"{file}, line {number}: {NEEDED}", code="bad-prompt-line")
         prompts.append(row)
     return prompts
-
-
-NEEDED = 'each line is a JSON string, {"prompt": text} or {"messages": [{"role": ..., "content": ...}]}'
-
-
-def print_advice(advice: dict[str, Any]) -> None:
-    """The findings, most expensive first as they come, then the sums."""
-    for finding in advice["findings"]:
-        place = f"line {finding['line']}: " if finding["line"] else ""
-        print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")
-    if not advice["findings"]:
-        print("nothing found that breaks reuse")
-    if advice["kind"] == "prompt" and advice["schema"] is None:
-        print(f"new text and arguments: {advice['tokens']} tokens, computed in every request")
-    else:
-        print(f"{advice['reusable']} of {advice['tokens']} tokens can be reused")

@@ -1,4 +1,4 @@
-"""`warmdesk pml check`: the position ids of a schema and of a prompt for it, as data and as a table."""
+"""`warmdesk pml check`: the position ids of a schema and of a prompt for it, as data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.table import Table
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -37,9 +34,7 @@ def registry_for(
 
     loaded, positions = load_tokenizer(tokenizer or settings.model, converted=settings.models_folder)
     return Registry(
-        loaded,
-        roles=loaded.template.roles if template is None else roles,
-        max_positions=max_positions or positions,
+        loaded, roles=loaded.template.roles if template is None else roles, max_positions=max_positions or positions
     )
 
 
@@ -49,11 +44,7 @@ def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
         content = path.read_bytes()
     except OSError as error:
         raise DeskError(f"{path}: {error.strerror or error}", code="no-such-file") from error
-    try:
-        return parse(content)
-    except PMLError as error:
-        error.source = str(path)
-        raise
+    return named(path, lambda: parse(content))
 
 
 def read_schema(path: Path) -> Schema:
@@ -114,31 +105,3 @@ def named(path: Path, step: Callable[[], T]) -> T:
     except PMLError as error:
         error.source = error.source or str(path)
         raise
-
-
-def print_facts(found: dict[str, Any]) -> None:
-    """The layout as a table, then what a prompt takes from the cache and what it computes."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("ids", "kind", "path"):
-        table.add_column(column)
-    for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
-        ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"
-        table.add_row(ids, item["kind"], item["path"] or "(root)")
-    Console().print(table)
-    print(f"schema {found['schema']}: {found['length']} position ids")
-    if "fed" in found:
-        print(f"from the cache: {ranges(found['cached'])}")
-        print(f"computed:       {ranges(found['fed'])}")
-        print(f"the answer begins at {found['first_generated']}")
-
-
-def ranges(ids: list[int]) -> str:
-    """Ascending ids as `0-2, 6`, with their number."""
-    runs: list[list[int]] = []
-    for at in ids:
-        if runs and runs[-1][1] == at - 1:
-            runs[-1][1] = at
-        else:
-            runs.append([at, at])
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return f"{shown} ({len(ids)} tokens)" if ids else "nothing"

@@ -36,16 +36,3 @@ def run_prompt(engine: Engine, schema: Path, prompt: Path, sampling: Sampling, r
         "timings_ms": {key: round(value, 3) for key, value in asdict(completion.timings).items()},
         "exact": completion.exact,
     }
-
-
-def print_completion(result: dict[str, Any]) -> None:
-    """The answer, then where the prompt came from."""
-    print(result["text"])
-    usage, timings = result["usage"], result["timings_ms"]
-    print(
-        f"\n{usage['prompt_tokens']} prompt tokens, {usage['computed_tokens']} computed; "
-        f"first token after {timings['ttft']:.0f} ms; {'exact' if result['exact'] else 'approximate'}"
-    )
-    for use in result["modules"]:
-        why = f" ({use['miss_reason']})" if use["miss_reason"] else ""
-        print(f"{use['tokens']:6d} tokens at {use['position']:6d}  {use['source']}{why}  {use['name']}")

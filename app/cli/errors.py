@@ -1,0 +1,40 @@
+"""How a failed command ends: one line `error: ...` on stderr and a non-zero status; with --json also JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import NoReturn
+
+INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
+
+
+def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
+    """Print an error as one line, and as JSON where that was asked for; ends the program. details: more JSON keys."""
+    line = " ".join(message.split())
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
+    print(f"error: {line}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
+    """Code, and what else is known, of an error that `cache` or `retrieval` raised on purpose; no code for a failure of
+    ours.
+    """
+    from cache.errors import CacheError, PMLError
+    from retrieval.errors import RetrievalError
+
+    if isinstance(error, PMLError):
+        return "pml", {"line": error.line, "column": error.column, "where": error.where, "source": error.source}
+    if isinstance(error, CacheError):
+        return type(error).__name__.removesuffix("Error").lower(), {}
+    return "retrieval" if isinstance(error, RetrievalError) else None, {}
+
+
+def explain(error: OSError) -> str:
+    """An operating-system error as a line that names the thing and, where it is known, the cure."""
+    reason = error.strerror or str(error)
+    where = f" ({error.filename})" if error.filename else ""
+    cure = ": free some space and run the same command again" if "space" in reason.lower() else ""
+    return f"{reason[:1].lower()}{reason[1:]}{where}{cure}"
