@@ -25,8 +25,8 @@ from cache.engine.request import Completion, Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.model.language_model import LanguageModel, load_model, random_model
 from cache.pml.registry import Registry
-from evals.evidence import table
 from evals.machine import describe_machine
+from evals.markdown_sections import table
 
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
 HALF_BILLION = {

@@ -17,7 +17,7 @@ import pytest
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.prompt.tokenizer import WordTokenizer
-from evals.recall import COLUMNS, Outcome, markdown, measure_recall, summarise
+from evals.recall import COLUMNS, SearchOutcome, markdown, measure_recall, recall_row
 from evals.recall_questions import Question, RememberingEmbedder, read_questions
 from evals.search_calibration import FALSE_REFUSALS, calibrate_search, closest, fit, read_labelled
 from retrieval.answerability.features import PassageFeatures, StatementFeatures
@@ -149,16 +149,18 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path, monkeypat
     assert measured(tmp_path, file)["all", "dense"]["mrr"] == rows["all", "dense"]["mrr"], "others are made anew"
 
 
-def outcome(rank: int | None, *, is_answered: bool = True, refused: bool | None = None, ms: float = 1.0) -> Outcome:
+def outcome(
+    rank: int | None, *, is_answered: bool = True, refused: bool | None = None, ms: float = 1.0
+) -> SearchOutcome:
     question = Question(source="s", text="?", earlier=None, right="d", is_answered=is_answered)
-    return Outcome(question=question, rank=rank, refused=refused, search_ms=ms, embed_ms=2 * ms)
+    return SearchOutcome(question=question, rank=rank, refused=refused, search_ms=ms, embed_ms=2 * ms)
 
 
 def test_a_row_sums_up() -> None:
     ranks = [0, 0, 2, 4, 9, None]
     outcomes = [outcome(rank, refused=rank == 2, ms=number) for number, rank in enumerate(ranks)]
     unanswered = [outcome(0, is_answered=False, refused=refused, ms=3.0) for refused in (True, True, False)]
-    row = summarise("s", "fused", [*outcomes, *unanswered])
+    row = recall_row("s", "fused", [*outcomes, *unanswered])
     assert asdict(row) == pytest.approx(
         {
             "source": "s",
@@ -177,9 +179,9 @@ def test_a_row_sums_up() -> None:
         },
         abs=1e-4,
     )
-    only_answered = summarise("s", "fused", outcomes)
+    only_answered = recall_row("s", "fused", outcomes)
     assert (only_answered.refusal_precision, only_answered.refusal_recall) == (None, None)
-    only_unanswered = summarise("s", "dense", [outcome(None, is_answered=False)])
+    only_unanswered = recall_row("s", "dense", [outcome(None, is_answered=False)])
     assert (only_unanswered.hit1, only_unanswered.mrr, only_unanswered.refusal_recall) == (0.0, 0.0, None)
 
 

@@ -74,7 +74,7 @@ def prompt_cache(
     """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
     import torch
 
-    from evals.evidence import read_section, write_section
+    from evals.markdown_sections import read_section, write_section
     from evals.use_cases import markdown, measure_use_cases
 
     if write is not None:
@@ -123,7 +123,7 @@ def quality(
     """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
     stopped.
     """
-    from evals.evidence import read_section, write_section
+    from evals.markdown_sections import read_section, write_section
     from evals.quality_evidence import draw, markdown, need_plots
     from evals.quality_run import measure_quality
 
@@ -213,7 +213,7 @@ def recall(
     as_json: Json = False,
 ) -> None:
     """Whether search finds the right document, and whether it knows when there is none."""
-    from evals.evidence import read_section, write_section
+    from evals.markdown_sections import read_section, write_section
     from evals.recall import markdown, measure_recall
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
