@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.errors import DeskError
-from evals.arms import ARMS
 from evals.machine import describe_machine
 from evals.markdown_sections import table
 from evals.quality import NOISE
@@ -27,20 +26,16 @@ COLUMNS = {
 }
 
 
-def markdown(result: dict[str, Any], command: str, plot: str | None) -> str:
-    """The section of a run: what was measured, with which command, and a row for every arm. plot: its file, if any."""
+def markdown(result: dict[str, Any], command: str) -> str:
+    """The section of a run: what was measured, with which command, and a row for every arm."""
     rows = [cells(row) for row in result["rows"]]
     questions = result["rows"][0]["n"]
     adapter = f", adapter {Path(result['adapter']).name}" if result["adapter"] else ", no adapter"
     head = (
-        f"`{command}`\n\n{result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
+        f"`{command}`: {result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
         f"{result['passages']} passages; {describe_machine()}.\n"
     )
-    picture = f"\n![Distance to full attention and time to the first token]({plot})\n" if plot else ""
-    says = "\n".join(
-        f"- `{row['policy']}`: {ARMS[row['policy']].says}" for row in result["rows"] if row["policy"] != NOISE
-    )
-    return f"{head}\n{table(rows, COLUMNS)}\n{picture}\n{says}\n- `{NOISE}`: full attention in passes of another shape"
+    return f"{head}\n{table(rows, COLUMNS)}\n"
 
 
 def cells(row: dict[str, Any]) -> dict[str, Any]:

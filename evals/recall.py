@@ -32,6 +32,8 @@ from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, 
 from retrieval.search.retriever import CANDIDATES, Found, Query, Retriever
 from retrieval.search.units import passage_of
 
+IN_USE = ("fused", "reranked")
+"""Rankers that the desk uses; the others are baselines."""
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
 RANKED = 20
 """Passages ranked for a question."""
@@ -229,11 +231,16 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The rows as a table. command: the command that measures it, empty to leave it out."""
+    """The rows as a table: every ranker over all questions; for each source only what the desk uses.
+
+    command: the command that measures it, empty to leave it out.
+    """
+    sources = {row["source"] for row in result["rows"]}
     shown = [
         {key: f"{row[key]:.3f}" if key in SHARES and row[key] is not None else row[key] for key in COLUMNS}
-        for row in result["rows"]
-        if row["answerable"] or row["refusal_recall"] is not None
+        for row in sorted(result["rows"], key=lambda row: row["source"] != "all")
+        if row["source"] == "all" or (row["retriever"] in IN_USE and len(sources) > 2)
+        if row["answerable"]
     ]
     head = f"`{command}`: " if command else ""
     about = f"{result['documents']:,} documents, {result['passages']:,} passages, {result['vectors']:,} vectors"

@@ -200,6 +200,11 @@ def a_case(**more: object) -> Case:
     return Case(**{**values, **more})  # type: ignore[arg-type]
 
 
+def test_the_page_of_evidence_names_every_arm() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
+    assert [name for name in [*ARMS, NOISE] if f"`{name}`" not in page] == []
+
+
 def test_placements_of_the_arms() -> None:
     case = a_case()
     starts = {}

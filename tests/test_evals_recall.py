@@ -185,7 +185,7 @@ def test_a_row_sums_up() -> None:
     assert (only_unanswered.hit1, only_unanswered.mrr, only_unanswered.refusal_recall) == (0.0, 0.0, None)
 
 
-def test_the_table_has_a_line_for_every_row_that_says_something(tmp_path: Path) -> None:
+def test_the_table_compares_rankers_over_all_questions_and_lists_sources_as_the_desk_searches(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "contexts.jsonl", CONTEXTS)
     result = measure_recall(
         Settings(data_dir=tmp_path / "data"),
@@ -198,7 +198,10 @@ def test_the_table_has_a_line_for_every_row_that_says_something(tmp_path: Path) 
     text = markdown(result, "warmdesk eval recall")
     lines = text.splitlines()
     assert lines[0].startswith("`warmdesk eval recall`: 4 documents, 4 passages, 4 vectors; hash-256; ")
-    assert sum(line.startswith("|") for line in lines) == 2 + len(result["rows"])
+    shown = [line.split(" | ")[:2] for line in lines if line.startswith("| ")][1:]
+    rankers = [["| all", ranker] for ranker in ("dense", "keyword", "rrf", "fused")]
+    assert shown == [*rankers, *(["| " + source, "fused"] for source in ("faq", "more", "left"))]
+    assert "| faq |" not in markdown({**result, "rows": result["rows"][:8]}, ""), "one source is all of them"
     assert all(heading in text for heading in COLUMNS.values())
 
 

@@ -147,7 +147,7 @@ def quality(
         command += " --conversations" if conversations else ""
         told = {"model": model and Path(model).name, "adapter": adapter and Path(adapter).name, "device": device}
         command += "".join(f" --{name} {value}" for name, value in told.items() if value)
-        write_section(write, section, markdown(result, command, f"{section}.svg"))
+        write_section(write, section, markdown(result, command))
     print(json.dumps(result, indent=None if as_json else 2))
 
 
