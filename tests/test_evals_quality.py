@@ -1,4 +1,4 @@
-"""The quality harness on a tiny model: its arms are what they say, and so are its figures."""
+"""The quality measurement on a tiny model: its arms are what they say, and so are its figures."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def row(policy: str, kl: float, gold: float, right: float) -> dict[str, object]:
         ((0.02, -0.01, 0.5), (0.01, 0.0, 0.7), ("balanced", "checked")),
     ],
 )
-def test_the_fastest_profile_that_keeps_the_answers_is_chosen(
+def test_the_fastest_policy_that_keeps_the_answers_is_chosen(
     fast: tuple[float, float, float], balanced: tuple[float, float, float], expected: tuple[str, str]
 ) -> None:
     assert decide([row("full", 0, 0, 0.7), row("fast", *fast), row("balanced", *balanced)]) == expected
