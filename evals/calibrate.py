@@ -1,4 +1,4 @@
-"""`warmdesk calibrate`: the policies against full attention, on the sample shop's questions and on one's own."""
+"""`warmdesk calibrate`: the policies against full attention, on the sample questions and on the operator's own."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from evals.quality import FULL, Report, rows_of
 from evals.quality_run import open_bench, run_missing
 
 SAMPLES = SHIPPED_DATA
-ARMS = (FULL, *POLICIES)
+MEASURED_ARMS = (FULL, *POLICIES)
 
 
 def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
-    """Measure, decide, and keep the finding in the data folder. Raises DeskError, CacheError."""
+    """Measure, decide, and write the result into the data folder. own: a file of the operator's questions. Raises
+    DeskError, CacheError.
+    """
     with open_bench(settings) as (bench, reader):
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
         if own is not None:
             cases += reader.read(own, settings.passages, limit)
-        outcomes = run_missing(bench, cases, ARMS, None, report)
-        policy, _ = decide(rows_of(ARMS, cases, outcomes))
+        outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
+        policy, _ = decide(rows_of(MEASURED_ARMS, cases, outcomes))
         margins = [found[policy].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
         bench.refusal_bias = refusal_bias([margin for margin in margins if margin is not None])
-        if bench.refusal_bias:  # what the desk will say with it
-            outcomes = run_missing(bench, cases, ARMS, None, report)
-        rows = rows_of(ARMS, cases, outcomes)
+        if bench.refusal_bias:  # measured again, with the refusals as the desk will give them
+            outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
+        rows = rows_of(MEASURED_ARMS, cases, outcomes)
         policy, answer_mode = decide(rows)
         names = [field.name for field in fields(PolicyMetrics)]
         found = Calibration(

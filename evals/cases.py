@@ -1,11 +1,11 @@
-"""Questions with passages, read from data files, as tokens: what the quality harness asks.
+"""Questions with passages, read from data files, as tokens: what `warmdesk eval quality` asks.
 
-One kind of case: earlier turns, passages in the order in which they stand (the most relevant last, as the desk places
-them; relevance by the sentence embedder), a question, and what would be right to answer. Files:
-  JSON lines {src, title, context, qas}   the passage that answers among others of the same title
-  the same, with `history` in qas         the document cut into passages; its conversation comes first
-  JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop): of each text the
-                                          stretch that holds it, or is nearest to the question
+There is one kind of case: earlier turns, passages in prompt order (the most relevant last, as in the desk; relevance is
+the cosine of sentence embeddings), a question, and the right answers. Kinds of files:
+  JSON lines {src, title, context, qas}   the passage that answers, among others of the same title
+  the same, with `history` in qas         the document cut into passages; the conversation comes first
+  JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop). Of each text the
+                                          piece that holds the answer is used, or the piece nearest to the question.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from retrieval.text.sentences import joined_lines
 Tokens = tuple[int, ...]
 
 SHORT_WORDS = 300
-"""Documents up to here are one passage."""
+"""A document of at most this many words is one passage; longer ones are left out."""
 PASSAGE_TOKENS = 400
 PASSAGE_WORDS = 110
 """Length of the passages that a long document is cut into."""
 TURNS = 2
-"""Earlier turns of a conversation that are kept, at most."""
+"""The last turns before the question that are kept, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """An earlier question with its answer, up to where the next turn begins, and the passages brought in for it, with
-    what each is read behind.
+class EarlierTurn:
+    """An earlier question of a conversation, its answer with the template text up to the next turn, and the passages
+    brought in for it, each with its left context.
     """
 
     modules: tuple[Tokens, ...]
@@ -61,8 +61,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """answers: what would be right, none if no passage holds it; gold: the first of them. right: index of the passage
-    that holds it, None if that is not known. left_contexts: for each passage, its neighbours, which it is read behind.
+    """One question with its passages, as tokens.
+
+    modules: the passages. left_contexts: of each passage, its neighbours. right: index of the passage that holds the
+    answer, None if it is not known. answers: right answers, empty if no passage holds one; gold: the first of them.
+    facts: strings that a right answer must contain, in place of `answers`.
     """
 
     id: str
@@ -74,13 +77,11 @@ class Case:
     answers: tuple[str, ...]
     gold: Tokens
     facts: tuple[str, ...] = ()
-    earlier: tuple[Turn, ...] = ()
+    earlier: tuple[EarlierTurn, ...] = ()
 
 
 class CaseReader:
-    """Makes cases from files, for one tokenizer and one way of writing prompts. neighbours: how many passages each one
-    is read behind.
-    """
+    """Makes cases from files. neighbours: how many passages each passage is encoded behind."""
 
     def __init__(
         self, prompts: PromptBuilder, tokenizer: ModelTokenizer, embedder: Embedder, *, neighbours: int
@@ -97,14 +98,14 @@ class CaseReader:
         return list(self._single(rows, passages, limit))
 
     def conversations(self, file: Path, passages: int, limit: int) -> list[Case]:
-        """Only the questions of a file that go on from earlier ones."""
+        """At most `limit` cases, only of questions that have earlier turns. Raises DeskError."""
         rows = [row for row in read_rows([file]) if row["context"].strip()]
         return list(islice(self._conversations(rows, passages), limit))
 
     def knowledge(self, questions: Path, folder: Path, passages: int, limit: int) -> list[Case]:
-        """Questions {question, article, answer, facts} about documents of a folder: the passage of the article that
-        holds the facts, among the nearest of all others. Those about no article or the course of a conversation are
-        left out.
+        """Cases of questions {question, article, answer, facts} about the documents of a folder: the passage of the
+        article that holds the facts, among the nearest others. Follow-ups, and questions without an article, are left
+        out.
         """
         found = [passage for file in sorted(folder.rglob("*")) if file.is_file() for passage in self._cut(file, folder)]
         texts = [text for _, text in found]
@@ -149,30 +150,32 @@ class CaseReader:
             chosen = rng.sample(topic, passages)
             asked = [number for number, row in enumerate(chosen) if row["qas"]]
             if not asked:
-                continue  # only others, to tell the right one from
+                continue  # only passages without questions
             right = rng.choice(asked)
             qa = rng.choice(chosen[right]["qas"])
             if (chosen[right]["context"], qa["question"]) not in unasked:
                 continue
             unasked.remove((chosen[right]["context"], qa["question"]))
-            texts, corpus = [passage_of(row) for row in chosen], [passage_of(row) for row in topic]
+            texts, corpus = [passage_from_row(row) for row in chosen], [passage_from_row(row) for row in topic]
             yield self._case(str(chosen[right].get("src", "")), texts, right, qa["question"], qa["answers"], corpus)
 
     def _multi_hop(self, rows: Iterable[dict[str, Any]]) -> Iterator[Case]:
         for row in rows:
-            texts = [self._stretch(ctx, row["question"], row["answers"]) for ctx in row["ctxs"] if ctx["text"].strip()]
+            said = [text for text in row["ctxs"] if text["text"].strip()]
+            texts = [self._best_piece(text, row["question"], row["answers"]) for text in said]
             if texts:
                 yield self._case("musique", texts, None, row["question"], row["answers"], texts)
 
-    def _stretch(self, text: dict[str, str], question: str, answers: Sequence[str]) -> str:
-        """Of a long text what holds an answer, or what is nearest to the question."""
-        pieces = [passage_of({"title": text["title"], "context": piece}) for piece in cut(text["text"], PASSAGE_WORDS)]
+    def _best_piece(self, text: dict[str, str], question: str, answers: Sequence[str]) -> str:
+        """The piece of a long text that holds an answer, or else the one nearest to the question."""
+        cuts = cut(text["text"], PASSAGE_WORDS)
+        pieces = [passage_from_row({"title": text["title"], "context": piece}) for piece in cuts]
         holding = [piece for piece in pieces if any(holds(piece, [answer]) for answer in answers)]
         return self._nearest(question, holding or pieces)[-1]
 
     def _conversations(self, rows: Iterable[dict[str, Any]], passages: int) -> Iterator[Case]:
         for row in rows:
-            pieces = [passage_of(row | {"context": text}) for text in cut(row["context"], PASSAGE_WORDS)]
+            pieces = [passage_from_row(row | {"context": text}) for text in cut(row["context"], PASSAGE_WORDS)]
             for qa in row["qas"]:
                 history = qa.get("history") or []
                 told = [(q[1], a[1]) for q, a in zip(history[::2], history[1::2], strict=False)][-TURNS:]
@@ -184,7 +187,7 @@ class CaseReader:
                     shown.update(near)
                     said = [Text(text=answer), Text(text=self._prompts.template.to_next, structural=True)]
                     earlier.append(
-                        Turn(
+                        EarlierTurn(
                             modules=tuple(map(self.tokens, near)),
                             left_contexts=self._left_contexts(near, pieces),
                             question=self._question(question),
@@ -205,7 +208,7 @@ class CaseReader:
         question: str,
         answers: Sequence[str],
         corpus: Sequence[str],
-        earlier: tuple[Turn, ...] = (),
+        earlier: tuple[EarlierTurn, ...] = (),
     ) -> Case:
         ordered = self._nearest(question, texts)
         said = [*(f"{turn.modules}{turn.question}{turn.answer}" for turn in earlier), question, *ordered]
@@ -223,7 +226,7 @@ class CaseReader:
         )
 
     def _left_contexts(self, texts: Sequence[str], corpus: Sequence[str]) -> tuple[Tokens, ...]:
-        """For each text those of the corpus nearest to it, the nearest last."""
+        """For each text its neighbours, the nearest texts of the corpus, the nearest of them last."""
         beside = (self._nearest(text, [other for other in corpus if other != text]) for text in texts)
         near = (others[max(0, len(others) - self._neighbours) :] for others in beside)
         return tuple(tuple(token for text in some for token in self.tokens(text)) for some in near)
@@ -241,13 +244,13 @@ class CaseReader:
         return sorted(others, key=lambda other: float(self._vectors[other] @ asked))
 
 
-def passage_of(row: dict[str, Any]) -> str:
-    """A document as the desk's prompt says it."""
+def passage_from_row(row: dict[str, Any]) -> str:
+    """A row {title, context} as a passage in the words of the desk's prompt."""
     return passage_text(PassageText(name="", title=str(row["title"]), heading_path=(), text=str(row["context"])))
 
 
 def holds(text: str, facts: Iterable[str]) -> bool:
-    """Whether a text says all the facts, letters and digits alone compared."""
+    """Whether a text contains all the facts; only letters and digits are compared."""
     words = f" {normal(text)} "
     return all(f" {normal(fact)} " in words for fact in facts)
 
@@ -258,7 +261,7 @@ def normal(text: str) -> str:
 
 
 def cut(text: str, words: int) -> list[str]:
-    """A long text in pieces of about so many words, at line breaks if there are any."""
+    """A long text in pieces of about `words` words, cut at line breaks if there are any."""
     pieces: list[list[str]] = [[]]
     for line in joined_lines(text):
         for start in range(0, len(line.split()), words):

@@ -1,13 +1,15 @@
 """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer.
 
-Every case runs under every policy (see `policies`), all of it on the engine that serves customers.
-Fidelity: one pass per policy along full attention's own greedy answer: KL in nats per token (and of the first token
-alone), the share of tokens that would be chosen alike; and along the gold answer its log-probability per token, less
-that of full attention. Task: real decoding: answers that hold the gold answer, token F1, answers like full attention's
-(equal, or F1 of .8), right and false refusals. Intervals are bootstraps over cases, paired with full attention.
-`noise` is full attention against itself in a pass of another shape: what rounding alone does.
+Every case runs under every arm (see `arms`) on the engine that serves customers.
 
-Times to the first token are taken one request at a time, with the passages encoded before.
+- Fidelity, by teacher-forced scoring of full attention's own greedy answer: KL divergence in nats per token (also of
+  the first token alone), and the share of tokens of which the likeliest one is the same. Of the gold answer: its
+  log-probability per token, minus that under full attention.
+- Task, by real decoding: answers that hold the gold answer, token F1, answers like those of full attention (the same
+  words, or an F1 of .8), right and wrong refusals.
+- Intervals are 95 % bootstrap intervals over cases, paired with full attention.
+- `noise` compares full attention with itself in a pass of another shape: the effect of rounding alone.
+- The time to the first token is measured one request at a time, with the passages encoded before.
 """
 
 from __future__ import annotations
@@ -29,20 +31,24 @@ from cache.engine.request import Completion, Request
 from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
+from evals.arms import ARMS, Arm, passages_read, plans
 from evals.cases import Case, Tokens, holds, normal
-from evals.policies import ARMS, Arm, plans, read
 
+Report = Callable[[str], None]
+"""Takes a line of progress."""
 FULL = "full"
 NOISE = "noise"
 ANSWER_TOKENS = 64
-ALIKE = 0.8
+SAME_ANSWER_F1 = 0.8
+"""Two answers with at least this token F1 count as the same."""
 RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One case under one policy. Fidelity is None where there is no answer to follow. refusal_margin: logit with which
-    the refusal begins, less the highest other one.
+class CaseOutcome:
+    """One case under one arm. kl, kl_first, top1 and gold_logp are None where there is no answer to score.
+    refusal_margin: log-probability of the first token of the refusal, minus the highest of all other tokens.
+    recomputed_tokens: tokens of encoded passages that the request computed again.
     """
 
     kl: float | None
@@ -59,9 +65,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
-    """A policy over all cases; pairs are 95 % intervals, deltas are against full attention. recomputed_tokens: tokens
-    of passages computed in the request, on average; recomputed_share: of all passage tokens. None is what was not
-    measured, as all of `noise` but its distance.
+    """An arm over all cases. Pairs are 95 % intervals; deltas are against full attention.
+
+    policy: the name of the arm. agree: share of answers like those of full attention. recomputed_tokens: passage
+    tokens computed in a request, on average; recomputed_share: of all passage tokens. What was not measured is None;
+    of `noise` only the distance is measured.
     """
 
     policy: str
@@ -85,119 +93,105 @@ class QualityRow:
 
 
 class Bench:
-    """One engine, asked every case under every policy. system, sink_prefix: tokens that stand before passages.
-    refusal_bias: what a calibration adds to the refusal, None without one; set before a run.
+    """One engine that is asked every case under every arm.
+
+    system: the system text as tokens. refusal_bias: logit bias of the first token of the refusal, as calibrated; None
+    without a calibration. It is set before a run.
     """
 
     def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
         self.settings, self.engine, self.system = settings, engine, system
-        self.sink_prefix = engine.model.tokenizer.sink_prefix
         self.refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
         self.refusal_bias: float | None = None
 
-    def run(self, case: Case, names: Sequence[str]) -> dict[str, Outcome]:
-        """A case under full attention and the policies named, and the noise of full attention."""
-        asked = {name: self.ready(case, ARMS[name], name) for name in dict.fromkeys([FULL, *names])}
-        ttft = {name: self.timed(request) for name, request in asked.items()}
-        greedy = self.engine.submit(self.answering(asked[FULL], penalty=1.0))
-        spoken = {name: self.engine.submit(self.answering(request)) for name, request in asked.items()}
-        said = {name: generation.completion for name, generation in spoken.items()}
-        answer = greedy.completion.tokens or ()
-        along = {name: self.along(request, answer) for name, request in asked.items()}
-        golden = {name: self.along(request, case.gold) for name, request in asked.items()}
+    def run(self, case: Case, names: Sequence[str]) -> dict[str, CaseOutcome]:
+        """A case under full attention and the named arms, and the noise of full attention."""
+        requests = {name: self.ready(case, ARMS[name], name) for name in dict.fromkeys([FULL, *names])}
+        first = {name: self.first_token(request) for name, request in requests.items()}
+        greedy = self.engine.submit(self.answering(requests[FULL], penalty=1.0))
+        generations = {name: self.engine.submit(self.answering(request)) for name, request in requests.items()}
+        answers = {name: generation.completion for name, generation in generations.items()}
+        reference = greedy.completion.tokens or ()
+        scores = {name: self.score(request, reference) for name, request in requests.items()}
+        gold = {name: self.score(request, case.gold) for name, request in requests.items()}
         outcomes = {
-            name: self.outcome(case, said[name], ttft[name], along[FULL], along[name], golden[name]) for name in asked
+            name: self.outcome(case, answers[name], first[name], scores[FULL], scores[name], gold[name])
+            for name in requests
         }
-        again = self.along(Request(plan=asked[FULL].plan, reuse="off"), answer)
-        outcomes[NOISE] = self.outcome(case, said[FULL], ttft[FULL], along[FULL], again, None)
+        again = self.score(Request(plan=requests[FULL].plan, reuse="off"), reference)
+        outcomes[NOISE] = self.outcome(case, answers[FULL], first[FULL], scores[FULL], again, None)
         return outcomes
 
-    def ready(self, case: Case, policy: Arm, name: str) -> Request:
-        """The request of a case's last turn; the turns before it have been read by then, and its modules encoded."""
+    def ready(self, case: Case, arm: Arm, name: str) -> Request:
+        """The request of a case's last turn, after its earlier turns were read and its passages encoded."""
         session = f"{name}/{case.id}"
-        *earlier, (last, _) = plans(case, policy, self.system, self.sink_prefix)
+        *earlier, (last, _) = plans(case, arm, self.system)
+        request = Request(plan=last, reuse=arm.reuse, recomputation=arm.recomputation, session=session)
         for plan, answer in earlier:
-            self.along(
-                Request(plan=plan, reuse=policy.reuse, recomputation=policy.recomputation, session=session), answer
-            )
-        if policy.reuse == "on":
+            self.score(replace(request, plan=plan), answer)
+        if arm.reuse == "on":
             self.engine.encode(last.segments()).result()
-        return Request(plan=last, reuse=policy.reuse, recomputation=policy.recomputation, session=session)
+        return request
 
-    def timed(self, request: Request) -> Completion:
-        """Alone on the engine, up to the first token."""
-        return self.engine.submit(with_sampling(request, Sampling(max_tokens=1))).completion
+    def first_token(self, request: Request) -> Completion:
+        """The request alone on the engine, up to the first token."""
+        return self.engine.submit(replace(request, sampling=Sampling(max_tokens=1))).completion
 
     def answering(self, request: Request, penalty: float | None = None) -> Request:
-        """The request with the desk's way of decoding."""
+        """The request, decoded as the desk decodes. penalty: in place of the desk's repetition penalty."""
         penalty = self.settings.repetition_penalty if penalty is None else penalty
         opening = None if self.refusal_bias is None else (self.refusal[0], self.refusal_bias)
         sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=opening)
-        return with_sampling(request, sampling)
+        return replace(request, sampling=sampling)
 
-    def along(self, request: Request, answer: Tokens) -> Tensor | None:
-        """Log-probabilities float32 `[answer, vocabulary]` along an answer, None without one."""
+    def score(self, request: Request, answer: Tokens) -> Tensor | None:
+        """Teacher-forced scoring: log-probabilities float32 `[answer, vocabulary]`, None for an empty answer."""
         if not answer:
             return None
-        followed = Request(
-            plan=request.plan,
-            reuse=request.reuse,
-            recomputation=request.recomputation,
-            session=request.session,
-            teacher_forced=answer,
-        )
-        logits = self.engine.submit(followed).completion.logits
+        logits = self.engine.submit(replace(request, teacher_forced=answer)).completion.logits
         assert logits is not None
         return logits.log_softmax(-1)
 
     def outcome(
         self,
         case: Case,
-        said: Completion,
+        answer: Completion,
         first: Completion,
-        wanted: Tensor | None,
-        got: Tensor | None,
-        golden: Tensor | None,
-    ) -> Outcome:
-        """What a policy did with a case. first: its request up to the first token."""
-        kl = kl_first = top1 = gold = margin = None
-        if got is not None:
-            begins = self.refusal[0]
-            margin = (got[0, begins] - torch.cat((got[0, :begins], got[0, begins + 1 :])).max()).item()
-        if wanted is not None and got is not None:
-            divergence = F.kl_div(got, wanted, log_target=True, reduction="none").sum(-1)
+        full: Tensor | None,
+        scores: Tensor | None,
+        gold: Tensor | None,
+    ) -> CaseOutcome:
+        """What an arm did with a case.
+
+        first: its request up to the first token. full, scores: log-probabilities `[answer, vocabulary]` along full
+        attention's answer, under full attention and under this arm. gold: those along the gold answer.
+        """
+        kl = kl_first = top1 = gold_logp = margin = None
+        if full is not None and scores is not None:
+            refusal = self.refusal[0]
+            margin = (scores[0, refusal] - torch.cat((scores[0, :refusal], scores[0, refusal + 1 :])).max()).item()
+            divergence = F.kl_div(scores, full, log_target=True, reduction="none").sum(-1)
             kl, kl_first = divergence.mean().item(), divergence[0].item()
-            top1 = (got.argmax(-1) == wanted.argmax(-1)).float().mean().item()
-        if golden is not None:
-            gold = golden[range(len(case.gold)), list(case.gold)].mean().item()
-        return Outcome(
+            top1 = (scores.argmax(-1) == full.argmax(-1)).float().mean().item()
+        if gold is not None:
+            gold_logp = gold[range(len(case.gold)), list(case.gold)].mean().item()
+        return CaseOutcome(
             kl=kl,
             kl_first=kl_first,
             top1=top1,
-            gold_logp=gold,
-            text=said.text,
+            gold_logp=gold_logp,
+            text=answer.text,
             refusal_margin=margin,
-            refused=normal(self.settings.refusal_text)[:30] in normal(said.text),
+            refused=normal(self.settings.refusal_text)[:30] in normal(answer.text),
             ttft_ms=first.timings.ttft,
             recomputed_tokens=first.usage.recomputed,
             prompt_tokens=first.usage.prompt_tokens,
         )
 
 
-def with_sampling(request: Request, sampling: Sampling) -> Request:
-    """The request, decoded so."""
-    return Request(
-        plan=request.plan,
-        reuse=request.reuse,
-        recomputation=request.recomputation,
-        session=request.session,
-        sampling=sampling,
-    )
-
-
-def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, Outcome]]) -> QualityRow:
-    """Means and intervals of a policy."""
-    mine = [outcome[policy] for outcome in outcomes]
+def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> QualityRow:
+    """Means and intervals of an arm."""
+    mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]
     pairs = list(zip(cases, mine, full, strict=True))
     kls = [one.kl for one in mine if one.kl is not None]
@@ -208,20 +202,20 @@ def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, O
     ]
     held = [(is_right(case, one.text), is_right(case, base.text)) for case, one, base in pairs if case.answers]
     documents = [sum(map(len, case.modules)) for case in cases]
-    arm = ARMS[FULL if policy == NOISE else policy]
+    arm = ARMS[FULL if name == NOISE else name]
     recomputed = [
-        one.recomputed_tokens if arm.reuse == "on" else sum(len(module) for module, _ in read(case, arm))
+        one.recomputed_tokens if arm.reuse == "on" else sum(len(module) for module, _ in passages_read(case, arm))
         for case, one, _ in pairs
     ]
     row = QualityRow(
-        policy=policy,
+        policy=name,
         n=len(mine),
         kl=mean(kls),
         kl_interval=interval(kls),
         kl_p95=round(sorted(kls)[int(0.95 * (len(kls) - 1))], 4) if kls else None,
         kl_first=mean([one.kl_first for one in mine if one.kl_first is not None]),
         top1=mean([one.top1 for one in mine if one.top1 is not None]),
-        agree=mean([alike(one.text, base.text) for _, one, base in pairs]),
+        agree=mean([same_answer(one.text, base.text) for _, one, base in pairs]),
         gold_logp_delta=mean(deltas),
         gold_logp_delta_interval=interval(deltas),
         contains_gold=mean([got for got, _ in held]),
@@ -233,11 +227,11 @@ def summarise(policy: str, cases: Sequence[Case], outcomes: Sequence[dict[str, O
         recomputed_share=round(sum(recomputed) / max(1, sum(documents)), 4),
         ttft_ms=round(statistics.median(one.ttft_ms for one in mine), 1),
     )
-    return only_distance(row) if policy == NOISE else row
+    return only_distance(row) if name == NOISE else row
 
 
 def only_distance(row: QualityRow) -> QualityRow:
-    """Without what comes from more than following full attention's answer."""
+    """Only what teacher-forced scoring of full attention's answer gives."""
     return replace(
         row,
         agree=None,
@@ -253,13 +247,13 @@ def only_distance(row: QualityRow) -> QualityRow:
 
 
 def is_right(case: Case, text: str) -> bool:
-    """Whether an answer holds what it must."""
+    """Whether a text holds all facts of a case or, in a case without facts, one of its answers."""
     return holds(text, case.facts) if case.facts else any(holds(text, [answer]) for answer in case.answers)
 
 
-def alike(text: str, other: str) -> bool:
-    """Whether two answers say the same, or nearly."""
-    return normal(text) == normal(other) or f1(text, other) >= ALIKE
+def same_answer(text: str, other: str) -> bool:
+    """Whether two answers have the same words, or nearly."""
+    return normal(text) == normal(other) or f1(text, other) >= SAME_ANSWER_F1
 
 
 def f1(text: str, other: str) -> float:
@@ -284,10 +278,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def rows_of(
-    names: Sequence[str], cases: Sequence[Case], outcomes: Sequence[dict[str, Outcome]]
+    names: Sequence[str], cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]
 ) -> list[dict[str, Any]]:
-    """A row for every policy."""
-    return [asdict(summarise(name, cases, outcomes)) for name in names]
-
-
-Report = Callable[[str], None]
+    """A row for every arm."""
+    return [asdict(quality_row(name, cases, outcomes)) for name in names]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.errors import DeskError
-from evals.evidence import table
 from evals.machine import describe_machine
-from evals.policies import ARMS
+from evals.markdown_sections import table
 from evals.quality import NOISE
 
 COLUMNS = {
@@ -27,46 +26,42 @@ COLUMNS = {
 }
 
 
-def markdown(result: dict[str, Any], command: str, plot: str | None) -> str:
-    """The section of a run: what was measured, how to measure it again, a row for every arm."""
-    rows = [shown(row) for row in result["rows"]]
+def markdown(result: dict[str, Any], command: str) -> str:
+    """The section of a run: what was measured, with which command, and a row for every arm."""
+    rows = [cells(row) for row in result["rows"]]
     questions = result["rows"][0]["n"]
     adapter = f", adapter {Path(result['adapter']).name}" if result["adapter"] else ", no adapter"
     head = (
-        f"`{command}`\n\n{result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
+        f"`{command}`: {result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
         f"{result['passages']} passages; {describe_machine()}.\n"
     )
-    picture = f"\n![Distance to full attention and time to the first token]({plot})\n" if plot else ""
-    says = "\n".join(
-        f"- `{row['policy']}`: {ARMS[row['policy']].says}" for row in result["rows"] if row["policy"] != NOISE
-    )
-    return f"{head}\n{table(rows, COLUMNS)}\n{picture}\n{says}\n- `{NOISE}`: full attention in passes of another shape"
+    return f"{head}\n{table(rows, COLUMNS)}\n"
 
 
-def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as it is printed."""
+def cells(row: dict[str, Any]) -> dict[str, Any]:
+    """The cells of a row as text."""
     return {
         "arm": f"`{row['policy']}`",
         "kl": with_interval(row["kl"], row["kl_interval"], ".3f"),
-        "top1": number(row["top1"], ".2f"),
-        "agree": number(row["agree"], ".0%"),
+        "top1": figure(row["top1"], ".2f"),
+        "agree": figure(row["agree"], ".0%"),
         "gold": with_interval(row["gold_logp_delta"], row["gold_logp_delta_interval"], "+.2f"),
-        "contains_gold": number(row["contains_gold"], ".0%"),
-        "f1": number(row["f1"], ".2f"),
-        "refused_right": number(row["refused_right"], ".0%"),
-        "refused_wrong": number(row["refused_wrong"], ".0%"),
+        "contains_gold": figure(row["contains_gold"], ".0%"),
+        "f1": figure(row["f1"], ".2f"),
+        "refused_right": figure(row["refused_right"], ".0%"),
+        "refused_wrong": figure(row["refused_wrong"], ".0%"),
         "recomputed": f"{row['recomputed_tokens']:,.0f} ({row['recomputed_share']:.0%})",
-        "ttft_ms": number(row["ttft_ms"], ",.0f"),
+        "ttft_ms": figure(row["ttft_ms"], ",.0f"),
     }
 
 
-def number(value: float | None, form: str) -> str:
-    """A figure, or nothing."""
+def figure(value: float | None, form: str) -> str:
+    """A formatted number, empty for None."""
     return "" if value is None else format(value, form)
 
 
 def with_interval(value: float | None, interval: tuple[float, float] | None, form: str) -> str:
-    """A figure with its 95 % interval."""
+    """A formatted number with its 95 % interval, empty for None."""
     if value is None or interval is None:
         return ""
     return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
@@ -79,7 +74,7 @@ def need_plots() -> None:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Distance to full attention against time to the first token, every arm a point."""
+    """Plot the distance to full attention over the time to the first token, one point for each arm."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
-"""`warmdesk eval quality`: cases from files, outcomes kept as they come, so that an interrupted run goes on.
+"""`warmdesk eval quality`: reads cases from files and stores each outcome at once, so that a run can be resumed.
 
-Outcomes stand in one file of JSON lines per model, adapter, prompt, way of decoding (with what the calibration adds to
-refusals), question file, number of neighbours, definition of the arms and machine; a run asks only what is missing
-there.
+Outcomes are kept in a file of JSON lines. Everything that changes them has a file of its own: the model, adapter,
+prompt, decoding (with the calibrated refusal bias), question file, number of neighbours, definition of the arms, and
+machine. A run asks only what its file does not hold yet.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cache.memory.keys import digest, file_digest
 from cache.model.loading import find_device, load_model
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
+from evals.arms import ARMS
 from evals.cases import Case, CaseReader
 from evals.machine import describe_machine
-from evals.policies import ARMS
-from evals.quality import FULL, NOISE, Bench, Outcome, Report, rows_of
+from evals.quality import FULL, NOISE, Bench, CaseOutcome, Report, rows_of
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
-Found = dict[str, dict[str, Outcome]]
-"""Outcomes by case and policy."""
+OutcomesByCase = dict[str, dict[str, CaseOutcome]]
+"""Outcomes by the id of a case and the name of an arm."""
 
 
 def measure_quality(
@@ -60,7 +60,7 @@ def measure_quality(
             raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
         info = bench.engine.model.info
         decoding = f"{settings.repetition_penalty} {bench.refusal_bias} {settings.refusal_text}"
-        arms = f"{settings.neighbours} {settings.embedder} {ARMS!r} {[one.name for one in fields(Outcome)]}"
+        arms = f"{settings.neighbours} {settings.embedder} {ARMS!r} {[one.name for one in fields(CaseOutcome)]}"
         machine = f"{find_device(settings.device)} {describe_machine()}"
         setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), arms, machine)
         kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"
@@ -74,7 +74,7 @@ def measure_quality(
         "adapter": None if settings.adapter_folder is None else str(settings.adapter_folder),
         "dtype": str(info.kv.dtype).removeprefix("torch."),
         "file": file.name,
-        "passages": max(len(case.modules) for case in cases),  # of a multi-hop file those it brings
+        "passages": max(len(case.modules) for case in cases),  # a multi-hop file brings its own number
         "rows": rows_of(names, cases, outcomes),
         "sources": {
             source: rows_of(
@@ -110,9 +110,9 @@ def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
 
 def run_missing(
     bench: Bench, cases: Sequence[Case], policies: Sequence[str], keeper: TextIO | None, report: Report
-) -> list[dict[str, Outcome]]:
-    """The outcomes of all cases, in their order. keeper: where they are kept, and earlier ones found."""
-    found: Found = {}
+) -> list[dict[str, CaseOutcome]]:
+    """The outcomes of all cases, in their order. keeper: file with earlier outcomes, to which new ones are added."""
+    found: OutcomesByCase = {}
     if keeper is not None:
         found = read_outcomes(keeper)
         keeper.write("\n")  # an interruption may have cut a line
@@ -130,15 +130,15 @@ def run_missing(
     return [found[case.id] for case in cases]
 
 
-def read_outcomes(keeper: TextIO) -> Found:
-    """What earlier runs found; empty lines and one cut by an interruption count as not there."""
+def read_outcomes(keeper: TextIO) -> OutcomesByCase:
+    """What earlier runs found. Empty lines and a line cut by an interruption are skipped."""
     keeper.seek(0)
-    found: Found = {}
+    found: OutcomesByCase = {}
     for line in keeper:
         try:
             row = json.loads(line)
         except ValueError:
             continue
-        outcomes = {name: Outcome(**values) for name, values in row["outcomes"].items()}
+        outcomes = {name: CaseOutcome(**values) for name, values in row["outcomes"].items()}
         found.setdefault(row["case"], {}).update(outcomes)
     return found

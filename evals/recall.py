@@ -1,9 +1,9 @@
-"""Does search find the right document? Hits and mean reciprocal rank for every source and retriever, with latency.
+"""Does search find the right document? Hits and mean reciprocal rank for every source and ranker, with latency.
 
-Retrievers: dense (embeddings alone), keyword (BM25 alone), rrf (their ranks fused, as a baseline), fused (the desk's
-own, which also decides whether to refuse); with the setting `reranker`, reranked. Documents are ranked by their best
-passage. Hits are of questions that their document answers; refusals are judged over all questions of a source that has
-some without an answer. Milliseconds are of the search; embedding the question is counted apart.
+Rankers: dense (embeddings alone), keyword (BM25 alone), rrf (reciprocal rank fusion of both, the baseline), fused (what
+the desk uses; it also decides whether to refuse), and reranked if the setting `reranker` is set. A document's rank is
+that of its best passage. Hits count questions that their document answers. Refusals count all questions of a source, if
+some of them have no answer. Milliseconds are of the search; embedding the question is measured separately.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from app.desk.search_calibration import find_classifier
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
-from evals.evidence import table
 from evals.machine import describe_machine
+from evals.markdown_sections import table
 from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
 from evals.search_calibration import analyse_hits
 from retrieval.answerability.features import passage_features
@@ -32,6 +32,8 @@ from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, 
 from retrieval.search.retriever import CANDIDATES, PassageHit, Query, Retriever
 from retrieval.search.windows import passage_id
 
+IN_USE = ("fused", "reranked")
+"""Rankers that the desk uses; the others are baselines."""
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
 RANKED = 20
 """Passages ranked for a question."""
@@ -39,14 +41,14 @@ RRF = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009)."""
 
 
-Arm: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
+Ranker: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRow:
-    """n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these whose document is among so
-    many. mrr: mean reciprocal rank. refusal_*: of the decision not to answer, None where nothing is decided.
-    embed_ms_p50: of one question.
+    """One ranker on one source. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these
+    whose document is among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the
+    decision to refuse, None where there is none. embed_ms_p50: time to embed one question.
     """
 
     source: str
@@ -65,8 +67,8 @@ class RecallRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One question by one retriever. rank: of the right document, from 0, None if it is not among those ranked."""
+class SearchOutcome:
+    """One question by one ranker. rank: of the right document, from 0; None if it is not among those ranked."""
 
     question: Question
     rank: int | None
@@ -84,7 +86,7 @@ def measure_recall(
     leave_out: frozenset[str],
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Rows for every source and retriever. Raises DeskError."""
+    """Rows for every source and ranker. leave_out: sources that are not asked. Raises DeskError."""
     questions, documents = read_questions(data, leave_out)
     questions = questions[:limit]
     remembering = RememberingEmbedder(embedder)
@@ -94,16 +96,16 @@ def measure_recall(
         corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
     retriever = corpus.retriever(remembering)
     classifier = find_classifier(settings, embedder.name)
-    arms: dict[str, Arm] = dict(ARMS)
+    rankers: dict[str, Ranker] = dict(RANKERS)
     if settings.reranker is not None:
-        arms["reranked"] = partial(reranked, CrossEncoderReranker(settings.reranker), corpus)
-    found: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
+        rankers["reranked"] = partial(reranked, CrossEncoderReranker(settings.reranker), corpus)
+    found: defaultdict[tuple[str, str], list[SearchOutcome]] = defaultdict(list)
     for number, question in enumerate(questions, start=1):
         texts = wordings(question.text, question.earlier)
         started = time.perf_counter()
         queries = [retriever.query(text) for text in texts]
         embed_ms = (time.perf_counter() - started) * 1e3
-        for name, search in arms.items():
+        for name, search in rankers.items():
             started = time.perf_counter()
             hits = search(retriever, queries)
             search_ms = (time.perf_counter() - started) * 1e3
@@ -115,7 +117,7 @@ def measure_recall(
                 if passages:
                     features = passage_features(retriever, queries[-1], queries[0], passages)
                     refused = classifier.is_answered(features) < classifier.threshold
-            outcome = Outcome(
+            outcome = SearchOutcome(
                 question=question,
                 rank=names.index(question.right) if question.right in names else None,
                 refused=refused,
@@ -132,7 +134,7 @@ def measure_recall(
         "documents": len(set(corpus.document_of.values())),
         "passages": len(corpus.passages),
         "vectors": len(corpus.ids),
-        "rows": [asdict(summarise(source, name, outcomes)) for (source, name), outcomes in found.items()],
+        "rows": [asdict(recall_row(source, name, outcomes)) for (source, name), outcomes in found.items()],
     }
 
 
@@ -150,7 +152,7 @@ def by_keywords(retriever: Retriever, queries: Sequence[Query]) -> list[PassageH
 
 
 def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """The ranks of both fused."""
+    """Reciprocal rank fusion of both."""
     scores: defaultdict[int, float] = defaultdict(float)
     for hits in (by_embedding(retriever, queries), by_keywords(retriever, queries)):
         for rank, hit in enumerate(hits):
@@ -173,11 +175,11 @@ def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: 
     return rerank(reranker, queries[-1].text, retriever.search(queries, RERANKED), text_of)
 
 
-ARMS: dict[str, Arm] = {"dense": by_embedding, "keyword": by_keywords, "rrf": by_ranks, "fused": fused}
+RANKERS: dict[str, Ranker] = {"dense": by_embedding, "keyword": by_keywords, "rrf": by_ranks, "fused": fused}
 
 
 def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
-    """Passages by falling score, each by its best one."""
+    """Passages by falling score; of several scores of a passage the best counts."""
     best: dict[int, float] = {}
     for id_, score in scores:
         best[id_] = max(score, best.get(id_, score))
@@ -185,8 +187,8 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
     return [PassageHit(id=id_, score=score, cosine=score, share=score) for id_, score in in_order]
 
 
-def summarise(source: str, retriever: str, outcomes: Sequence[Outcome]) -> RecallRow:
-    """One row."""
+def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> RecallRow:
+    """What one ranker did on one source."""
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]
     refused = [outcome for outcome in judged if outcome.refused]
@@ -229,11 +231,16 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The rows as a table. command: what measures it again."""
+    """The rows as a table: every ranker over all questions; for each source only what the desk uses.
+
+    command: the command that measures it, empty to leave it out.
+    """
+    sources = {row["source"] for row in result["rows"]}
     shown = [
         {key: f"{row[key]:.3f}" if key in SHARES and row[key] is not None else row[key] for key in COLUMNS}
-        for row in result["rows"]
-        if row["answerable"] or row["refusal_recall"] is not None
+        for row in sorted(result["rows"], key=lambda row: row["source"] != "all")
+        if row["source"] == "all" or (row["retriever"] in IN_USE and len(sources) > 2)
+        if row["answerable"]
     ]
     head = f"`{command}`: " if command else ""
     about = f"{result['documents']:,} documents, {result['passages']:,} passages, {result['vectors']:,} vectors"

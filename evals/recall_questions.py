@@ -1,8 +1,8 @@
-"""Questions with the document that answers them, and those documents as passages: what retrieval is measured on.
+"""Questions with the document that answers each, and those documents as passages: what search is measured on.
 
 Files:
   JSON lines {question, article, history}   about the documents of the folder `knowledge` beside the file
-  JSON lines {src, title, context, qas}     each distinct context is a document (also compressed)
+  JSON lines {src, title, context, qas}     each different context is a document (.gz too)
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from retrieval.search.vector_index import VectorIndex
 from retrieval.search.windows import window_texts
 
 AT_ONCE = 64
-"""Passages embedded between two lines of progress."""
+"""Passages that are embedded at once; a line of progress follows."""
 ROLES = ("user", "agent", "assistant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """right: the document it is about. is_answered: whether that document answers it. earlier: the last question before
-    it in its conversation.
+    """A question and what is known of it. right: the document it is about. is_answered: whether that document answers
+    it. earlier: the question before it in its conversation.
     """
 
     source: str
@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Passages by number, the document each is of, and their vectors with the passage of each."""
+    """passages: by number. document_of: the document of each passage. ids: for each row of `vectors`, its passage."""
 
     passages: dict[int, Passage]
     document_of: dict[int, str]
@@ -60,14 +60,14 @@ class Corpus:
     vectors: Vectors
 
     def retriever(self, embedder: Embedder) -> Retriever:
-        """Searches the passages as the desk does."""
+        """A retriever over the passages, as the desk has one."""
         index = VectorIndex(embedder.name, embedder.dimension).updated((), self.ids, self.vectors)
         texts = {id_: window_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
         return Retriever(embedder, index, KeywordIndex().updated((), texts))
 
 
 class RememberingEmbedder:
-    """Embeds every question once, so that what is timed afterwards is the search."""
+    """Embeds every text once, so that only the search is timed afterwards."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -78,7 +78,7 @@ class RememberingEmbedder:
         self._sentences: dict[str, Vectors] = {}
 
     def embed_query(self, text: str) -> Vectors:
-        """As the embedder; the same text is embedded once."""
+        """As the wrapped embedder; the same text is embedded once."""
         if text not in self._known:
             self._known[text] = self._embedder.embed_query(text)
         return self._known[text]

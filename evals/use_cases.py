@@ -26,8 +26,8 @@ from cache.engine.sampling import Sampling
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, random_model
 from cache.pml.registry import Registry
-from evals.evidence import table
 from evals.machine import describe_machine
+from evals.markdown_sections import table
 
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
 HALF_BILLION = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -363,3 +364,10 @@ def test_no_star_imports() -> None:
 
 def test_no_test_folder_shadows_a_package() -> None:
     assert [path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name in PACKAGES] == []
+
+
+def test_the_page_of_architecture_has_the_same_rooms() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| .+ \| (.*) \|$", page, re.MULTILINE)
+    assert dict(rows) == ROOMS
+    assert [room for room, _ in rows] == list(ROOMS)

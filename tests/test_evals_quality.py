@@ -1,4 +1,4 @@
-"""The quality harness on a tiny model: its arms are what they say, and so are its figures."""
+"""The quality measurement on a tiny model: its arms are what they say, and so are its figures."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
-from evals.cases import Case, CaseReader, Turn, cut, holds, read_list
-from evals.policies import ARMS, SLOT, plans
-from evals.quality import FULL, NOISE, Bench, alike, f1, interval, is_right, summarise
+from evals.arms import ARMS, SLOT, plans
+from evals.cases import Case, CaseReader, EarlierTurn, cut, holds, read_list
+from evals.quality import FULL, NOISE, Bench, f1, interval, is_right, quality_row, same_answer
 from evals.quality_run import read_outcomes, run_missing
 
-ARMS = [name for name in ARMS if name != FULL]
+OTHERS = [name for name in ARMS if name != FULL]
 
 
 @pytest.fixture
@@ -59,7 +59,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     settings = Settings(data_dir=tmp_path, repetition_penalty=1.0)
     engine = Engine(build(), memory=8 << 20).start()
     made = Bench(settings, engine, tuple(b"Answer. "))
-    made.sink_prefix = tuple(b"<")  # the byte tokenizer has none
     yield made
     engine.close()
 
@@ -201,11 +200,16 @@ def a_case(**more: object) -> Case:
     return Case(**{**values, **more})  # type: ignore[arg-type]
 
 
+def test_the_page_of_evidence_names_every_arm() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
+    assert [name for name in [*ARMS, NOISE] if f"`{name}`" not in page] == []
+
+
 def test_placements_of_the_arms() -> None:
     case = a_case()
     starts = {}
     for name in ("fast", "slotted", "prompt_cache", "shared"):
-        ((plan, _),) = plans(case, ARMS[name], tuple(b"Answer. "), (1,))
+        ((plan, _),) = plans(case, ARMS[name], tuple(b"Answer. "))
         starts[name] = [span.start for span in plan.spans]
         behind = max(span.end for span in plan.spans[:-1])
         assert plan.spans[-1].start == (8 + 3 * SLOT if name == "prompt_cache" else behind)
@@ -217,7 +221,7 @@ def test_placements_of_the_arms() -> None:
 
 def test_what_the_arms_read() -> None:
     def names(policy: str) -> list[str]:
-        ((plan, _),) = plans(a_case(), ARMS[policy], (1,), (2,))
+        ((plan, _),) = plans(a_case(), ARMS[policy], (1,))
         return [text_of(span.tokens).split()[0] for span in plan.spans[1:]]
 
     assert names("full") == names("fast") == ["Cups", "Lamps", "Chairs", "What"]
@@ -227,36 +231,35 @@ def test_what_the_arms_read() -> None:
 
 def test_behind_what_the_arms_encode_passages() -> None:
     case = a_case()
-    turn = Turn(
+    turn = EarlierTurn(
         modules=case.modules[:1], left_contexts=case.left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n")
     )
     case = a_case(modules=case.modules[1:], left_contexts=case.left_contexts[1:], right=1, earlier=(turn,))
-    for name, prefix, has_leads in (
+    for name, prefix, has_left_context in (
         ("fast", b"Answer. ", True),
         ("balanced", b"Answer. ", True),
         ("alone", b"Answer. ", False),
-        ("sink_prefix", b"<", False),
         ("prompt_cache", None, False),
     ):
-        *_, (plan, _) = plans(case, ARMS[name], tuple(b"Answer. "), tuple(b"<"))
+        *_, (plan, _) = plans(case, ARMS[name], tuple(b"Answer. "))
         segments = [span.segment for span in plan.spans if span.segment is not None and span.segment.name == "passage"]
         assert [segment.left_context for segment in segments] == [
-            (*turn.left_contexts, *case.left_contexts)[i] if has_leads else () for i in range(3)
+            (*turn.left_contexts, *case.left_contexts)[i] if has_left_context else () for i in range(3)
         ]
         assert [segment.prefix and bytes(segment.prefix.tokens) for segment in segments] == [prefix] * 3
 
 
 def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench) -> None:
     cases = [a_case(), a_case(id="y", question=tuple(b"What do cups cost?"), answers=(), gold=())]
-    outcomes = [bench.run(case, ARMS) for case in cases]
-    rows = {name: summarise(name, cases, outcomes) for name in [*ARMS, NOISE]}
+    outcomes = [bench.run(case, OTHERS) for case in cases]
+    rows = {name: quality_row(name, cases, outcomes) for name in [FULL, *OTHERS, NOISE]}
     for exact in ("full", "exact", NOISE):
         kl = rows[exact].kl
         assert kl is not None
         assert kl < 1e-3, exact
         assert rows[exact].top1 == 1.0
     assert rows["full"].gold_logp_delta == 0
-    for name in set(ARMS) - {"exact"}:
+    for name in set(OTHERS) - {"exact"}:
         row = rows[name]
         assert row.kl is not None
         assert row.kl > 1e-4, name
@@ -273,18 +276,20 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench
 
 
 def test_arms_differ_from_each_other(bench: Bench) -> None:
-    outcome = bench.run(a_case(), ARMS)
-    distances = {name: round(outcome[name].kl or 0, 6) for name in set(ARMS) - {"exact", "fewer"}}
+    outcome = bench.run(a_case(), OTHERS)
+    distances = {name: round(outcome[name].kl or 0, 6) for name in set(OTHERS) - {"exact", "fewer"}}
     assert len(set(distances.values())) == len(distances), distances
 
 
 def test_a_later_turn_goes_on_from_its_own_past(bench: Bench) -> None:
     modules, left_contexts = a_case().modules, a_case().left_contexts
-    turn = Turn(modules=modules[:1], left_contexts=left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n"))
+    turn = EarlierTurn(
+        modules=modules[:1], left_contexts=left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n")
+    )
     case = a_case(modules=modules[1:], left_contexts=left_contexts[1:], right=1, earlier=(turn,))
     for name in ("full", "fast", "balanced"):
         request = bench.ready(case, ARMS[name], name)
-        usage = bench.timed(request).usage
+        usage = bench.first_token(request).usage
         assert usage.session + usage.prefix >= len(turn.question) + len(turn.answer) - 1, name
         documents = sum(map(len, case.modules))
         assert usage.computed <= len(case.question) + 1 + (documents if name == "full" else 0.16 * documents)
@@ -315,8 +320,8 @@ def test_answers_are_compared_by_words() -> None:
     assert holds("It costs EUR 3.90.", ["eur 3 90"])
     assert not holds("Abnormans", ["normans"])
     assert f1("a b c", "a b d") == pytest.approx(2 / 3)
-    assert alike("Yes, 30 days.", "yes 30 days")
-    assert not alike("30 days", "45 days")
+    assert same_answer("Yes, 30 days.", "yes 30 days")
+    assert not same_answer("30 days", "45 days")
     assert interval([]) is None
     assert interval([2.0, 2.0]) == (2.0, 2.0)
 
@@ -334,7 +339,7 @@ def row(policy: str, kl: float, gold: float, right: float) -> dict[str, object]:
         ((0.02, -0.01, 0.5), (0.01, 0.0, 0.7), ("balanced", "checked")),
     ],
 )
-def test_the_fastest_profile_that_keeps_the_answers_is_chosen(
+def test_the_fastest_policy_that_keeps_the_answers_is_chosen(
     fast: tuple[float, float, float], balanced: tuple[float, float, float], expected: tuple[str, str]
 ) -> None:
     assert decide([row("full", 0, 0, 0.7), row("fast", *fast), row("balanced", *balanced)]) == expected

@@ -18,7 +18,7 @@ from meanings import HashEmbedder
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.prompt.tokenizer import WordTokenizer
-from evals.recall import COLUMNS, Outcome, markdown, measure_recall, summarise
+from evals.recall import COLUMNS, SearchOutcome, markdown, measure_recall, recall_row
 from evals.recall_questions import Question, RememberingEmbedder, read_questions
 from evals.search_calibration import FALSE_REFUSALS, calibrate_search, closest, fit, read_labelled
 from retrieval.answerability.features import PassageFeatures, StatementFeatures
@@ -150,16 +150,18 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path, monkeypat
     assert measured(tmp_path, file)["all", "dense"]["mrr"] == rows["all", "dense"]["mrr"], "others are made anew"
 
 
-def outcome(rank: int | None, *, is_answered: bool = True, refused: bool | None = None, ms: float = 1.0) -> Outcome:
+def outcome(
+    rank: int | None, *, is_answered: bool = True, refused: bool | None = None, ms: float = 1.0
+) -> SearchOutcome:
     question = Question(source="s", text="?", earlier=None, right="d", is_answered=is_answered)
-    return Outcome(question=question, rank=rank, refused=refused, search_ms=ms, embed_ms=2 * ms)
+    return SearchOutcome(question=question, rank=rank, refused=refused, search_ms=ms, embed_ms=2 * ms)
 
 
 def test_a_row_sums_up() -> None:
     ranks = [0, 0, 2, 4, 9, None]
     outcomes = [outcome(rank, refused=rank == 2, ms=number) for number, rank in enumerate(ranks)]
     unanswered = [outcome(0, is_answered=False, refused=refused, ms=3.0) for refused in (True, True, False)]
-    row = summarise("s", "fused", [*outcomes, *unanswered])
+    row = recall_row("s", "fused", [*outcomes, *unanswered])
     assert asdict(row) == pytest.approx(
         {
             "source": "s",
@@ -178,13 +180,13 @@ def test_a_row_sums_up() -> None:
         },
         abs=1e-4,
     )
-    only_answered = summarise("s", "fused", outcomes)
+    only_answered = recall_row("s", "fused", outcomes)
     assert (only_answered.refusal_precision, only_answered.refusal_recall) == (None, None)
-    only_unanswered = summarise("s", "dense", [outcome(None, is_answered=False)])
+    only_unanswered = recall_row("s", "dense", [outcome(None, is_answered=False)])
     assert (only_unanswered.hit1, only_unanswered.mrr, only_unanswered.refusal_recall) == (0.0, 0.0, None)
 
 
-def test_the_table_has_a_line_for_every_row_that_says_something(tmp_path: Path) -> None:
+def test_the_table_compares_rankers_over_all_questions_and_lists_sources_as_the_desk_searches(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "contexts.jsonl", CONTEXTS)
     result = measure_recall(
         Settings(data_dir=tmp_path / "data"),
@@ -197,7 +199,10 @@ def test_the_table_has_a_line_for_every_row_that_says_something(tmp_path: Path) 
     text = markdown(result, "warmdesk eval recall")
     lines = text.splitlines()
     assert lines[0].startswith("`warmdesk eval recall`: 4 documents, 4 passages, 4 vectors; hash-256; ")
-    assert sum(line.startswith("|") for line in lines) == 2 + len(result["rows"])
+    shown = [line.split(" | ")[:2] for line in lines if line.startswith("| ")][1:]
+    rankers = [["| all", ranker] for ranker in ("dense", "keyword", "rrf", "fused")]
+    assert shown == [*rankers, *(["| " + source, "fused"] for source in ("faq", "more", "left"))]
+    assert "| faq |" not in markdown({**result, "rows": result["rows"][:8]}, ""), "one source is all of them"
     assert all(heading in text for heading in COLUMNS.values())
 
 

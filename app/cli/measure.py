@@ -47,7 +47,7 @@ def thread_counts(threads: str | None) -> tuple[int, ...]:
 
 def check_section(file: Path | None, section: str) -> None:
     """See that the file to write has the section, before the work is done. Raises DeskError."""
-    from evals.evidence import read_section
+    from evals.markdown_sections import read_section
 
     if file is not None:
         read_section(file, section)
@@ -98,7 +98,7 @@ def prompt_cache(
     as_json: Json = False,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
-    from evals.evidence import write_section
+    from evals.markdown_sections import write_section
     from evals.use_cases import markdown, measure_use_cases
 
     check_section(write, "prompt-cache")
@@ -141,7 +141,7 @@ def quality(
     """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
     stopped.
     """
-    from evals.evidence import write_section
+    from evals.markdown_sections import write_section
     from evals.quality_evidence import draw, markdown, need_plots
     from evals.quality_run import measure_quality
 
@@ -165,7 +165,7 @@ def quality(
         command += " --conversations" if conversations else ""
         told = {"model": model and Path(model).name, "adapter": adapter and Path(adapter).name, "device": device}
         command += "".join(f" --{name} {value}" for name, value in told.items() if value)
-        write_section(write, section, markdown(result, command, f"{section}.svg"))
+        write_section(write, section, markdown(result, command))
     show(as_json, result, lambda: print_indented(result))
 
 
@@ -229,7 +229,7 @@ def recall(
     as_json: Json = False,
 ) -> None:
     """Whether search finds the right document, and whether it knows when there is none."""
-    from evals.evidence import write_section
+    from evals.markdown_sections import write_section
     from evals.recall import markdown, measure_recall
     from retrieval.search.sentence_embedder import SentenceEmbedder
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.domain.errors import DeskError
 from app.desk.text_file import read_text
+from app.domain.errors import DeskError
 from app.storage.history import PastMessage
 
 

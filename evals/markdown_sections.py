@@ -1,4 +1,4 @@
-"""Sections of docs/evidence.md that commands write: each between two markers, replaced as a whole."""
+"""Sections of a Markdown page that commands write, each between two markers; and Markdown tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.domain.errors import DeskError
 
 
 def read_section(file: Path, name: str) -> tuple[str, str]:
-    """What stands before and behind the section `name`, its markers included. Raises DeskError if it is not there."""
+    """The text before and after the section `name`, markers included. Raises DeskError if there is no such section."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     try:
         content = file.read_text(encoding="utf-8")
@@ -32,12 +32,12 @@ def write_section(file: Path, name: str, text: str) -> None:
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
     """A Markdown table. columns: key of a row to its heading."""
     lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(shown(row[key]) for key in columns) + " |" for row in rows]
+    lines += ["| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def shown(value: object) -> str:
-    """A cell: numbers with a thousands separator, nothing for None."""
+def cell(value: object) -> str:
+    """A cell: numbers with a thousands separator, empty for None."""
     if value is None:
         return ""
     if isinstance(value, float):

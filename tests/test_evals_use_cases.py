@@ -14,7 +14,7 @@ from cache.engine.engine import Engine
 from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text
 from cache.prompt.roles import NAMED
-from evals.evidence import read_section, shown, table, write_section
+from evals.markdown_sections import cell, read_section, table, write_section
 from evals.use_cases import UseCaseRow, markdown, measure_case, measure_model
 
 PAGE = "# Evidence\n\n<!-- begin: speed -->\nold\n<!-- end: speed -->\n\nbehind\n"
@@ -46,7 +46,7 @@ def test_a_page_without_the_section_is_left_alone(content: str, tmp_path: Path) 
 def test_tables_are_readable() -> None:
     rows = [{"a": 12345, "b": 1.25}, {"a": "x", "b": None}]
     assert table(rows, {"a": "A", "b": "B"}) == "| A | B |\n|---|---|\n| 12,345 | 1.2 |\n| x |  |"
-    assert shown(0) == "0"
+    assert cell(0) == "0"
 
 
 def test_a_use_case_counts_what_it_computes(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ class Words:
 
     template = ChatTemplate(open="", to_user="", to_answer="", to_next="", roles=NAMED["chatml"])
     filler = 0
-    stub: tuple[int, ...] = ()
+    sink_prefix: tuple[int, ...] = ()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
         return [min(len(word), 255) for word in "".join(piece.text for piece in run).split()]
