@@ -8,8 +8,6 @@ CacheError
 └── EngineStopped     the engine was shut down, or failed, while the request was waiting or running
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 Where = Literal["schema", "prompt", "registry", "program"]

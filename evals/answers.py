@@ -6,8 +6,6 @@ the first of them; the desk refused. Over questions that have none: the desk ref
 All answers are in the result, to be read.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 prompt, and what is computed again. A new arm is a line in `ARMS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal

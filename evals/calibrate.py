@@ -1,7 +1,5 @@
 """`warmdesk calibrate`: the policies against full attention, on the sample questions and on the operator's own."""
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import fields
 from pathlib import Path

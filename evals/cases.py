@@ -8,8 +8,6 @@ the cosine of sentence embeddings), a question, and the right answers. Kinds of 
                                           piece that holds the answer is used, or the piece nearest to the question.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -12,8 +12,6 @@ Decoding is measured behind the same prompt: transformers' `generate` with its c
 Prompts are random token ids, which take the same time as text. Not covered: quality, retrieval, disk.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import statistics
@@ -60,7 +58,7 @@ class Documents:
     modules: tuple[Segment, ...]
 
     @classmethod
-    def make(cls, size: int, vocabulary: int, rng: random.Random) -> Documents:
+    def make(cls, size: int, vocabulary: int, rng: random.Random) -> "Documents":
         """About `size` tokens of documents in modules of at most MODULE_TOKENS."""
         system = Segment(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
         modules = [

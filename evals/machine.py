@@ -1,7 +1,5 @@
 """What a measurement ran on, as one line for people."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

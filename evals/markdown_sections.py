@@ -1,7 +1,5 @@
 """Sections of a Markdown page that commands write, each between two markers; and Markdown tables."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -12,8 +12,6 @@ Every case runs under every arm (see `arms`) on the engine that serves customers
 - The time to the first token is measured one request at a time, with the passages encoded before.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tables and plots of `warmdesk eval quality` for docs/evidence.md."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ prompt, decoding (with the calibrated refusal bias), question file, number of ne
 machine. A run asks only what its file does not hold yet.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ that of its best passage. Hits count questions that their document answers. Refu
 some of them have no answer. Milliseconds are of the search; embedding the question is measured separately.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

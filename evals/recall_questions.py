@@ -5,8 +5,6 @@ Files:
   JSON lines {src, title, context, qas}     each different context is a document (.gz too)
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,6 @@ of the documents and questions without an answer. The threshold refuses FALSE_RE
 question's probability comes from a model that was fitted without it (cross-validation).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

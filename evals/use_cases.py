@@ -8,8 +8,6 @@ reported apart. Models: the desk's own, and one of the shape of Qwen2.5-0.5B wit
 on what weights say; its tokens are those of the desk's tokenizer).
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ The question is stored before anything is computed and the answer when it ends, 
 that was said is lost.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ A sentence is held back until it is complete. What the passages do not support i
 left out; if nothing is left, the answer is the refusal. Not covered: what counts as support (`app.grounding.check`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from app.domain.policies import AnswerMode

@@ -5,8 +5,6 @@ the best documents, every passage that holds a large part of the answer's words,
 a passage that holds it. Not covered: checking the answer's statements against the passages.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

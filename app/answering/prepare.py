@@ -1,7 +1,5 @@
 """From a question to its search results and prompt plan. Nothing is computed by the model, and nothing is recorded."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Not covered: two list items without full stops in one answer, tokenizers that do
 and models without a chat template, whose answers begin with a space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

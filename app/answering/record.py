@@ -1,7 +1,5 @@
 """From a completion to the answer that is stored. Its numbers are what the engine counted while it ran."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How the engine is asked for an answer: sampling, offered quotations and the bias of the refusal."""
 
-from __future__ import annotations
-
 from app.answering.prepare import PreparedQuestion
 from app.answering.quote import choices_of
 from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy

@@ -1,7 +1,5 @@
 """An answer on its way to the reader. It is recorded when it ends, also if the reader has left before that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from app.answering.check import CheckedText

@@ -1,7 +1,5 @@
 """The commands that answer questions: ask, batch."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 The whole answers are for the chat; here each is stopped after its first words.
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path, PurePath
 

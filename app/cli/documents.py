@@ -1,7 +1,5 @@
 """The commands that change and list documents: ingest, documents, forget."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from pathlib import Path

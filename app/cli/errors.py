@@ -1,7 +1,5 @@
 """How a failed command ends: one line `error: ...` on stderr and a non-zero status; with --json also JSON on stdout."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import NoReturn

@@ -5,8 +5,6 @@ on stdout. Logs and progress go to stderr. A new command is a function in the fi
 `@commands.command()`; what the commands do is in `app.desk.service` and `evals`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

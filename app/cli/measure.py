@@ -1,7 +1,5 @@
 """The commands that measure, in `evals`: `bench ...` speed, `eval ...` answers, calibrate and calibrate-search."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

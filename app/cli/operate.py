@@ -1,7 +1,5 @@
 """The commands that run a desk and look after it: serve, stats, doctor, reset-password, demo."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What the commands share: their common options, opening the desk, reading flags, printing JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -62,7 +60,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
         yield service
 
 
-def find_served(settings: Settings, **flags: object) -> RunningDesk | None:
+def find_served(settings: Settings, **flags: object) -> "RunningDesk | None":
     """The desk that is being served from the data folder, if one is. Says on stderr which flags it cannot take over."""
     from app.cli.running_desk import find_running
 

@@ -1,7 +1,5 @@
 """The commands `warmdesk pml ...`: check and run schemas and prompts, advise on them, export the documents as PML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

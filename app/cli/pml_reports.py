@@ -1,7 +1,5 @@
 """What `warmdesk pml ...` prints for people, of the JSON documents that `app.pml` makes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import Console

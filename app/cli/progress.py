@@ -1,7 +1,5 @@
 """Progress on stderr: a bar per stage of reading documents, and one for training."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,14 +38,14 @@ def progress_bar() -> Iterator[Report]:
 
 
 @contextmanager
-def training_bar() -> Iterator[Callable[[TrainingProgress], None]]:
+def training_bar() -> "Iterator[Callable[[TrainingProgress], None]]":
     """A bar on stderr; a line now and then where stderr is no terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         task = bars.add_task("Training", total=1.0)
 
-        def report(training: TrainingProgress) -> None:
+        def report(training: "TrainingProgress") -> None:
             loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
             shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
             bars.update(task, completed=training.done, description=shown)

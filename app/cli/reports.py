@@ -3,8 +3,6 @@
 Not covered: the JSON documents of commands (`app.desk.json_output`), what the numbers mean (`app.domain.answers`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The serving process writes where it listens and a secret into its note in the da
 who can read that may as well change the data folder itself. Not covered: the routes it answers on (`document_routes`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

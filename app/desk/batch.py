@@ -6,8 +6,6 @@ the place of its answer, and the others are answered.
 Not covered: the files (`batch_files`).
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

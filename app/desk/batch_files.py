@@ -3,8 +3,6 @@
 Not covered: answering (`batch`), the JSON of an answer (`json_output`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

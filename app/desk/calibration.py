@@ -4,8 +4,6 @@ A result is valid for one model, adapter and system text; if one of them changes
 new one. How it is measured is in `evals`; the calibration of search is in `search_calibration`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

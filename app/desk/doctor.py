@@ -1,7 +1,5 @@
 """`warmdesk doctor`: is everything there that a desk needs, and what to do where it is not. Changes nothing."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys

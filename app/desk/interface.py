@@ -3,8 +3,6 @@
 Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is a fake of this interface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol, Unpack

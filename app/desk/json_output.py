@@ -3,8 +3,6 @@
 Not covered: what the numbers mean (`app.domain.answers`), output for people (`app.cli.reports`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any

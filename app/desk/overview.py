@@ -4,8 +4,6 @@ Token counts and times come from the stored answers, so they survive restarts; t
 engine's module store, or from the files where no engine runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

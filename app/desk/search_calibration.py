@@ -3,8 +3,6 @@
 Not covered: fitting it (`evals`), what is fitted (`retrieval.answerability.classifier`).
 """
 
-from __future__ import annotations
-
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA

@@ -4,8 +4,6 @@ Its parts are opened when they are first needed, so that listing documents loads
 before the first question. Close it to finish writing modules and to release the database.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -83,7 +81,7 @@ class Service:
         self.feedback, self.delete_conversation = history.feedback, history.delete_conversation
         self._in_flight = InFlight()
 
-    def __enter__(self) -> Service:
+    def __enter__(self) -> "Service":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """Reading a text file that somebody named on the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.domain.errors import DeskError

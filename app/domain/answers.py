@@ -1,7 +1,5 @@
 """What the service gives back: answers, conversations and the overview, as plain values for CLI, pages and HTTP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 

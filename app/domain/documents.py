@@ -3,8 +3,6 @@
 Not covered: documents as files are read and passages as they are cut (`retrieval.documents.document`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,7 +70,7 @@ class StoredPassage:
     content_hash: str
     num_tokens: int
     module_key: str | None
-    neighbours: tuple[StoredPassage, ...] = ()
+    neighbours: "tuple[StoredPassage, ...]" = ()
 
     @property
     def label(self) -> str:

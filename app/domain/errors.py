@@ -5,8 +5,6 @@ printed by `--json` and the HTTP API. Broken invariants are assertions and do no
 `cache` raise errors of their own.
 """
 
-from __future__ import annotations
-
 
 class DeskError(Exception):
     """Something the user, or whoever runs the desk, can put right. `str(error)` is the line to show."""

@@ -1,7 +1,5 @@
 """Numbers, sizes and times in words, the same on every page. English only; no HTML here."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 MISSING = "–"

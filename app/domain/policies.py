@@ -6,8 +6,6 @@ exact     whatever is not exact as it stands: full attention, no approximation
 What each costs in answers, for the model at hand, is measured by `warmdesk calibrate` (see `calibration`).
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from app.domain.errors import DeskError

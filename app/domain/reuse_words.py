@@ -1,7 +1,5 @@
 """What was reused for an answer, in plain words: the same for pages, dashboard and terminal. No HTML."""
 
-from __future__ import annotations
-
 from app.domain.answers import Answer
 from app.domain.formatting import count, milliseconds
 

@@ -7,8 +7,6 @@ and an unknown key are errors that name the key, the value and where it came fro
 Not covered: whether a model, device or database exists (whoever opens it says so), changes at run time.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys

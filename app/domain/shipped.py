@@ -3,8 +3,6 @@
 A source tree has it in `data/`; an installed wheel has it in `warmdesk_data/`, beside the packages.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]

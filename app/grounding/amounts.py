@@ -4,8 +4,6 @@ Rules for English, with some units of Chinese and Japanese. Not covered: fractio
 units that are not in the table (the word behind the number then counts as a word).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

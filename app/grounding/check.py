@@ -7,8 +7,6 @@ by calculation or common sense, paraphrase with other words throughout, and othe
 negations that were exchanged ("before" for "after").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """A sentence of an answer taken apart, so that it can be held against passages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ deny "return". Rules over function words, no grammar; in Chinese and Japanese th
 Not covered: irony, double negation beyond "not impossible", denial by an ordinary verb ("we refuse to").
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

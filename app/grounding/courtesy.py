@@ -1,7 +1,5 @@
 """Sentences of an answer that state nothing and need no support: politeness and bare introductions."""
 
-from __future__ import annotations
-
 import re
 
 from app.grounding.claims import Claim

@@ -1,7 +1,5 @@
 """Whether the passages speak of what a sentence says at all. Not covered: whether they say the opposite."""
 
-from __future__ import annotations
-
 from app.grounding.claims import ALONE, Claim
 from app.grounding.evidence import Evidence
 

@@ -3,8 +3,6 @@
 Not covered: dates relative to today, holidays by name, days that lie between two dates.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

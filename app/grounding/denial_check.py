@@ -4,8 +4,6 @@ A denial is compared only with a clause that is about the same and speaks of wha
 taken for a contradiction. Not covered: contradiction without a word of denial ("open" for "sold out").
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import TypeAlias

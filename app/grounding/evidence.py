@@ -3,8 +3,6 @@
 So a long answer is checked in about linear time. Not covered: how passages are taken apart (`evidence_units`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

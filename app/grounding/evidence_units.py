@@ -3,8 +3,6 @@
 Each unit knows the words around it: the headings above it, the line that introduces its list, its neighbours.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A fact that a text states, in a form in which it can be compared. `statements` finds the facts of a text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ A fact stands in the right place if the words around it in the sentence stand ar
 another fact of its kind. Not covered: "before" for "after", "at least" for "at most".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """What checking an answer gives: each sentence with its score, its problem and the passage's own sentence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

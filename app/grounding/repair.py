@@ -3,8 +3,6 @@
 Not covered: what counts as supported (`check`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from app.grounding.claims import claim_of

@@ -3,8 +3,6 @@
 No part of a text is read as facts of two kinds. Not covered: names written in lower case, sums.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ table joins irregular forms and everyday synonyms. Chinese and Japanese become p
 meaning, word order, misspelling.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 Search and database are read in the same state, also while documents are added and removed.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection

@@ -8,8 +8,6 @@ again. Questions that began before the document was removed are answered first, 
 again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path

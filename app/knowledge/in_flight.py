@@ -4,8 +4,6 @@ Whoever removes a document waits for the questions that began before, and then f
 Questions that begin later do not find the document and are not waited for.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ files are recognised by their bytes, passages by their content, modules by their
 not stored are in a table of their own. A file that cannot be read is reported, and the others are ingested.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Freed memory that the C library still holds, returned to the system."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from contextlib import suppress

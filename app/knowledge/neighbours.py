@@ -11,8 +11,6 @@ read them: neighbours are of the same collection.
 Not covered: encoding (`warm`), how neighbours are written before a passage (`prompts`).
 """
 
-from __future__ import annotations
-
 from app.knowledge.search import Search
 from app.storage.library import Library
 

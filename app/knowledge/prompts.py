@@ -11,8 +11,6 @@ already is not inserted again.
 Texts of documents, customers and settings are literal: only the chat template's own strings are structure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,10 +31,10 @@ class PassageText:
     title: str
     heading_path: tuple[str, ...]
     text: str
-    neighbours: tuple[PassageText, ...] = ()
+    neighbours: "tuple[PassageText, ...]" = ()
 
     @classmethod
-    def of(cls, passage: StoredPassage) -> PassageText:
+    def of(cls, passage: StoredPassage) -> "PassageText":
         """A stored passage."""
         return cls(
             name=f"{passage.document}#{passage.ordinal}",

@@ -4,8 +4,6 @@ Readers take a snapshot and keep it for one search; a change makes a new one. An
 another embedder or of other passages than the database is rebuilt from the stored embeddings.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence

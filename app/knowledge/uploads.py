@@ -1,7 +1,5 @@
 """Files that were uploaded: kept in the data folder, because a document is known by its path."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ The engine serves questions first, then this. Not covered: which passages there 
 (`neighbours`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass

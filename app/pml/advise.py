@@ -1,7 +1,5 @@
 """`warmdesk pml advise`: which advice fits a file."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict

@@ -11,8 +11,6 @@ passages a prompt can hold, not as all documents. The desk itself places passage
 (`app.knowledge.prompts`); the schema is the same knowledge with fixed places, for prompts written by hand.
 """
 
-from __future__ import annotations
-
 import re
 
 from app.knowledge.prompts import PassageText, passage_text

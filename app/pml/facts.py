@@ -1,7 +1,5 @@
 """`warmdesk pml check`: the position ids of a schema and of a prompt for it, as data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial

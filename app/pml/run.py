@@ -1,7 +1,5 @@
 """`warmdesk pml run`: one prompt written in PML on an engine, with where its tokens came from."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast, get_args

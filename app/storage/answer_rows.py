@@ -5,8 +5,6 @@ Fields and columns of the same name are copied by name: a new field of a citatio
 Not covered: transactions and the order of messages (`history`).
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from datetime import datetime
 

@@ -10,8 +10,6 @@ clear DeskError; broken constraints are our mistakes and stay as they are.
 Not covered: who may use a data folder (`lock`), the tables (`tables`), their history (`migrations`).
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

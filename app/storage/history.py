@@ -6,8 +6,6 @@ An answer read back equals the answer that was recorded. Citations keep the quot
 Not covered: numbers for the dashboard (`statistics`), documents (`library`), making an answer (`app.answering`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4

@@ -6,8 +6,6 @@ with it its number, its embedding and its module.
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

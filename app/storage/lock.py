@@ -4,8 +4,6 @@ The lock is on `warmdesk.lock`; `warmdesk.lock.json` says who holds it, for the 
 covered: network file systems without locks, several machines (use PostgreSQL and a data folder each).
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -8,8 +8,6 @@ On SQLite a function may add tables, columns and indexes. It must not drop a tab
 foreign keys are on, and its children's rows would be deleted with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial

@@ -6,8 +6,6 @@ change of its neighbours deletes its module key in the same transaction.
 Not covered: the rows of documents, and queries that only read (`library`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -4,8 +4,6 @@ A browser holds a random token; the database holds only a hash of it and of the 
 password ends every session, also when another process sets it. Not covered: several users.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Percentiles are read from an index by rank, because SQLite has no function for t
 Not covered: what the engine knows of tiers and bytes (`app.desk.overview`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil

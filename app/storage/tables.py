@@ -6,8 +6,6 @@ change. Times are UTC. Every change here needs a migration (`migrations`); a tes
 Not covered: queries (`library`, `history`), connections and transactions (`database`).
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -169,11 +167,11 @@ class MessageRow(Base):
     grounding: Mapped[float | None]
     quoted: Mapped[bool | None]
 
-    citations: Mapped[list[CitationRow]] = relationship(order_by="CitationRow.rank", lazy="raise")
-    modules: Mapped[list[ModuleUseRow]] = relationship(order_by="ModuleUseRow.rank", lazy="raise")
-    timings: Mapped[TimingsRow | None] = relationship(lazy="raise")
-    usage: Mapped[UsageRow | None] = relationship(lazy="raise")
-    feedback: Mapped[FeedbackRow | None] = relationship(lazy="raise")
+    citations: "Mapped[list[CitationRow]]" = relationship(order_by="CitationRow.rank", lazy="raise")
+    modules: "Mapped[list[ModuleUseRow]]" = relationship(order_by="ModuleUseRow.rank", lazy="raise")
+    timings: "Mapped[TimingsRow | None]" = relationship(lazy="raise")
+    usage: "Mapped[UsageRow | None]" = relationship(lazy="raise")
+    feedback: "Mapped[FeedbackRow | None]" = relationship(lazy="raise")
 
 
 def _message_id() -> Mapped[str]:

@@ -1,7 +1,5 @@
 """`warmdesk adapt`: gathers training data, trains an adapter, and records how the adapter was made."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -5,8 +5,6 @@ sentence of the passage, so that the model learns to stay close to the passage's
 questions make an example (`training_data`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 {"title": text, "context": text, "qas": [{"question": text, "answers": [text, ...]}, ...]}
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Passages by topic: which topics are held out of training, and how often each of the others is drawn."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Questions about passages that the example does not hold, and questions marked as
 desk's refusal. An example depends only on the seed and its number, so training can go on after an interruption.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Tables and plots are sent again only when their numbers changed, so that a searc
 Not covered: any action on the desk; this page only looks.
 """
 
-from __future__ import annotations
-
 import hashlib
 from datetime import UTC, datetime
 from typing import Any

@@ -4,8 +4,6 @@ The conversation's id lives in the browser and comes with every call, so two rea
 only thing kept is which answer runs for which browser session, so that Stop and switching can end it.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -5,8 +5,6 @@ The list shows all conversations of this desk, to whoever can open the page: for
 127.0.0.1. Which conversation is open is kept in the address bar and in a hidden field of the page, never on the server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

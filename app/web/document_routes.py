@@ -5,8 +5,6 @@ Long work is answered as a stream of events, one JSON object a line: {stage, don
 or {error}. Uploaded files are kept in the data folder under their own name; a second one of the same name replaces it.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import logging

@@ -6,8 +6,6 @@ use are let through; everything else under a page is 404. Not covered: TLS, quot
 Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts run by nonce only.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Callable

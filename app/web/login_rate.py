@@ -1,7 +1,5 @@
 """The limit on guessing the admin password."""
 
-from __future__ import annotations
-
 import threading
 import time
 from math import ceil

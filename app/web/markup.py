@@ -4,8 +4,6 @@ Honoured: paragraphs, line breaks, lists, **bold**, *italic*, `code`; headings b
 HTML, images, links (a Markdown link becomes "label (address)" as plain text), tables, LaTeX.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

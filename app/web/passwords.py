@@ -3,8 +3,6 @@
 A new password ends all sessions: see `app.storage.sessions`. Not covered: several users, roles.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

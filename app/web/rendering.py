@@ -3,8 +3,6 @@
 The same words for numbers, sizes and times as on the command line can be called in every template.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from functools import cache
 from pathlib import Path

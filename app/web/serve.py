@@ -1,7 +1,5 @@
 """`warmdesk serve`: the pages on a socket, until Ctrl-C."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The web application: own routes first, then the admin page behind its login, then the chat at "/"."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -5,8 +5,6 @@ For plain prompts reuse means prefix caching: everything behind the first differ
 compared line by line, because lines are what people move.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -67,7 +65,7 @@ class Advice:
 class LineTree:
     """A prefix tree of prompts, by line."""
 
-    following: dict[str, LineTree] = field(default_factory=dict)
+    following: "dict[str, LineTree]" = field(default_factory=dict)
 
     def insert(self, prompt: Sequence[str]) -> int:
         """Add a prompt; returns how many of its first lines were in the tree."""

@@ -4,8 +4,6 @@ Admission, store, eviction and prefix tree are the real ones. The arena has room
 one byte each, and the model returns zeros. One token is generated per request; timings mean nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

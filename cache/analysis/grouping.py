@@ -4,8 +4,6 @@ Requests of a group use the same modules while these are in the arena, and in th
 what that saves.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby

@@ -7,8 +7,6 @@ counts as standing at its own id - offset.
 Shape letters: R rows over all items (a row counts once per item it is in), L keys of an item, H heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

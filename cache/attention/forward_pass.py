@@ -9,8 +9,6 @@ Shape letters: T packed rows of the pass, R rows over all items (a row counts on
 items any row is in, H key/value heads, G query heads per key/value head, D head size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ several sequences see become one item, so that shared keys are read once for the
 row over its items are merged by log-sum-exp, which is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ other device and for scores with a soft cap. Shapes: G query heads share one of 
 L keys, head size D.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Where the tokens of a prompt came from, counted when its request starts to run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cache.engine.request import ModuleUse, Usage

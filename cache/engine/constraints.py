@@ -11,8 +11,6 @@ Token ids only: which texts are choices, how they are tokenised and what their p
 differ, by that token alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -39,7 +37,7 @@ class Choice:
 class TrieNode:
     """A node of the trie. below: the choices that pass or end here, by number. ends: the one that ends here."""
 
-    children: dict[int, TrieNode] = field(default_factory=dict)
+    children: "dict[int, TrieNode]" = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
     ends: int | None = None
 

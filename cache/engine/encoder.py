@@ -5,8 +5,6 @@ A module wanted by several requests at once is encoded once. The encoder decides
 result; it does not run passes itself.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field

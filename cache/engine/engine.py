@@ -6,8 +6,6 @@ function between two steps (`Engine.call`).
 Not covered: what a prompt should say (`app`), how modules are placed (`cache.prompt.arrangement`).
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading
@@ -66,7 +64,7 @@ class Engine:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
 
-    def start(self) -> Engine:
+    def start(self) -> "Engine":
         """Begin to serve; returns the engine."""
         self._stopped = None
         self._thread.start()

@@ -3,8 +3,6 @@
 Not covered: threads and queues between them (`cache.engine.engine`). Nothing here may be used from another thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Set

@@ -10,8 +10,6 @@ short of all rows is approximate.
 - share, at random: the control for the one before.
 """
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -3,8 +3,6 @@
 For every completion prompt_tokens = computed + session + prefix + module, counted from what the request really read.
 """
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field

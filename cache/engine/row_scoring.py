@@ -1,7 +1,5 @@
 """How much the question looks at the rows of its modules: one pass over the question alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor

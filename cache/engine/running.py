@@ -1,7 +1,5 @@
 """A request being answered. All it holds (pinned modules, a pinned prefix, its own rows) is given back in `finish`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field

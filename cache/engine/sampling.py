@@ -1,7 +1,5 @@
 """Choosing the next token, and turning tokens into text as they come."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Sequences that generate come first, one row each, so that running answers keep t
 encoded fill the rest of the pass in order of arrival, in chunks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

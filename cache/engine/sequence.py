@@ -4,8 +4,6 @@ A sequence knows rows and positions; neither tokenizer nor model. When one is bu
 spans name is in the arena: modules as cache entries, the exact prefix as nodes of the prefix tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field

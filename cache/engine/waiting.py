@@ -1,7 +1,5 @@
 """A request that is not running yet: its modules are looked up and pinned, then its rows to recompute are selected."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from functools import partial

@@ -4,8 +4,6 @@ Extents may be freed in other pieces than they were allocated in (an extent can 
 coalesce. Not thread-safe: the engine thread owns it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ class Extent:
         """First slot behind the extent."""
         return self.start + self.length
 
-    def part(self, first: int, last: int) -> Extent:
+    def part(self, first: int, last: int) -> "Extent":
         """Rows `first` .. `last`-1 of this extent."""
         assert 0 <= first <= last <= self.length, (self, first, last)
         return Extent(self.start + first, last - first)

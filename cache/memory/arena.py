@@ -4,8 +4,6 @@ Per layer `[slots, kv_heads, head_dim]` in the model's dtype, and for each slot 
 encoded. Not covered: who owns which slots.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

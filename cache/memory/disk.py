@@ -5,8 +5,6 @@ truncated, foreign, wrong checksum) makes it a miss and removes it; it never giv
 removing the least recently used files. `write` may run beside `read`; nothing else is thread-safe.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Writing modules to disk on a thread of its own, so that the engine does not wait for the disk."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -5,8 +5,6 @@ share it (tenant), what stood before the segment while it was encoded (prefix an
 token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256).
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct

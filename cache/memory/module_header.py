@@ -1,7 +1,5 @@
 """What is noted about an encoded module besides its KV: its content address, and what tells why another one differs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +29,7 @@ class ModuleHeader:
     left_context: str = ""
 
     @classmethod
-    def of(cls, segment: Segment, *, fingerprint: str, tenant: str) -> ModuleHeader:
+    def of(cls, segment: Segment, *, fingerprint: str, tenant: str) -> "ModuleHeader":
         """The header of a segment encoded by the model with that fingerprint."""
         prefix = segment.prefix
         return cls(
@@ -47,7 +45,7 @@ class ModuleHeader:
             left_context=digest(token_bytes(segment.left_context)) if segment.left_context else "",
         )
 
-    def why_missing(self, known: ModuleHeader | None) -> MissReason:
+    def why_missing(self, known: "ModuleHeader | None") -> MissReason:
         """Why a module was not found although one of the same name and tenant was known (None: none was)."""
         if known is None or known.key == self.key:
             return "never built"

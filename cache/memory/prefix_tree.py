@@ -9,8 +9,6 @@ No tensors and no allocation: eviction hands extents back to the caller. After t
 al., 2024), with placed modules as edges of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +30,7 @@ class PathStep:
         """What a parent finds its child by."""
         return (self.start, self.tokens[0] if self.key is None else f"{self.key}/{len(self.tokens)}")
 
-    def cut(self, first: int, last: int) -> PathStep:
+    def cut(self, first: int, last: int) -> "PathStep":
         """Tokens `first` .. `last`-1."""
         return PathStep(start=self.start + first, tokens=self.tokens[first:last], key=self.key)
 
@@ -44,15 +42,15 @@ class PrefixNode:
     """
 
     step: PathStep
-    parent: PrefixNode | None
+    parent: "PrefixNode | None"
     extent: Extent = NO_ROWS
     owner: str | None = None
-    children: dict[Edge, PrefixNode] = field(default_factory=dict)
+    children: "dict[Edge, PrefixNode]" = field(default_factory=dict)
     refs: int = 0
     hits: int = 0
     priority: float = 0.0
 
-    def path(self) -> Iterator[PrefixNode]:
+    def path(self) -> "Iterator[PrefixNode]":
         """This node and its ancestors, the root left out, innermost first."""
         node = self
         while node.parent is not None:

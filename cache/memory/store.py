@@ -9,8 +9,6 @@ used much, but long ago, fall behind new ones (ageing).
 Owned by the engine thread. Files are written by a thread of their own, from a copy.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import time

@@ -4,8 +4,6 @@ An adapter is an ordinary peft folder: `adapter_config.json` and `adapter_model.
 top of another has a copy of that in its folder `base`. Merged at load, adapters cost nothing at run time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

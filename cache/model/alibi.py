@@ -5,8 +5,6 @@ original's layers and attends with the running pass, and the models no longer bu
 them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

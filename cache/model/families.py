@@ -3,8 +3,6 @@
 Reads transformers configurations by attribute; imports nothing of transformers.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from cache.errors import ModelError

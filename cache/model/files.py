@@ -4,8 +4,6 @@ A GGUF file is read through transformers, dequantised once and kept beside the d
 takes twelve seconds and the result half a second. Nothing is fetched from a hub unless a hub name was asked for.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

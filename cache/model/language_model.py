@@ -4,8 +4,6 @@ Models are transformers' own classes with our attention registered in place of t
 registry it replaces their attention modules (`cache.model.alibi`). Not covered: loading (`cache.model.loading`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Where a model's files are is found in `cache.model.files`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

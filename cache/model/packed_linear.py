@@ -1,7 +1,5 @@
 """Linear layers with weights prepacked for oneDNN: makes passes of few rows fast in bfloat16 on a CPU."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

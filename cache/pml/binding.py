@@ -6,8 +6,6 @@ references stands in the gap behind the first. Ids of modules that are not impor
 imports never changes an id. Whatever can be refused is refused here, before any compute.
 """
 
-from __future__ import annotations
-
 from bisect import bisect, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ members of a union all start at the same id. Needs a tokenizer, no tensors. Afte
 section 3. Not covered: what a prompt imports (`binding`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -79,7 +77,7 @@ class PlacedOwner:
     union: int | None = None
     runs: list[Run] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
-    children: dict[str, PlacedOwner] = field(default_factory=dict)
+    children: "dict[str, PlacedOwner]" = field(default_factory=dict)
 
     @property
     def is_cached(self) -> bool:

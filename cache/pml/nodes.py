@@ -5,8 +5,6 @@ text. `line` is a node's line in its source; comparisons ignore it. Text from do
 `Text` made by a chat template is structural. Reading and writing XML: `parser`, `writer`; what is allowed: `rules`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -40,7 +38,7 @@ class Module:
     """
 
     name: str
-    children: tuple[Child, ...] = ()
+    children: "tuple[Child, ...]" = ()
     cached: bool = True
     file: File | None = None
     line: int = field(default=0, compare=False)
@@ -63,7 +61,7 @@ class Role:
     """A chat turn: the chat template's strings around its children, which belong to the module or schema around it."""
 
     role: RoleName
-    children: tuple[Child, ...] = ()
+    children: "tuple[Child, ...]" = ()
     line: int = field(default=0, compare=False)
 
 
@@ -94,7 +92,7 @@ class Import:
 
     module: str
     arguments: tuple[tuple[str, str], ...] = ()
-    children: tuple[Import, ...] = ()
+    children: "tuple[Import, ...]" = ()
     line: int = field(default=0, compare=False)
 
 

@@ -5,8 +5,6 @@ built without recursion, so depth is unlimited. Whitespace between tags follows 
 pretty-printing never changes a token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Adding a name twice is an error; replacing is a call of its own. Encoded modules
 them by content, so a replaced schema keeps every encoded module that did not change.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Protocol
 
@@ -52,7 +50,7 @@ class Registry:
         self._lock = threading.Lock()
 
     @classmethod
-    def for_model(cls, tokenizer: ModelTokenizer, limits: ModelLimits) -> Registry:
+    def for_model(cls, tokenizer: ModelTokenizer, limits: ModelLimits) -> "Registry":
         """An empty registry for a loaded model."""
         return cls(
             tokenizer,

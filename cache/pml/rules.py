@@ -3,8 +3,6 @@
 Not covered: what needs a tokenizer or a chat template (`layout`), and XML itself (`parser`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """PML as XML, the inverse of `parser`: reading what was written gives the same nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr

@@ -12,8 +12,6 @@ program is called. A branch is named after its first line (`if-hurry`, `else`, `
 its function, a slot after its argument. After Prompt Cache (Gim et al., MLSys 2024), section 3.2.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A `Section` is a module with the slots that arguments fill, and the places where
 branch, or another program. Not covered: Python's syntax (`compiler`).
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence

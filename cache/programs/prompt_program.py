@@ -15,8 +15,6 @@ nested in another is the same module there. What each statement becomes: `compil
 MLSys 2024), section 3.2. Not covered: chat turns; a program holds plain text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import typing
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 of it as code that runs with the function's globals and closure. Not covered: what the statements mean (`compiler`).
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import inspect

@@ -11,8 +11,6 @@ contiguous .105, shared .156. Modules here have text only. Not covered: the fixe
 (`cache.pml.layout`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -4,8 +4,6 @@ They are found by rendering conversations of marker texts and cutting at the mar
 changes nor drops the content. A model without a template gets plain headings, and no roles in PML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

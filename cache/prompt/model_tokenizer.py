@@ -4,8 +4,6 @@ Special tokens are recognised only in structural strings, those of the chat temp
 document or a user is split into ordinary tokens.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Not covered: modules with nested modules, unions and parameters (`cache.pml.nodes`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,5 +35,5 @@ class TextModule:
 
     name: str
     pieces: tuple[Text, ...] = ()
-    after: TextModule | None = None
-    left_context: tuple[TextModule, ...] = ()
+    after: "TextModule | None" = None
+    left_context: "tuple[TextModule, ...]" = ()

@@ -4,8 +4,6 @@ A plan is a list of spans in reading order. The tokens of a span stand at consec
 sees all tokens of the spans before it, and of its own span up to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -26,7 +24,7 @@ class Segment:
     tokens: tuple[int, ...]
     start: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
-    prefix: Segment | None = None
+    prefix: "Segment | None" = None
     # Long, and almost always equal if the tokens are equal: without it, hashing is as good and much cheaper.
     left_context: tuple[int, ...] = field(default=(), hash=False)
 
@@ -61,7 +59,7 @@ class Segment:
         """Position id behind the last row."""
         return self.position(len(self.tokens) - 1) + 1 if self.tokens else self.start
 
-    def with_ancestors(self) -> Iterator[Segment]:
+    def with_ancestors(self) -> "Iterator[Segment]":
         """The segment's conditioning prefixes, outermost first, then the segment itself."""
         if self.prefix is not None:
             yield from self.prefix.with_ancestors()
@@ -90,7 +88,7 @@ class Span:
         """Position ids from where the segment was encoded to where it stands here."""
         return 0 if self.segment is None else self.start - self.segment.position(self.row)
 
-    def continues(self, previous: Span) -> bool:
+    def continues(self, previous: "Span") -> bool:
         """Whether these are the next rows of the same segment, moved by the same distance."""
         return (
             self.segment is previous.segment
@@ -149,13 +147,13 @@ class Plan:
             previous = span
         return len(self.spans)
 
-    def exact_part(self) -> Plan:
+    def exact_part(self) -> "Plan":
         """The same tokens at the same ids, with every span computed that is not exact."""
         kept = self.exact_spans
         rest = (replace(span, segment=None, row=0) for span in self.spans[kept:])
         return Plan(spans=join_spans([*self.spans[:kept], *rest]))
 
-    def without_segments(self) -> Plan:
+    def without_segments(self) -> "Plan":
         """The same tokens at the same ids, all of them computed: full causal attention."""
         return Plan(spans=join_spans(replace(span, segment=None, row=0) for span in self.spans))
 

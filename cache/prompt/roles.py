@@ -4,8 +4,6 @@ A model's own strings are derived from its tokenizer (`chat_template`). The name
 a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

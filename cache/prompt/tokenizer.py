@@ -4,8 +4,6 @@ A run is tokenised in one call, so that the ids are those of the joined text; wi
 structural pieces only, so that a document or a user who writes `<|im_end|>` gets ordinary characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby

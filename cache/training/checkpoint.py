@@ -1,7 +1,5 @@
 """Checkpoints of an adapter training: one safetensors file, no pickle, replaced as a whole."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

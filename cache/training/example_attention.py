@@ -4,8 +4,6 @@ Rotary models only: keys of a module are rotated from where they were computed t
 how examples are laid out in rows (`examples`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any

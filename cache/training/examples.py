@@ -6,8 +6,6 @@ context and no other query, so the passages are computed once for many queries. 
 attention, where a module sees the modules before it. How the rows are attended to: `example_attention`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

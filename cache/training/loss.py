@@ -1,7 +1,5 @@
 """Losses of adapter training. Logits are `[A, vocabulary]`, the rows that predict the answers of an example."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The settings of a training: objective, length, learning rate and the weights of the losses."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ Not covered: what the examples say (`app.training.training_data`), and merging a
 (`cache.model.adapters`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 It attends to the same rows at the same positions as the engine does for requests, but in one pass, without an arena.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

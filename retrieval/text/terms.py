@@ -7,8 +7,6 @@ pairs of characters, so that a word of two is found without a dictionary. A mode
 common words. Not covered: synonyms (embeddings know them), misspelling (`spelling`).
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import lru_cache
