@@ -13,7 +13,7 @@ from app.desk.doctor import adapter, examine, free_space, language_model, search
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.errors import ModelError
-from cache.model.language_model import load_model
+from cache.model.loading import load_model
 
 ROOT = Path(__file__).parent.parent
 
