@@ -17,7 +17,7 @@ from cache.prompt.roles import NAMED
 from cache.prompt.tokenizer import WordTokenizer
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data" / "README.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data" / "README.md"]
 
 
 def test_every_setting_is_documented_with_its_own_words() -> None:
