@@ -60,7 +60,7 @@ class LabelledQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class SearchCalibration:
     """The fitted classifier, and its quality by cross-validation. answered, unanswered: numbers of questions. auc: area
     under the ROC curve. refused_right: share of the unanswered questions below the threshold.
     """
@@ -79,7 +79,7 @@ def calibrate_search(
     documents: Path,
     *,
     report: Callable[[str], None],
-) -> Calibration:
+) -> SearchCalibration:
     """Fit all models. Raises DeskError if there are too few questions with or without an answer."""
     questions = [question for file in files for question in read_labelled(file)]
     answered = sum(question.answer is not None for question in questions)
@@ -118,7 +118,7 @@ def fit(
     labels: npt.NDArray[np.bool_],
     of_sentences: Sequence[tuple[list[StatementFeatures], int]],
     fitted_on: str,
-) -> Calibration:
+) -> SearchCalibration:
     """All models from the features. labels: whether each question is answered. of_sentences: the features of all
     sentences that were found for a question, and which of them answers it.
     """
@@ -142,7 +142,7 @@ def fit(
         written=_fitted(list(WRITTEN_FEATURES), rows[:, columns], labels, balanced=True),
         sentence=_fitted(sentence_names, sentence_rows, is_right, balanced=False),
     )
-    return Calibration(
+    return SearchCalibration(
         classifier=classifier,
         answered=int(labels.sum()),
         unanswered=int((~labels).sum()),

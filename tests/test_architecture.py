@@ -352,6 +352,15 @@ def is_overload(node: Definition) -> bool:
     return any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
 
 
+def test_a_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for file in sources().values():
+        for node in file.tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(file.name)
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 def test_there_is_no_dumping_ground() -> None:
     words = {"utils", "util", "helpers", "helper", "misc", "common"}
     assert [name for name in sources() if set(name.split(".")[-1].split("_")) & words] == []
