@@ -72,7 +72,7 @@ def test_what_comes_with_the_program_is_found_or_missed(tmp_path: Path, monkeypa
     assert search_classifier(Settings(data_dir=tmp_path)).endswith("search.json, shipped")
     assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path, embedder="another/one"))
     monkeypatch.setattr("app.domain.settings.SHIPPED_ADAPTER", tmp_path / "adapter")
-    monkeypatch.setattr("app.desk.calibration.SHIPPED_SEARCH", tmp_path / "search.json")
+    monkeypatch.setattr("app.desk.search_calibration.SHIPPED_SEARCH", tmp_path / "search.json")
     for check in (adapter, search_classifier):
         with pytest.raises(DeskError, match="is missing: install warmdesk again"):
             check(Settings(data_dir=tmp_path))
