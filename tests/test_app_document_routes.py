@@ -338,7 +338,7 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("app.knowledge.uploads.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         keep_upload(tmp_path / "uploads", "a.md", b"new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "uploads").iterdir()} == {"a.md": b"old"}

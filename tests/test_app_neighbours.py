@@ -14,7 +14,7 @@ from meanings import HashEmbedder
 from sqlalchemy import event
 from test_app_library import document, passage, store
 
-from app.desk.doctor import modules
+from app.desk.doctor import encoded_passages as modules
 from app.desk.service import Service
 from app.domain.documents import StoredPassage, Vectors
 from app.domain.errors import DeskError

@@ -88,7 +88,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     def full(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("app.web.passwords.os.replace", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(DeskError, match="No space left"):
         reset_password(tmp_path)
     assert verify(tmp_path, old)

@@ -120,26 +120,28 @@ def run_batch(
 
     answered = [[index for index in members if isinstance(outcomes[index], Answer)] for members in groups]
     order = [index for members in answered for index in members]
-    cold = [computed_cold(answering, [requests[i] for i in indices]) for indices in (sorted(order), order)]
+    cold: Sequence[int | None]
+    try:
+        cold = [computed_cold(answering, [requests[i] for i in indices]) for indices in (sorted(order), order)]
+    except CacheError:
+        cold = (None, None)
     return BatchResult(
         questions=tuple(questions),
         outcomes=tuple(outcomes[index] for index in range(len(questions))),
         groups=tuple(tuple(questions[index].id for index in members) for members in answered if members),
-        cold_ungrouped=None if None in cold else cold[0],
-        cold_grouped=None if None in cold else cold[1],
+        cold_ungrouped=cold[0],
+        cold_grouped=cold[1],
         seconds=round(time.perf_counter() - started, 3),
     )
 
 
 def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
     """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
-    started = time.perf_counter()
-    question = answering.questions.valid(line.question)
     return AskedQuestion(
-        started=started,
+        started=time.perf_counter(),
         conversation_id="",
         question_id="",
-        prepared=answering.questions.prepare(question, line.past),
+        prepared=answering.questions.prepare(answering.questions.valid(line.question), line.past),
         policy=answering.policy,
     )
 
@@ -149,8 +151,7 @@ def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion
     retrieval and for being collected. Raises CacheError.
     """
     checked = answering.checked(generation, asked.prepared)
-    for _ in checked:
-        pass
+    deque(checked, maxlen=0)  # to the end
     completion = generation.completion
     answer, _ = finished(completion, checked, asked)
     total = round(asked.prepared.retrieve_ms + completion.timings.total, 3)
@@ -163,10 +164,6 @@ def failure(error: DeskError | CacheError) -> BatchFailure:
     return BatchFailure(code=code, message=" ".join(str(error).split()))
 
 
-def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:
-    """Tokens computed for requests in this order from a cold start; None if that cannot be counted."""
-    try:
-        usages = count_tokens(requests, answering.engine.model, answering.settings.memory)
-    except CacheError:
-        return None
-    return sum(usage.computed for usage in usages)
+def computed_cold(answering: Answering, requests: Sequence[Request]) -> int:
+    """Tokens computed for requests in this order from a cold start. Raises CacheError."""
+    return sum(usage.computed for usage in count_tokens(requests, answering.engine.model, answering.settings.memory))

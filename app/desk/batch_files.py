@@ -44,16 +44,13 @@ def _read_question(line: str, number: int, file: Path) -> BatchQuestion:
             "([[question, answer], ...]) if wanted",
             code="bad-question-line",
         ) from error
-    past = (_past_message(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True))
+    roles = ("user", "assistant")
+    past = (PastMessage(role=role, text=text) for turn in turns for role, text in zip(roles, turn, strict=True))
     return BatchQuestion(id=str(row.get("id", number)), question=question, past=tuple(past))
 
 
 def _is_turn(entry: object) -> bool:
     return isinstance(entry, list) and len(entry) == 2 and all(isinstance(text, str) for text in entry)
-
-
-def _past_message(role: str, text: str) -> PastMessage:
-    return PastMessage(message_id="", role=role, text=text, tokens=None, refused=False, passage_ids=())
 
 
 def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[BatchQuestion]:

@@ -5,7 +5,6 @@ new one. How it is measured is in `evals`; the calibration of search is in `sear
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from app.domain.errors import DeskError
 from app.domain.policies import POLICIES, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
+from app.storage.files import replace_file
 from cache.memory.keys import digest
 from cache.model.adapters import adapter_fingerprint
 
@@ -149,9 +149,4 @@ def read_calibration(file: Path) -> Calibration | None:
 def write_calibration(file: Path, calibration: Calibration) -> None:
     """Write the file completely or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        json.dump(asdict(calibration), out, indent=2)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, file)
+    replace_file(file, json.dumps(asdict(calibration), indent=2).encode())

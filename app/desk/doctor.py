@@ -23,27 +23,15 @@ class Check:
 
 
 def examine(settings: Settings) -> list[Check]:
-    """All checks, in the order in which a new installation would need them."""
-    checks: list[tuple[str, Callable[[Settings], str]]] = [
-        ("python", python),
-        ("torch", torch_build),
-        ("language model", language_model),
-        ("adapter", adapter),
-        ("embedding model", embedding_model),
-        ("calibration", calibration),
-        ("search classifier", search_classifier),
-        ("sqlite", sqlite),
-        ("data folder", data_folder),
-        ("free space", free_space),
-        ("documents", documents),
-        ("encoded passages", modules),
-        ("network", network),
-    ]
-    return [run(name, check, settings) for name, check in checks]
+    """All checks, in the order in which a new installation would need them. A finding has the name of its check."""
+    models = (language_model, adapter, embedding_model, calibration, search_classifier)
+    data = (sqlite, data_folder, free_space, documents, encoded_passages)
+    return [run(check, settings) for check in (python, torch, *models, *data, network)]
 
 
-def run(name: str, check: Callable[[Settings], str], settings: Settings) -> Check:
+def run(check: Callable[[Settings], str], settings: Settings) -> Check:
     """A check that raises has found something wrong."""
+    name = check.__name__.replace("_", " ")
     try:
         return Check(name, True, check(settings))
     except Exception as error:
@@ -55,7 +43,7 @@ def python(settings: Settings) -> str:
     return sys.version.split()[0]
 
 
-def torch_build(settings: Settings) -> str:
+def torch(settings: Settings) -> str:
     """PyTorch, its device and arithmetic."""
     import torch
 
@@ -136,9 +124,7 @@ def sqlite(settings: Settings) -> str:
 def data_folder(settings: Settings) -> str:
     """The data folder can be written, now or when it is made; says who uses it."""
     folder = settings.data_dir
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
     if not existing.is_dir():
         raise DeskError(f"{existing} is a file: use another --data-dir", code="data-folder")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -167,7 +153,7 @@ def documents(settings: Settings) -> str:
     return f"{counts.documents} documents, {counts.passages} passages"
 
 
-def modules(settings: Settings) -> str:
+def encoded_passages(settings: Settings) -> str:
     """How much of it the model has read, and behind how many neighbours."""
     from app.desk.service import Service
     from app.knowledge.neighbours import chosen_for

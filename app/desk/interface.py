@@ -38,46 +38,35 @@ class Desk(Protocol):
 
     def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> AnswerStream:
         """Starts an answer. Without a conversation a new one begins; its id is in the finished answer."""
-        ...
 
     def conversations(self, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations, most recently used first."""
-        ...
 
     def turns(self, conversation_id: str) -> list[Turn]:
         """All stored messages of a conversation, oldest first; empty when there is no such conversation."""
-        ...
 
     def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
         """Sets, replaces or (None) deletes the reader's rating of an answer."""
-        ...
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Deletes a conversation with all its messages; an unknown id is no error."""
-        ...
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
-        ...
 
     def ingest(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
         """Ingests files and folders, while questions are answered."""
-        ...
 
     def forget(self, name: str) -> Forgotten:
         """Removes a document and everything derived from it."""
-        ...
 
     def keep_upload(self, name: str, data: bytes) -> Path:
         """Keeps an uploaded file, to be ingested."""
-        ...
 
     def overview(self) -> Overview:
         """The dashboard's numbers. Does not wait for running answers."""
-        ...
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now. Does not load anything."""
-        ...

@@ -84,11 +84,9 @@ def prefix_row(engine: Engine, use: PrefixUse) -> PrefixRow:
 
 def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overview:
     """All numbers; the names of model, policy and so on are left empty. Raises DeskError."""
-    counts = library.counts()
     return Overview(
         **asdict(statistics.totals()),
-        documents=counts.documents,
-        passages=counts.passages,
+        **asdict(library.counts()),
         tier_bytes=tiers.num_bytes,
         tier_capacity=tiers.capacity,
         evictions=tiers.evictions,
@@ -103,8 +101,7 @@ def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overvie
 
 def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Iterable[ModuleRow]:
     """Every module of the desk in its fastest tier, the one that saved most tokens first; none of PML prompts."""
-    modules = {header.key: (tier, header, size) for tier, header, size in tiers.modules}
-    modules = {key: module for key, module in modules.items() if module[1].tenant == PUBLIC_TENANT}
+    modules = {module[1].key: module for module in tiers.modules if module[1].tenant == PUBLIC_TENANT}
     labels = library.module_labels(list(modules))
     hits = statistics.module_hits()
     rows = []

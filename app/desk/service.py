@@ -146,7 +146,7 @@ class Service:
     def policy(self) -> Policy:
         """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast."""
         if self.settings.policy != "auto":
-            return policy_named(self.settings.policy)
+            return self.settings.policy
         return "fast" if self.calibration is None else self.calibration.policy
 
     @property
@@ -155,9 +155,6 @@ class Service:
         if self.settings.answer_mode != "auto":
             return self.settings.answer_mode
         return "checked" if self.calibration is None else self.calibration.answer_mode
-
-    def _count_tokens(self, text: str) -> int:
-        return len(self._tokenizer.encode([Text(text=text)]))
 
     @cached_property
     def _tokenizer(self) -> ModelTokenizer:
@@ -172,7 +169,7 @@ class Service:
             self.library,
             self.search,
             lambda: Warming(self.library, self.engine, self.prompts),
-            self._count_tokens,
+            lambda text: len(self._tokenizer.encode([Text(text=text)])),
             passage_tokens=self.settings.passage_tokens,
             neighbours=self.settings.neighbours,
         )
@@ -256,6 +253,4 @@ class Service:
 
 def free_bytes(folder: Path) -> int:
     """Free space where a folder is or will be."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free

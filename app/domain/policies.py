@@ -27,7 +27,6 @@ RECOMPUTATIONS: dict[Policy, SelectiveRecomputation] = {
 
 def policy_named(name: str) -> Policy:
     """Raises DeskError for a name that is none."""
-    for policy in POLICIES:
-        if policy == name:
-            return policy
+    if name in POLICIES:
+        return name
     raise DeskError(f"policy is {name!r}: it must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}", code="bad-policy")

@@ -38,18 +38,15 @@ OLD_NAMES: dict[str, str | None] = {"wording": "answer_mode", "order_margin": No
 _MOST_BYTES = 2**53
 
 
-def parse_size(text: str) -> int:
-    """Bytes of "512 MiB", "4 GB" or "1048576": KiB is 1024 bytes, kB is 1000. Raises ValueError.
-
-    Stricter than pydantic's ByteSize, which takes "1,5 GB" for one byte.
+def parse_size(text: object) -> object:
+    """Bytes of "512 MiB", "4 GB" or "1048576": KiB is 1024 bytes, kB is 1000. What is no text stays as it is. Raises
+    ValueError. Stricter than pydantic's ByteSize, which takes "1,5 GB" for one byte.
     """
+    if not isinstance(text, str):
+        return text
     if re.fullmatch(r"\s*\d{1,15}(\.\d{1,9})?\s*([kmgt]?i?b)?\s*", text, re.ASCII | re.IGNORECASE) is None:
         raise ValueError(f"{text!r} is not a size")
     return int(TypeAdapter(ByteSize).validate_python(text.strip()))
-
-
-def _size(raw: object) -> object:
-    return parse_size(raw) if isinstance(raw, str) else raw
 
 
 def _folder(raw: object) -> Path:
@@ -79,7 +76,7 @@ _TEXT = _needs("text, not empty", pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
 NonEmpty = Annotated[str, _TEXT]
 OptionalNonEmpty = Annotated[str | None, _TEXT]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
-Size = Annotated[int, BeforeValidator(_size)]
+Size = Annotated[int, BeforeValidator(parse_size)]
 
 
 class Settings(BaseSettings):

@@ -1,17 +1,15 @@
 """Files that were uploaded: kept in the data folder, because a document is known by its path."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from app.domain.errors import DeskError
+from app.storage.files import PARTIAL, replace_file
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
 from retrieval.reading.reader import FileReader
 from retrieval.text.characters import readable
 
 LONGEST_NAME = 150
-INCOMING = ".upload-"
 
 
 def keep_upload(folder: Path, name: str, data: bytes) -> Path:
@@ -22,25 +20,17 @@ def keep_upload(folder: Path, name: str, data: bytes) -> Path:
     if len(data) > MAX_BYTES:
         raise DeskError(f"{file.name} is larger than {MAX_BYTES // 2**20} MB", code="upload-too-large")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=INCOMING, suffix=file.suffix)
     try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
         with FileReader() as reader:
-            reader.load(Path(temporary))
-        os.replace(temporary, file)
+            replace_file(file, data, check=reader.load)
     except UnreadableDocument as error:
         raise DeskError(f"{file.name}: {error.reason}", code="unreadable") from None
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return file
 
 
 def remove_partial_uploads(folder: Path) -> None:
     """Remove partial files of a process that was killed. Only for the one process that holds the data folder."""
-    for file in folder.glob(f"{INCOMING}*"):
+    for file in folder.glob(f"{PARTIAL}*"):
         file.unlink(missing_ok=True)
 
 

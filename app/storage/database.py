@@ -11,10 +11,11 @@ Not covered: who may use a data folder (`lock`), the tables (`tables`), their hi
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -29,6 +30,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
 from app.storage.migrations import migrate
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 5000
 _WRITES = "warmdesk_writes"
@@ -67,6 +70,16 @@ class Database:
         """A transaction that may read and write; undone if the block raises. Raises DeskError."""
         with explained(self.name), self._writers.begin() as session:
             yield session
+
+    def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
+        """What a query finds, in a transaction of its own. Raises DeskError."""
+        with self.read() as session:
+            return session.execute(query).all()
+
+    def values(self, query: Select[T]) -> Sequence[T]:
+        """The first column of what a query finds. Raises DeskError."""
+        with self.read() as session:
+            return session.scalars(query).all()
 
     def flush_log(self) -> None:
         """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If a reader prevents

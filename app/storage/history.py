@@ -29,12 +29,12 @@ class PastMessage:
     for a module that is no passage. A passage may have been removed since.
     """
 
-    message_id: str
+    message_id: str = ""
     role: str
     text: str
-    tokens: tuple[int, ...] | None
-    refused: bool
-    passage_ids: tuple[int | None, ...]
+    tokens: tuple[int, ...] | None = None
+    refused: bool = False
+    passage_ids: tuple[int | None, ...] = ()
 
 
 def new_id() -> str:
@@ -67,30 +67,27 @@ class History:
             .order_by(table.updated.desc(), table.id)
             .limit(limit)
         )
-        with self._database.read() as session:
-            return [ConversationSummary(**row._mapping) for row in session.execute(query)]
+        return [ConversationSummary(**row._mapping) for row in self._database.rows(query)]
 
     def turns(self, conversation_id: str) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
         message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id).options(*(selectinload(part) for part in parts))
-        with self._database.read() as session:
-            return [turn(row) for row in session.scalars(query)]
+        return [turn(row) for row in self._database.values(query)]
 
     def past(self, conversation_id: str) -> list[PastMessage]:
         """The same messages as the next prompt needs them."""
         query = _messages_of(conversation_id).options(selectinload(MessageRow.modules))
-        with self._database.read() as session:
-            return [
-                row.to(
-                    PastMessage,
-                    message_id=row.id,
-                    tokens=None if row.tokens is None else tuple(row.tokens),
-                    passage_ids=tuple(module.passage_id for module in row.modules),
-                )
-                for row in session.scalars(query)
-            ]
+        return [
+            row.to(
+                PastMessage,
+                message_id=row.id,
+                tokens=None if row.tokens is None else tuple(row.tokens),
+                passage_ids=tuple(module.passage_id for module in row.modules),
+            )
+            for row in self._database.values(query)
+        ]
 
     def record_question(self, conversation_id: str, text: str) -> str:
         """Append a question; returns the message's id. Raises DeskError when the conversation is gone."""
@@ -150,10 +147,10 @@ class History:
 
     def quotes_of(self, path: str) -> int:
         """Number of stored citations that still hold text of a document."""
-        query = select(func.count()).select_from(CitationRow)
-        query = query.where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
-        with self._database.read() as session:
-            return session.scalar(query) or 0
+        [number] = self._database.values(
+            select(func.count()).where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
+        )
+        return number
 
 
 def _append(session: Session, conversation_id: str, row: MessageRow) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 from sqlalchemy import delete, func, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.domain.documents import (
     Counts,
@@ -60,22 +60,18 @@ class Library:
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
-        with self._database.read() as session:
-            rows = session.scalars(select(DocumentRow).order_by(DocumentRow.path))
-            return [row.to(StoredDocument) for row in rows]
+        return [row.to(StoredDocument) for row in self._database.values(select(DocumentRow).order_by(DocumentRow.path))]
 
     def counts(self) -> Counts:
         """Numbers of documents and passages."""
-        with self._database.read() as session:
-            query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
-            documents, passages = session.execute(query).one()
-            return Counts(documents=documents, passages=passages)
+        query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
+        [(documents, passages)] = self._database.rows(query)
+        return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
         """Content hashes of the passages stored for a document: these need no new embedding."""
         query = select(PassageRow.content_hash).join(DocumentRow).where(DocumentRow.path == path)
-        with self._database.read() as session:
-            return frozenset(session.scalars(query))
+        return frozenset(self._database.values(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
         """These passages, in this order; numbers that are not there any more are left out."""
@@ -105,9 +101,7 @@ class Library:
 
     def collections(self) -> list[str]:
         """All collections, by name; documents without one are in ""."""
-        query = select(DocumentRow.collection).distinct().order_by(DocumentRow.collection)
-        with self._database.read() as session:
-            return list(session.scalars(query))
+        return list(self._database.values(select(DocumentRow.collection).distinct().order_by(DocumentRow.collection)))
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
         """All passages, in rising order. only_alone: without neighbours. only_unencoded: without a module."""
@@ -116,14 +110,11 @@ class Library:
             query = query.where(PassageRow.id.not_in(select(PassageNeighbourRow.passage_id)))
         if only_unencoded:
             query = query.where(PassageRow.module_key.is_(None))
-        with self._database.read() as session:
-            return list(session.scalars(query))
+        return list(self._database.values(query))
 
     def module_keys(self) -> frozenset[str]:
         """The modules that encode a passage as it is now."""
-        query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
-        with self._database.read() as session:
-            return frozenset(key for key in session.scalars(query) if key is not None)
+        return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
         """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
@@ -163,9 +154,7 @@ class Library:
 
     def fact(self, key: str) -> str | None:
         """Something the program remembered."""
-        with self._database.read() as session:
-            fact = session.get(FactRow, key)
-            return None if fact is None else fact.value
+        return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)
 
     # --- writing -------------------------------------------------------------------------------------------
 
@@ -265,28 +254,18 @@ def _document(session: Session, path: str) -> DocumentRow | None:
 
 
 def _passage_query() -> AnySelect:
-    passage = PassageRow
-    return select(
-        passage.id,
-        DocumentRow.path.label("document"),
-        DocumentRow.title,
-        passage.ordinal,
-        passage.heading_path,
-        passage.text,
-        passage.content_hash,
-        passage.num_tokens,
-        passage.module_key,
-    ).join(DocumentRow)
+    query = select(PassageRow, DocumentRow.path, DocumentRow.title).join(DocumentRow)
+    return query.options(defer(PassageRow.embedding))
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
     """With their neighbours, in two more queries."""
-    passages = [_stored_passage(row) for row in rows]
+    passages = [_stored_passage(*row) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
-    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
-    return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours.get(p.id, ()))) for p in passages]
+    by_id = {row[0].id: _stored_passage(*row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
+    return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours[p.id])) for p in passages]
 
 
-def _stored_passage(row: AnyRow) -> StoredPassage:
-    return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})
+def _stored_passage(row: PassageRow, path: str, title: str) -> StoredPassage:
+    return row.to(StoredPassage, document=path, title=title, heading_path=tuple(row.heading_path), neighbours=())

@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from app.domain.errors import DeskError
+from app.storage.files import replace_file
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
@@ -80,11 +81,7 @@ def read_note(folder: Path) -> dict[str, object] | None:
 
 
 def _write_note(folder: Path, note: dict[str, object]) -> None:
-    temporary = folder / f"{OWNER_FILE}.new"
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(note, file)
-    temporary.replace(folder / OWNER_FILE)  # atomic: others read it at any time
+    replace_file(folder / OWNER_FILE, json.dumps(note).encode())  # others read it at any time
 
 
 def _owner(folder: Path) -> str:

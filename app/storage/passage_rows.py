@@ -51,7 +51,9 @@ def replace_passages(
     gone = {id_ for ids in unmatched.values() for id_ in ids}
     changed = gone | set(kept.values()) if is_other_neighbour else gone
     dropped = {row.module_key for row in old if row.id in gone and row.module_key is not None}
-    dropped |= drop_neighbours(session, _having_as_neighbour(session, changed) - gone)
+    neighbour = PassageNeighbourRow
+    behind = where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, changed)
+    dropped |= drop_neighbours(session, {row.passage_id for row in behind} - gone)
     for some in _chunks(sorted(gone)):
         session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
     moved = [{"id": id_, "ordinal": at, "num_tokens": passages[at].num_tokens} for at, id_ in kept.items()]
@@ -84,18 +86,13 @@ def _insert(session: Session, document_id: int, passages: Mapping[int, NewPassag
     return dict(zip(passages, session.scalars(returning, rows), strict=True))
 
 
-def _having_as_neighbour(session: Session, ids: Collection[int]) -> set[int]:
-    neighbour = PassageNeighbourRow
-    return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
-
-
 def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """The neighbours recorded for these passages, the closest first. Those that have none are left out."""
+    """The neighbours recorded for each of these passages, the closest first."""
     neighbour = PassageNeighbourRow
     query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
-    found: dict[int, tuple[int, ...]] = {}
+    found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
     for row in where_in(session, query, neighbour.passage_id, ids):
-        found[row.passage_id] = (*found.get(row.passage_id, ()), row.neighbour_id)
+        found[row.passage_id] += (row.neighbour_id,)
     return found
 
 
@@ -115,7 +112,7 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
     there = {row.id for row in where_in(session, select(PassageRow.id), PassageRow.id, named)}
     wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
     before = neighbours_of(session, wanted)
-    new = {id_: ids for id_, ids in wanted.items() if ids != before.get(id_, ())}
+    new = {id_: ids for id_, ids in wanted.items() if ids != before[id_]}
     dropped = drop_neighbours(session, new)
     rows = [
         {"passage_id": id_, "rank": rank, "neighbour_id": neighbour}

@@ -36,29 +36,21 @@ class Statistics:
 
     def totals(self) -> AnswerTotals:
         """Numbers over all stored answers. A new field of `AnswerTotals` is computed here."""
-        sums = (UsageRow.computed, UsageRow.session, UsageRow.prefix, UsageRow.module)
+        sources = ("computed", "session", "prefix", "module")
+        query = select(
+            select(func.count()).select_from(ConversationRow).label("conversations"),
+            func.count().label("answers"),
+            func.count().filter(MessageRow.refused).label("refusals"),
+            *(func.coalesce(func.sum(getattr(UsageRow, one)), 0).label(f"{one}_tokens") for one in sources),
+            func.avg(MessageRow.grounding).label("grounding"),
+            func.count().filter(MessageRow.quoted.is_(True)).label("quoted"),
+        ).join_from(MessageRow, UsageRow)
         with self._database.read() as session:
-            conversations = session.scalar(select(func.count()).select_from(ConversationRow))
-            counts = select(MessageRow.refused, func.count().label("number")).group_by(MessageRow.refused)
-            rows = session.execute(counts.where(MessageRow.role == "assistant"))
-            answers = {row.refused: row.number for row in rows}
-            tokens = session.execute(select(*(func.coalesce(func.sum(column), 0) for column in sums))).one()
-            grounding, quoted = session.execute(
-                select(func.avg(MessageRow.grounding), func.count().filter(MessageRow.quoted.is_(True)))
-            ).one()
-            num_timed = session.scalar(select(func.count()).select_from(TimingsRow)) or 0
+            row = session.execute(query).one()
             return AnswerTotals(
-                conversations=conversations or 0,
-                answers=sum(answers.values()),
-                refusals=answers.get(True, 0),
-                computed_tokens=tokens[0],
-                session_tokens=tokens[1],
-                prefix_tokens=tokens[2],
-                module_tokens=tokens[3],
-                ttft_ms_median=_ttft(session, (num_timed - 1) // 2, num_timed // 2),
-                ttft_ms_p95=_ttft(session, ceil(0.95 * num_timed) - 1),
-                grounding=grounding,
-                quoted=quoted,
+                **row._mapping,
+                ttft_ms_median=_ttft(session, (row.answers - 1) // 2, row.answers // 2),
+                ttft_ms_p95=_ttft(session, ceil(0.95 * row.answers) - 1),
             )
 
     def points(self, limit: int = 200) -> list[AnswerPoint]:
@@ -71,14 +63,13 @@ class Statistics:
                 (UsageRow.session + UsageRow.prefix + UsageRow.module).label("reused_tokens"),
                 func.coalesce(MessageRow.policy, "").label("policy"),
             )
-            .join(TimingsRow, TimingsRow.message_id == MessageRow.id)
-            .join(UsageRow, UsageRow.message_id == MessageRow.id)
+            .join(MessageRow.timings)
+            .join(MessageRow.usage)
             .where(MessageRow.role == "assistant")
             .order_by(MessageRow.created.desc())
             .limit(limit)
         )
-        with self._database.read() as session:
-            return [AnswerPoint(**row._mapping) for row in session.execute(query)][::-1]
+        return [AnswerPoint(**row._mapping) for row in reversed(self._database.rows(query))]
 
     def misses(self, limit: int = 50) -> list[MissRow]:
         """The latest modules that had to be computed, latest first."""
@@ -97,8 +88,7 @@ class Statistics:
             .order_by(ModuleUseRow.created.desc(), ModuleUseRow.rank)
             .limit(limit)
         )
-        with self._database.read() as session:
-            return [MissRow(**row._mapping) for row in session.execute(query)]
+        return [MissRow(**row._mapping) for row in self._database.rows(query)]
 
     def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
         """The latest answers whose grounding is at most a bound, latest first."""
@@ -115,25 +105,22 @@ class Statistics:
             .order_by(MessageRow.created.desc())
             .limit(limit)
         )
-        with self._database.read() as session:
-            return [SupportRow(**row._mapping) for row in session.execute(query)]
+        return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
     def miss_reasons(self) -> list[ReasonRow]:
         """Why modules had to be computed, the most expensive reason first."""
         tokens = func.sum(ModuleUseRow.tokens).label("tokens")
         reason = ModuleUseRow.miss_reason
         query = select(reason.label("reason"), func.count().label("misses"), tokens).where(reason.is_not(None))
-        with self._database.read() as session:
-            rows = session.execute(query.group_by(reason).order_by(tokens.desc()))
-            return [ReasonRow(**row._mapping) for row in rows]
+        rows = self._database.rows(query.group_by(reason).order_by(tokens.desc()))
+        return [ReasonRow(**row._mapping) for row in rows]
 
     def module_hits(self) -> dict[str, ModuleHits]:
         """How often every module was used, by key."""
         misses = func.count(ModuleUseRow.miss_reason)
         query = select(ModuleUseRow.id, func.count() - misses, misses, func.max(ModuleUseRow.created))
-        with self._database.read() as session:
-            rows = session.execute(query.group_by(ModuleUseRow.id))
-            return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in rows}
+        rows = self._database.rows(query.group_by(ModuleUseRow.id))
+        return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in rows}
 
 
 def _ttft(session: Session, *ranks: int) -> float | None:

@@ -4,7 +4,6 @@ A new password ends all sessions: see `app.storage.sessions`. Not covered: sever
 """
 
 import json
-import os
 import secrets
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import VerificationError
 
 from app.domain.errors import DeskError
+from app.storage.files import replace_file
 
 FILE = "admin.json"
 MAX_PASSWORD = 1024
@@ -27,7 +27,7 @@ def reset_password(folder: Path) -> str:
     password = secrets.token_urlsafe(18)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(folder / FILE, json.dumps({"password_hash": PasswordHasher().hash(password)}))
+        replace_file(folder / FILE, json.dumps({"password_hash": PasswordHasher().hash(password)}).encode())
     except OSError as error:
         raise DeskError(
             f"cannot write the admin password to {folder / FILE}: {error.strerror or error}", code="admin-file"
@@ -56,22 +56,3 @@ def password_hash(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeskError(f"cannot read {path}: set a new one with warmdesk reset-password", code="admin-file") from error
     return str(stored)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else the rename itself may be lost
-    finally:
-        os.close(folder)
