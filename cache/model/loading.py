@@ -19,7 +19,7 @@ from cache.prompt.model_tokenizer import ModelTokenizer
 def load_model(
     name: str | None, *, device: str, converted: Path, dtype: torch.dtype | None = None, adapter: Path | None = None
 ) -> LanguageModel:
-    """Load a model by name: None (the bundled one), a folder, a `.gguf` file, or a name on the hub. converted: folder for
+    """Load a model by name: None (bundled), a folder, a `.gguf` file, or a name on the hub. converted: folder for
     dequantised GGUF files. adapter: folder of a LoRA adapter to be merged; part of the fingerprint. Raises ModelError.
     """
     transformers_logging.set_verbosity_error()
