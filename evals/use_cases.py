@@ -10,20 +10,23 @@ on what weights say; its tokens are those of the desk's tokenizer).
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
 
 from app.pml.facts import read_prompt, read_schema
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
 from cache.engine.sampling import Sampling
+from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
-from cache.model.loading import load_model, random_model
+from cache.model.loading import default_dtype, load_model
 from cache.pml.registry import Registry
+from cache.prompt.model_tokenizer import ModelTokenizer
 from evals.machine import describe_machine
 from evals.markdown_sections import table
 
@@ -54,6 +57,13 @@ class UseCaseRow:
     reused_ms_median: float
     ratio: float
     encode_ms: float
+
+
+def random_model(shape: Mapping[str, int], tokenizer: ModelTokenizer, *, name: str) -> LanguageModel:
+    """A Qwen2 model of a shape (fields of Qwen2Config) with random weights, on the CPU."""
+    torch.manual_seed(0)
+    hf = AutoModelForCausalLM.from_config(Qwen2Config(**shape), dtype=default_dtype(torch.device("cpu")))
+    return LanguageModel(hf, tokenizer, name=name, fingerprint=digest("random", repr(sorted(shape.items()))))
 
 
 def measure_use_cases(

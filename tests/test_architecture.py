@@ -58,6 +58,7 @@ ONLY_IN = {
         "cache.model.language_model",
         "cache.model.loading",
         "cache.training.training_model",
+        "evals.use_cases",
     },
     "peft": {"cache.model.adapters", "cache.training.trainer"},
     "faiss": {"retrieval.search.vector_index"},

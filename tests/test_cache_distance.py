@@ -131,9 +131,9 @@ def test_a_window_that_hides_nothing_costs_nothing() -> None:
     q = torch.ones(1, 2, 1, SIZE)
     for window in (51, 50, 10):
         running.attend(0, q, q[:, :1], q[:, :1], SCALE, window)
-    assert running.windowed[51] is running.calls
-    assert running.windowed[50][0].length == 29, "the first of 51 keys is 50 ids behind"
-    assert [(call.start, call.length, call.bias) for call in running.windowed[10]] == [
+    assert running.calls[51] is running.calls[None]
+    assert running.calls[50][0].length == 29, "the first of 51 keys is 50 ids behind"
+    assert [(call.start, call.length, call.bias) for call in running.calls[10]] == [
         (30, 0, None),
         (41, 9, None),
         (50, 1, None),

@@ -46,10 +46,8 @@ def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> No
 @pytest.mark.parametrize(
     "recomputation",
     [
-        SelectiveRecomputation(first=5),
         SelectiveRecomputation(share=0.3),
         SelectiveRecomputation(share=0.3, by="random"),
-        SelectiveRecomputation(first=2, share=0.2),
     ],
 )
 def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation) -> None:
@@ -70,8 +68,7 @@ def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation)
         ).completion
     assert (recorder.logits[-1] - oracle_logits(stock(), plans[0])).abs().max() < TOLERANCE
     documents = sum(len(segment.tokens) for segment in (A, B, C))
-    expected = 2 * recomputation.first + round(recomputation.share * documents)
-    assert expected - 2 * recomputation.first <= completion.usage.recomputed <= expected
+    assert completion.usage.recomputed == round(recomputation.share * documents)
     assert not completion.exact
 
 
@@ -225,7 +222,7 @@ def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
     assert plan.num_tokens - supplied - len(plan.spans[-1].tokens) == round(0.25 * documents)
 
 
-@pytest.mark.parametrize("given", [{"first": -1}, {"share": 1.5}, {"share": -0.1}])
+@pytest.mark.parametrize("given", [{"share": 1.5}, {"share": -0.1}])
 def test_policies_out_of_range_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="is"):
         SelectiveRecomputation(**given)  # type: ignore[arg-type]

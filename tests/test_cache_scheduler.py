@@ -18,8 +18,8 @@ def sequence_of(pending: int, computed: int = 0) -> Sequence:
 def rows_of(*pending: int) -> list[int]:
     """Rows each sequence gets, in the order given; 0 for none."""
     sequences = [sequence_of(n, computed=3) for n in pending]
-    rows = {id(share.sequence): share.rows for share in schedule(sequences)}
-    return [rows.get(id(sequence), 0) for sequence in sequences]
+    rows = schedule(sequences)
+    return [rows.get(sequence, 0) for sequence in sequences]
 
 
 def test_prompts_fill_the_pass_in_order_of_arrival() -> None:
@@ -33,7 +33,7 @@ def test_whoever_generates_comes_first_and_shortens_the_pass() -> None:
 
 
 def test_nothing_to_do() -> None:
-    assert schedule([]) == []
+    assert schedule([]) == {}
 
 
 @given(st.lists(st.integers(1, 700), max_size=24))
@@ -57,9 +57,9 @@ def test_everybody_finishes(pending: list[int]) -> None:
             return
         shares = schedule(waiting)
         assert shares
-        for share in shares:
-            share.sequence.chunk(share.rows)
-            share.sequence.computed += share.rows
+        for sequence, rows in shares.items():
+            sequence.chunk(rows)
+            sequence.computed += rows
     assert not any(sequence.pending for sequence in sequences)
 
 

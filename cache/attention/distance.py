@@ -1,8 +1,6 @@
 """Items as kernel calls. What a row must not see of an extent, and what depends on the distance between position ids
-(ALiBi slopes, sliding windows; rotary angles are elsewhere), becomes a bias on the scores of an item.
-
-Ids are compared as they were when the extent was encoded: for an extent that is placed `offset` ids further on, a query
-counts as standing at its own id - offset.
+(ALiBi slopes, sliding windows; rotary angles are elsewhere), becomes a bias on the scores of an item. Ids are compared
+as when the extent was encoded: where it is placed `offset` ids further on, a query stands at its own id - offset.
 
 Shape letters: R rows over all items (a row counts once per item it is in), L keys of an item, H heads.
 """
@@ -57,10 +55,8 @@ def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
 def sloped_calls(
     items: Sequence[Item], queries: Tensor, positions: Tensor, slopes: Tensor
 ) -> tuple[list[KernelCall], Tensor]:
-    """ALiBi: a head's score falls by its slope for every id between query and key.
-
-    queries: int64 `[R]`, ids of the items' rows as their extents were encoded. positions: int64 `[slots]`, ids of the
-    arena's keys. slopes: float32 `[H]`.
+    """ALiBi: a head's score falls by its slope for every id between query and key. queries: int64 `[R]`, ids of item
+    rows as their extents were encoded. positions: int64 `[slots]`, ids of the arena's keys. slopes: float32 `[H]`.
 
     A row's distance to the item's last key lowers all its scores alike. So the kernel's bias holds only the distances
     between keys, the same for all rows, and the rest is returned, float32 `[H, R]`: to be added to the log-sum-exp

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cache.attention.distance import KernelCall, plain_calls, sloped_calls, windowed_calls
+from cache.attention.distance import KernelCall, per_item, plain_calls, sloped_calls, windowed_calls
 from cache.attention.items import Chunk, plan_items
 from cache.attention.kernels import Kernel, matmul
 from cache.memory.allocator import Extent
@@ -53,10 +53,9 @@ class ScoringFinished(Exception):
 
 @dataclass(slots=True, eq=False)
 class AttentionScoring:
-    """How much the rows of a pass look at keys (InfoFlow KV): a key's attention weight, averaged over heads, its norm
-    over rows, averaged over `layers`. The pass ends with the last of these layers.
-
-    rows: so many packed rows at the end count. scores: of the keys of each extent asked for, float32 `[L]`.
+    """How much the last `rows` rows of a pass look at keys (InfoFlow KV): a key's attention weight, averaged over
+    heads, its norm over rows, averaged over `layers`. The pass ends with the last of these layers. scores: of the keys
+    of each extent asked for, float32 `[L]`.
     """
 
     layers: frozenset[int]
@@ -65,9 +64,8 @@ class AttentionScoring:
 
 
 class Pass:
-    """One packed forward pass over an arena: the chunks' rows, one chunk after another. Notes in the arena at which
-    position ids they stand. Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be
-    scored besides, if anything.
+    """One packed forward pass over an arena, in which it notes the rows' position ids. Chunks with offsets need a
+    rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be scored besides, if anything.
     """
 
     def __init__(
@@ -99,12 +97,12 @@ class Pass:
         is_one_run = slots == list(range(slots[0], slots[0] + len(slots)))
         self.first_slot = slots[0] if is_one_run else None
         arena.positions.index_copy_(0, self.slots, self.positions)
-        self.calls = plain_calls(self.items, device)
-        self.windowed: dict[int, list[KernelCall]] = {}  # of layers with a sliding window, by its size; made when asked
+        # by sliding window, None for layers without one; those of windows are made when asked for
+        self.calls: dict[int | None, list[KernelCall]] = {None: plain_calls(self.items, device)}
         self.shift: Tensor | None = None  # what ALiBi adds to each item row's log-sum-exp, float32 [H, R]
         self.turn: tuple[Tensor, Tensor] | None = None  # cos and sin of the angle each item row is rotated back by
         if slopes is not None:
-            self.calls, self.shift = sloped_calls(self.items, self._framed_positions(), arena.positions, slopes)
+            self.calls[None], self.shift = sloped_calls(self.items, self._framed_positions(), arena.positions, slopes)
         elif any(r.offset for r in ranges):
             assert rotation is not None, "this model's modules cannot be moved"
             cos, sin = rotation.angles(self._offsets())
@@ -120,15 +118,13 @@ class Pass:
 
     def _calls(self, window: int | None) -> list[KernelCall]:
         """The kernel calls of a layer with a sliding window of that size, or without one."""
-        if window is None:
-            return self.calls
-        if window not in self.windowed:
+        if window is not None and window not in self.calls:
             if window > int(self.positions.max()):  # nothing is that far apart yet
-                self.windowed[window] = self.calls
+                self.calls[window] = self.calls[None]
             else:
                 queries = self._framed_positions()
-                self.windowed[window] = windowed_calls(self.items, queries, self.arena.positions, window)
-        return self.windowed[window]
+                self.calls[window] = windowed_calls(self.items, queries, self.arena.positions, window)
+        return self.calls[window]
 
     def attend(
         self,
@@ -181,10 +177,7 @@ class Pass:
         keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
         outs: list[Tensor] = []
         lses: list[Tensor] = []
-        first = 0
-        for call in calls:
-            rows = q.narrow(2, first, call.rows * group)
-            first += call.rows * group
+        for call, rows in zip(calls, torch.split(q, [call.rows * group for call in calls], 2), strict=True):
             if call.length:
                 k, v = keys.narrow(2, call.start, call.length), values.narrow(2, call.start, call.length)
                 out, lse = kernel(rows, k, v, group, call.causal, scale, call.bias)
@@ -198,12 +191,9 @@ class Pass:
         """Add a layer's attention weights to the scores. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, before they
         are merged. Raises ScoringFinished behind the last layer.
         """
-        padded = torch.cat((lse, lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))), 1)
-        whole = torch.stack([padded.index_select(1, part) for part in self.parts]).logsumexp(0)  # [H, T, G]
-        first = 0
-        for item, call in zip(self.items, self.calls, strict=True):
-            mine = torch.arange(first, first + item.num_rows, device=q.device)
-            first += item.num_rows
+        whole = self._by_part(lse, float("-inf")).logsumexp(1)  # [H, T, G]
+        item_rows = per_item(self.items, torch.arange(len(self.rows), device=q.device))
+        for item, call, mine in zip(self.items, self.calls[None], item_rows, strict=True):
             if item.extent not in scoring.scores:
                 continue
             mine = mine[self.rows[mine] >= whole.shape[1] - scoring.rows]
@@ -220,33 +210,30 @@ class Pass:
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
         """Partial results `[H, R, G, D]` and `[H, R, G]` to `[H, T, G, D]`, exactly."""
-        count, packed = self.parts.shape
-        if self.is_dense:  # every row has a part in every item, in order
-            lse = torch.unflatten(lse, 1, (count, packed))
-            out = torch.unflatten(out, 1, (count, packed))
-        else:
-            missing = lse.new_full((lse.shape[0], 1, lse.shape[2]), float("-inf"))
-            nothing = out.new_zeros((out.shape[0], 1, *out.shape[2:]))
-            flat = self.parts.flatten()
-            lse = torch.unflatten(torch.cat((lse, missing), 1).index_select(1, flat), 1, (count, packed))
-            out = torch.unflatten(torch.cat((out, nothing), 1).index_select(1, flat), 1, (count, packed))
-        weights = lse.softmax(dim=1)  # [H, P, T, G]
-        return (out.float() * weights.unsqueeze(-1)).sum(dim=1)
+        weights = self._by_part(lse, float("-inf")).softmax(dim=1)  # [H, P, T, G]
+        return (self._by_part(out, 0.0).float() * weights.unsqueeze(-1)).sum(dim=1)
+
+    def _by_part(self, x: Tensor, missing: float) -> Tensor:
+        """Item rows `[H, R, ...]` as `[H, P, T, ...]`. missing: the value where a row has fewer than P parts."""
+        if not self.is_dense:  # else every row has a part in every item, in order
+            nothing = x.new_full((x.shape[0], 1, *x.shape[2:]), missing)
+            x = torch.cat((x, nothing), 1).index_select(1, self.parts.flatten())
+        return torch.unflatten(x, 1, self.parts.shape)
 
 
 def attention_function(
-    module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
+    module: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    plan: Pass,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in place of its own attention; `plan` is the `Pass` given to the model's forward."""
-    plan: Pass = kwargs["plan"]
-    scale = kwargs.get("scaling")
-    layer: int = module.layer_idx  # type: ignore[assignment]
-    return plan.attend(
-        layer,
-        q,
-        k,
-        v,
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        window=kwargs.get("sliding_window"),
-        softcap=kwargs.get("softcap"),
-    ), None
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None

@@ -22,12 +22,9 @@ class VisibleRange:
 
 @dataclass(frozen=True, slots=True)
 class KVView:
-    """An extent a sequence reads but does not write.
-
-    offset: position ids between where the extent was encoded and where this sequence places it.
-    first_row: the first of the sequence's own rows that sees it.
-    visible_ranges: the parts that are seen, counted from the extent's start, each from some own row of the sequence
-        on; empty if all of it is seen.
+    """An extent a sequence reads but does not write. offset: position ids between where the extent was encoded and
+    where this sequence places it. first_row: the first of the sequence's own rows that sees it. visible_ranges: the
+    parts that are seen, counted from the extent's start, each from some own row on; empty if all of it is seen.
     """
 
     extent: Extent
@@ -38,9 +35,7 @@ class KVView:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows `first` .. `last`-1 of a sequence, computed in this pass: `tokens` at position ids `positions`. Row r is
-    kept in slot own.start + r.
-    """
+    """Rows `first` .. `last`-1 of a sequence: `tokens` at ids `positions`. Row r is kept in slot own.start + r."""
 
     tokens: Sequence[int]
     positions: Sequence[int]

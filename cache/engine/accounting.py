@@ -39,9 +39,8 @@ def supplied_tokens(plan: Plan) -> int:
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
-    """Every module of the prompt and where its rows came from. Modules without a cache entry were computed as part of
-    the prompt: because the model cannot place them ("placement"), or because the request reuses no modules or computes
-    the whole module again ("bypassed").
+    """Every module of the prompt and where its rows came from. One without a cache entry was computed with the prompt:
+    the model cannot place it ("placement"), or the request reuses none or computes all of it again ("bypassed").
     """
     plan = waiting.request.plan
     cannot_place = waiting.request.reuse == "on" and not waiting.places_modules

@@ -1,14 +1,9 @@
 """Constrained answers: a trie over the token ids of the texts an answer may consist of, with a prior for each text.
 
 An answer is one or more whole choices, none twice, then the stop token. At every step only tokens that keep to this
-are allowed (constrained decoding over a trie: GENRE, De Cao et al. 2021, arXiv 2010.00904), without their beam search:
-one greedy or sampled descent. To the logit of each allowed token the prior of the best choice that continues with it
-is added, so that priors matter only where choices differ. Where they do not differ the token is forced and costs
-nothing, so long choices are not at a disadvantage and no length normalisation is needed.
-
-Token ids only: which texts are choices, how they are tokenised and what their priors are is decided by the caller
-(`app.answering.quote`). Not covered: looking ahead. The model decides between two choices at the token where they
-differ, by that token alone.
+are allowed (GENRE, De Cao et al. 2021, arXiv 2010.00904, but without beam search). To the logit of each the prior of
+the best choice that continues with it is added. Where choices do not differ the token is forced, so that long choices
+are not at a disadvantage. Not covered: looking ahead. The token at which two choices differ decides between them.
 """
 
 import math
@@ -99,9 +94,8 @@ class Choices:
 
         The weights model this process: choices are drawn by their priors until one is drawn a second time, or `most`
         are drawn. A token's weight is that of its best continuation (a sum would favour words that many choices begin
-        with), minus the highest of these weights. So where the model is indifferent, the likeliest token leads to the
-        choice with the highest prior. After tokens that begin no answer only the stop token is allowed. Takes time in
-        proportion to the length of the answer.
+        with), minus the highest of these weights. After tokens that begin no answer only the stop token is allowed.
+        Takes time in proportion to the length of the answer.
         """
         weights: dict[int, float] = {}
         for parse in self._parses(answer):
@@ -118,33 +112,21 @@ class Choices:
         """
         parses = [Parse((), self._first)]
         for token in answer:
-            parses = [
-                Parse(state.said, child)
-                for parse in parses
-                for state in self._states(parse)
-                if (child := state.node.children.get(token))
-            ]
+            longer = [Parse(p.said, child) for p in parses if (child := p.node.children.get(token))]
+            parses = longer + [Parse(said, self._behind) for said in self._ended(longer) if not self._is_last(said)]
         return parses
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
         """Next tokens with the joint log-weight of the choices said and of the best one each token leads to."""
-        for state in self._states(parse):
-            for token, child in state.node.children.items():
-                if possible := child.below.difference(state.said):
-                    yield token, self._drawn(state.said) + self._mass(possible)
-        if (said := self._ended(parse)) is not None:
+        for token, child in parse.node.children.items():
+            if possible := child.below.difference(parse.said):
+                yield token, self._drawn(parse.said) + self._mass(possible)
+        for said in self._ended([parse]):
             yield self.stop, self._drawn(said) + self._ending(said)
 
-    def _states(self, parse: Parse) -> Iterator[Parse]:
-        """The reading itself and, if a choice ends here, the one that begins another."""
-        yield parse
-        if (said := self._ended(parse)) is not None and not self._is_last(said):
-            yield Parse(said, self._behind)
-
-    def _ended(self, parse: Parse) -> tuple[int, ...] | None:
-        """The choices said if a new one ends here; None if none does."""
-        number = parse.node.ends
-        return None if number is None or number in parse.said else (*parse.said, number)
+    def _ended(self, parses: list[Parse]) -> Iterator[tuple[int, ...]]:
+        """The choices said by each reading in which a new one ends here."""
+        return ((*p.said, p.node.ends) for p in parses if p.node.ends is not None and p.node.ends not in p.said)
 
     def _is_last(self, said: tuple[int, ...]) -> bool:
         return len(said) == min(self.most, len(self.choices))

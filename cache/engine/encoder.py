@@ -1,8 +1,6 @@
-"""Encoding of missing modules: each behind its conditioning prefix only, as a sequence of the common passes. A left
-context is computed in front of its segment, in rows that are freed when the segment's own are admitted to the store.
-
-A module wanted by several requests at once is encoded once. The encoder decides what must be computed and admits the
-result; it does not run passes itself.
+"""Encoding of missing modules: each behind its conditioning prefix only, as a sequence of the common passes, and once
+for all requests that want it. A left context is computed in front of its segment, in rows that are freed when the
+segment's own are admitted to the store. Not covered: running passes (`cache.engine.engine_core`).
 """
 
 from collections import deque
@@ -48,9 +46,7 @@ class Encoder:
         self.running: dict[str, Encoding] = {}
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """The module, pinned, if the store has it; else it is being encoded from now on: ask again later. Raises
-        CapacityError if there is no memory for it now.
-        """
+        """The module, pinned; else it is being encoded now: ask again. Raises CapacityError if memory is short."""
         key = self.store.key(segment, tenant)
         if key in self.running:
             return Lookup(reason=self.running[key].reason)
@@ -60,9 +56,7 @@ class Encoder:
         return lookup
 
     def advance(self, job: EncodeJob, *, is_alone: bool) -> bool:
-        """Start encodings of a job while few are running; True when the job is done. is_alone: no request is running,
-        whose end would free memory.
-        """
+        """Start encodings of a job; True when it is done. is_alone: no request runs, whose end would free memory."""
         while job.segments and len(self.running) < MAX_ENCODINGS:
             segment, tenant = job.segments[0]
             key = self.store.key(segment, tenant)

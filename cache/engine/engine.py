@@ -2,8 +2,6 @@
 
 One thread of its own computes (`cache.engine.engine_core`) and alone touches KV memory; other threads ask it to run a
 function between two steps (`Engine.call`).
-
-Not covered: what a prompt should say (`app`), how modules are placed (`cache.prompt.arrangement`).
 """
 
 import logging
@@ -38,10 +36,9 @@ REMEMBERED_RUNS = 1024
 
 
 class Engine:
-    """Answers prompts from one model and one store. Every method may be called from any thread.
-
-    memory: bytes of the device arena. disk: the tier behind it, or None. placement, slot: how prompts are arranged
-    unless `arrange` is told otherwise. Call `start` before use, `close` after.
+    """Answers prompts from one model and one store. Every method may be called from any thread, between `start` and
+    `close`. memory: bytes of the device arena. disk: the tier behind it, or None. placement, slot: how prompts are
+    arranged unless `arrange` is told otherwise.
     """
 
     def __init__(
@@ -80,9 +77,7 @@ class Engine:
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
-        """Tokenise modules and texts and place them in this order (see `cache.prompt.arrangement`). placement, slot:
-        None for the engine's own. Models that cannot place modules compute everything. Raises PromptError.
-        """
+        """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
         info = self.model.info
         return arrange(
             parts,

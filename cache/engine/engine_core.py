@@ -1,7 +1,4 @@
-"""What happens on the engine thread, step by step: schedule, forward, sample, deliver.
-
-Not covered: threads and queues between them (`cache.engine.engine`). Nothing here may be used from another thread.
-"""
+"""What happens on the engine thread: schedule, forward, sample, deliver. Not to be used from another thread."""
 
 import time
 from collections import deque
@@ -14,7 +11,7 @@ from torch import Tensor
 from cache.engine.encoder import EncodeJob, Encoder
 from cache.engine.recomputation import RowSelector
 from cache.engine.running import Running, admit
-from cache.engine.scheduler import ScheduledChunk, schedule
+from cache.engine.scheduler import schedule
 from cache.engine.sequence import Sequence
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, CapacityError, PromptError
@@ -29,9 +26,7 @@ PREFILL_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob:
-    """Modules to be removed from every tier. find: which ones, called when nothing runs that may still add some.
-    done: gets how many were there.
-    """
+    """Modules to be removed. find: which ones, called when nothing runs. done: gets how many were there."""
 
     find: Callable[[Store], Set[str]]
     done: Future[int]
@@ -59,8 +54,12 @@ class EngineCore:
         return bool(self._waiting or self._running or self._jobs or self._encoder.running)
 
     def step(self) -> None:
-        """Compute one packed pass for everything that can run."""
-        scheduled = self._schedule()
+        """Take in what has arrived, admit what fits, and compute one packed pass for everything that can run."""
+        self._take_in()
+        self._drop_cancelled()
+        self._admit()
+        encodings = self._encoder.running.values()
+        scheduled = schedule([*(r.sequence for r in self._running), *(e.sequence for e in encodings)])
         if not scheduled:
             return
         outputs = self._forward(scheduled)
@@ -78,14 +77,6 @@ class EngineCore:
                 asked.generation.deliver(error)
             else:
                 asked.done.set_exception(error)
-
-    def _schedule(self) -> list[ScheduledChunk]:
-        """Take in what has arrived, admit what fits, and divide the next pass."""
-        self._take_in()
-        self._drop_cancelled()
-        self._admit()
-        encodings = self._encoder.running.values()
-        return schedule([*(r.sequence for r in self._running), *(e.sequence for e in encodings)])
 
     def _take_in(self) -> None:
         while self.inbox:
@@ -139,24 +130,24 @@ class EngineCore:
         while not self._waiting and self._jobs and self._encoder.advance(self._jobs[0], is_alone=not self._running):
             self._jobs.popleft()
 
-    def _forward(self, scheduled: list[ScheduledChunk]) -> list[tuple[Running, Tensor]]:
+    def _forward(self, scheduled: dict[Sequence, int]) -> list[tuple[Running, Tensor]]:
         """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""
         started = time.perf_counter()
-        num_outputs = {running.sequence: running.num_outputs for running in self._running}
+        num_outputs = {r.sequence: max(1, len(r.admitted.request.teacher_forced)) for r in self._running}
         outputs: list[int] = []
         rows_of: dict[Sequence, slice] = {}
         num_rows = 0
-        for part in scheduled:
-            num_rows += part.rows
-            rows_behind = part.sequence.pending - part.rows
-            wanted = min(part.rows, num_outputs.get(part.sequence, 0) - rows_behind)
+        for sequence, rows in scheduled.items():
+            num_rows += rows
+            rows_behind = sequence.pending - rows
+            wanted = min(rows, num_outputs.get(sequence, 0) - rows_behind)
             if wanted > 0:
-                rows_of[part.sequence] = slice(len(outputs), len(outputs) + wanted)
+                rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
                 outputs.extend(range(num_rows - wanted, num_rows))
-        chunks = [part.sequence.chunk(part.rows) for part in scheduled]
+        chunks = [sequence.chunk(rows) for sequence, rows in scheduled.items()]
         logits = self.model.forward(chunks, self.store.arena, outputs)
-        for part in scheduled:
-            part.sequence.computed += part.rows
+        for sequence, rows in scheduled.items():
+            sequence.computed += rows
         if num_rows >= PREFILL_ROWS:
-            self.store.costs.measured_compute(time.perf_counter() - started, num_rows)
+            self.store.compute_cost.measured(time.perf_counter() - started, num_rows)
         return [(r, logits[rows_of[r.sequence]]) for r in self._running if r.sequence in rows_of]

@@ -2,19 +2,15 @@
 
 A module was encoded without the modules that stand before it in a prompt. Rows that are computed again, at the same
 ids, see everything before them; the other rows stay as they were encoded. A policy only changes the plan. Anything
-short of all rows is approximate.
-
-- first: the first k rows of every module, where the missing context matters most (EPIC, Hu et al., ICML 2025).
-- share, by question: the rows of the newest modules that the question looks at (InfoFlow KV, ICML 2026): a pass over
-  the question alone scores them by the attention of some layers past the middle.
-- share, at random: the control for the one before.
+short of all rows is approximate. Rows of the newest modules are chosen by the question (InfoFlow KV, ICML 2026): a
+pass over the question alone scores them by the attention of some layers past the middle. The control is random.
 """
 
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Literal
 
 from torch import Tensor
@@ -27,17 +23,14 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
-    """What to compute again. first: rows at the beginning of each module. share: of the rows of the modules that came
-    with the last turn, selected `by` the question or at random. Raises ValueError for values out of range.
+    """What to compute again. share: of the rows of the modules that came with the last turn, selected `by` the question
+    or at random. Raises ValueError for a share out of range.
     """
 
-    first: int = 0
     share: float = 0.0
     by: Literal["question", "random"] = "question"
 
     def __post_init__(self) -> None:
-        if self.first < 0:
-            raise ValueError(f"first is {self.first}: 0 or more rows")
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share}: from 0 to 1")
 
@@ -56,27 +49,23 @@ class RowSelector:
     """Applies policies. Remembers the rows selected in a conversation, so that its next turn finds them computed."""
 
     def __init__(self) -> None:
-        self._selected: OrderedDict[tuple[str, int, Segment], tuple[int, ...]] = OrderedDict()
+        self._selected: OrderedDict[tuple[str | None, int, Segment | None], tuple[int, ...]] = OrderedDict()
 
     def select(
         self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
     ) -> Plan:
         """The plan with the policy's rows computed."""
-        if not (recomputation.first or recomputation.share):
+        if not recomputation.share:
             return plan
         inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
         if not inexact:
             return plan
-        rows = {i: set(range(min(recomputation.first, len(plan.spans[i].tokens)))) for i in inexact}
-        if not recomputation.share:
-            return with_recomputed(plan, rows)
-        for i in inexact:
-            rows[i].update(self._recall(session, plan.spans[i]) or ())
+        rows = {i: self._recall(session, plan.spans[i]) or () for i in inexact}
         new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may bring none
         candidates = [i for i in inexact if i in new]
-        budget = round(recomputation.share * sum(len(plan.spans[i].tokens) for i in new))
         if not candidates:
             return with_recomputed(plan, rows)
+        budget = round(recomputation.share * sum(len(plan.spans[i].tokens) for i in new))
         if recomputation.by == "random":
             selected = random_rows(plan, candidates, budget)
         else:
@@ -85,10 +74,8 @@ class RowSelector:
             scores = score_attention(earlier, [i + shift for i in candidates])
             selected = highest_rows(dict(zip(candidates, scores, strict=True)), budget)
         for i in candidates:
-            chosen = sorted(row for j, row in selected if j == i)
-            rows[i].update(chosen)
-            if session is not None:
-                self._remember(session, plan.spans[i], chosen)
+            rows[i] = tuple(sorted(row for j, row in selected if j == i))
+            self._remember(session, plan.spans[i], rows[i])
         return with_recomputed(plan, rows)
 
     def clear(self) -> None:
@@ -97,13 +84,11 @@ class RowSelector:
 
     def _recall(self, session: str | None, span: Span) -> tuple[int, ...] | None:
         """The rows selected in an earlier turn; None if the span is new."""
-        if session is None or span.segment is None:
-            return None
         return self._selected.get((session, span.start, span.segment))
 
-    def _remember(self, session: str, span: Span, rows: Collection[int]) -> None:
-        assert span.segment is not None
-        self._selected[session, span.start, span.segment] = tuple(rows)
+    def _remember(self, session: str | None, span: Span, rows: tuple[int, ...]) -> None:
+        if session is not None:
+            self._selected[session, span.start, span.segment] = rows
         while len(self._selected) > REMEMBERED:
             self._selected.popitem(last=False)
 
@@ -122,12 +107,7 @@ def highest_rows(scores: Mapping[int, Tensor], budget: int) -> list[tuple[int, i
 
 def newest(plan: Plan) -> list[int]:
     """Indices of the spans that segments supply between the last two computed ones, without the prompt's first span."""
-    found: list[int] = []
-    for i in range(len(plan.spans) - 2, 0, -1):
-        if plan.spans[i].segment is None:
-            break
-        found.append(i)
-    return found[::-1]
+    return sorted(takewhile(lambda i: plan.spans[i].segment is not None, range(len(plan.spans) - 2, 0, -1)))
 
 
 def with_recomputed(plan: Plan, rows: RowsBySpan) -> Plan:

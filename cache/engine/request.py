@@ -1,7 +1,4 @@
-"""What goes into the engine and what comes out: requests, completions and where their tokens came from.
-
-For every completion prompt_tokens = computed + session + prefix + module, counted from what the request really read.
-"""
+"""What goes into the engine and what comes out: requests, completions and where their tokens came from."""
 
 import queue
 from collections.abc import Iterator
@@ -27,12 +24,10 @@ FinishReason = Literal["stop", "length", "repeated", "cancelled", "scored"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt to be answered.
-
-    recomputation: which rows of placed modules are computed again (see `cache.engine.recomputation`).
-    session: the conversation the request belongs to: its own past is counted apart, and its selected rows are kept.
-    tenant: who may share its KV. Raises ValueError for a bad tenant.
-    teacher_forced: an answer to be read instead of generated: the completion has the logits that predict its tokens.
+    """One prompt to be answered. recomputation: which rows of placed modules are computed again. session: the
+    conversation it belongs to: its own past is counted apart, and its selected rows are kept. tenant: who may share its
+    KV. teacher_forced: an answer to be read instead of generated: the completion has the logits that predict its
+    tokens. Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -51,6 +46,7 @@ class Request:
 class Usage:
     """Where every prompt token came from: computed now; session, prefix: rows computed by earlier requests of the same
     conversation or of others; module: encoded ahead. recomputed: computed tokens that a module could have supplied.
+    prompt_tokens = computed + session + prefix + module, counted from what the request really read.
     """
 
     prompt_tokens: int
@@ -91,17 +87,11 @@ class Timings:
     ttft: float = 0.0
     total: float = 0.0
 
-    def first_token(self, ttft: float) -> None:
-        """Note the time to the first token; prefill is what was neither queue nor load."""
-        self.ttft = ttft
-        self.prefill = ttft - self.queue - self.load
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`, or None if a stop string cut inside a token. exact: whether
-    every token saw what it would have seen under full attention. logits: float32 `[answer tokens, vocabulary]` in host
-    memory, if the request was teacher-forced.
+    """A finished answer. tokens: the exact ids of `text`, None if a stop string cut inside a token. exact: every token
+    saw what full attention shows. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced.
     """
 
     text: str
@@ -115,9 +105,7 @@ class Completion:
 
 
 class Generation:
-    """An answer that is being generated: iterate for pieces of text, then read `completion`. Safe to use from any
-    thread; several readers share the pieces between them and all see the end.
-    """
+    """An answer being generated: iterate for its text, then read `completion`. From any thread, by several readers."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()

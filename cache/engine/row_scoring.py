@@ -1,6 +1,6 @@
 """How much the question looks at the rows of its modules: one pass over the question alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -11,17 +11,10 @@ from cache.prompt.plan import Plan, Segment
 
 
 def score_rows(
-    plan: Plan,
-    indices: Sequence[int],
-    *,
-    entries: Mapping[Segment, CacheEntry],
-    tenant: str,
-    store: Store,
-    model: Model,
+    plan: Plan, indices: Sequence[int], *, entries: dict[Segment, CacheEntry], tenant: str, store: Store, model: Model
 ) -> list[Tensor]:
-    """How much the rows of a plan's last span look at some of its spans: float32 `[rows]` for each index. The KV
-    computed here is thrown away: these rows have not seen what will be recomputed because of the scores. Raises
-    CapacityError.
+    """How much the rows of a plan's last span look at some of its spans: float32 `[rows]` for each index. The KV is
+    thrown away: these rows have not seen what will be recomputed because of the scores. Raises CapacityError.
     """
     path = path_of(plan.spans, entries)
     prefix = store.prefixes.match(tenant, path[:-1])

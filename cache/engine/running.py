@@ -20,10 +20,8 @@ from cache.model.language_model import Model
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request being answered, and what it holds.
-
-    admitted: the request with its pinned modules. fresh: steps behind the pinned prefix, computed ones with their first
-    own row, modules between them with row -1. forced_logits: those that predict a teacher-forced answer.
+    """A request being answered. admitted: with its pinned modules. fresh: steps behind the pinned prefix, computed ones
+    with their first own row, modules between them with row -1. forced_logits: they predict a teacher-forced answer.
     """
 
     admitted: Waiting
@@ -38,11 +36,6 @@ class Running:
     answer: list[int] = field(default_factory=list)
     forced_logits: list[Tensor] = field(default_factory=list)
 
-    @property
-    def num_outputs(self) -> int:
-        """Rows at the sequence's end whose logits are wanted."""
-        return max(1, len(self.admitted.request.teacher_forced))
-
     def advance(self, logits: Tensor) -> FinishReason | None:
         """Use the logits `[rows, vocabulary]` of a pass: sample the next token and deliver its text, or keep them if
         the answer is teacher-forced. Returns why the answer ends here, if it does.
@@ -51,10 +44,11 @@ class Running:
             self.forced_logits.append(logits.cpu())
             if self.sequence.pending:
                 return None
-            self.timings.first_token(self._elapsed())
-            return "scored"
         if not self.answer:
-            self.timings.first_token(self._elapsed())
+            self.timings.ttft = self._elapsed()
+            self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
+        if self.admitted.request.teacher_forced:
+            return "scored"
         token: int | None = self.sampler.choose(logits[0], self.answer)
         reason = None
         while token is not None and reason is None:

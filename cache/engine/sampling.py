@@ -17,9 +17,8 @@ class Sampling:
     temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a sampled answer repeatable.
     repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019); 1 changes nothing. Tokens
     of the prompt are not penalised, because answers should quote it. stop: strings that end the answer.
-    choices: what the answer must consist of; nothing is penalised then.
-    opening: (token, bias): added to the token's logit where the answer begins, for a model that was trained to open
-    its refusals with that token.
+    choices: what the answer must consist of; nothing is penalised then. opening: (token, bias): added to the token's
+    logit where the answer begins, for a model that was trained to open its refusals with that token.
     """
 
     max_tokens: int = 256
@@ -47,13 +46,10 @@ class Sampling:
             raise ValueError("an empty stop string would end every answer at once")
 
 
-def loop_length(tokens: Sequence[int], shortest: int = 12, longest: int = 80) -> int:
-    """How many tokens at the end repeat exactly the ones before them (a loop of greedy decoding); 0 if none do."""
-    size = len(tokens)
-    for length in range(shortest, min(longest, size // 2) + 1):
-        if tokens[size - length :] == tokens[size - 2 * length : size - length]:
-            return length
-    return 0
+def loop_length(tokens: Sequence[int]) -> int:
+    """How many tokens at the end, 12 to 80, repeat exactly the ones before them (a loop of greedy decoding), or 0."""
+    lengths = range(12, min(80, len(tokens) // 2) + 1)
+    return next((n for n in lengths if tokens[-n:] == tokens[-2 * n : -n]), 0)
 
 
 class Sampler:
@@ -113,9 +109,7 @@ class Sampler:
 
 
 class TextStream:
-    """Text of a growing list of tokens, in pieces that never have to be taken back: half a character, or an ending that
-    may become a stop string, is held back.
-    """
+    """Text of a growing list of tokens. Half a character, or what may become a stop string, is held back."""
 
     def __init__(self, tokenizer: ModelTokenizer, stop: tuple[str, ...]) -> None:
         self.stopped = False

@@ -1,15 +1,11 @@
-"""A run of tokens to be computed behind what it reads from the arena, and how the spans of a plan become one.
+"""A run of tokens to be computed behind what it reads from the arena, and how the spans of a plan become one."""
 
-A sequence knows rows and positions; neither tokenizer nor model. When one is built from a plan, everything the plan's
-spans name is in the arena: modules as cache entries, the exact prefix as nodes of the prefix tree.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from cache.attention.items import Chunk, KVView, VisibleRange
-from cache.memory.allocator import NO_ROWS, Extent
+from cache.memory.allocator import NO_ROWS, Extent, join_extents
 from cache.memory.prefix_tree import PathStep, PrefixNode
 from cache.memory.store import CacheEntry
 from cache.prompt.plan import Segment, Span
@@ -70,6 +66,7 @@ def build_sequence(
     """
     nodes = [*prefix.path()][::-1]
     matched = sum(len(node.step.tokens) for node in nodes)
+    # rows of a conversation mostly lie side by side, and fewer views are faster
     computed = join_extents(node.extent for node in nodes if node.step.key is None)
     sequence = Sequence([], [], NO_ROWS, [KVView(extent) for extent in computed])
     fresh: list[tuple[PathStep, int]] = []
@@ -97,14 +94,3 @@ def view_of(extent: Extent, offset: int, ranges: Many[VisibleRange]) -> KVView:
     first, seen_from = ranges[0].first, ranges[0].seen_from
     moved = tuple(VisibleRange(r.first - first, r.last - first, r.seen_from) for r in ranges)
     return KVView(extent.part(first, ranges[-1].last), offset, seen_from, moved if len(ranges) > 1 else ())
-
-
-def join_extents(extents: Iterable[Extent]) -> list[Extent]:
-    """Extents that touch, as one: rows of a conversation mostly lie side by side, and fewer views are faster."""
-    joined: list[Extent] = []
-    for extent in extents:
-        if joined and joined[-1].end == extent.start:
-            joined[-1] = Extent(joined[-1].start, joined[-1].length + extent.length)
-        elif extent.length:
-            joined.append(extent)
-    return joined

@@ -16,11 +16,9 @@ from cache.prompt.plan import Plan, Segment
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that is not running yet, with what was found for it so far.
-
-    places_modules: whether the model can reuse modules at all. picked_up: when its modules were first looked up.
-    loading: seconds spent on looking them up. entries: modules found, pinned until the request has been answered.
-    misses: modules that were missing at the first look, and why.
+    """A request with what was found for it so far. places_modules: whether the model can reuse modules at all.
+    picked_up: when its modules were first looked up. loading: seconds spent on looking them up. entries: modules found,
+    pinned until the request has been answered. misses: modules that were missing at the first look, and why.
     """
 
     request: Request

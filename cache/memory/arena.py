@@ -1,7 +1,5 @@
-"""The KV arena: one K and one V tensor per layer, allocated once, addressed by extents.
-
-Per layer `[slots, kv_heads, head_dim]` in the model's dtype, and for each slot the position id at which its key was
-encoded. Not covered: who owns which slots.
+"""The KV arena: one K and one V tensor per layer, `[slots, kv_heads, head_dim]` in the model's dtype, allocated once,
+and for each slot the position id at which its key was encoded. Not covered: who owns which slots.
 """
 
 from dataclasses import dataclass

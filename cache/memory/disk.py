@@ -117,14 +117,12 @@ class DiskTier:
         return self.folder / (key.replace(":", "-") + SUFFIX)
 
     def _register(self, path: Path, header: ModuleHeader | None = None) -> None:
-        try:
+        with suppress(OSError):  # it may be evicted by now
             status = path.stat()
-        except OSError:
-            return
-        header = header or read_header(path)
-        if self._path(header.key) == path:
-            with self._lock:
-                self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
+            header = header or read_header(path)
+            if self._path(header.key) == path:
+                with self._lock:
+                    self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
 
     def _evict(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
@@ -138,9 +136,7 @@ class DiskTier:
 
 
 def read_header(path: Path) -> ModuleHeader:
-    """The header of a module file. A damaged or foreign file gets one without a name: it counts, can be evicted, and
-    `DiskTier.read` says what is wrong with it.
-    """
+    """The header of a module file; one without a name if the file is damaged or foreign: it can be evicted."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["header"])

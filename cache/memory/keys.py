@@ -45,9 +45,7 @@ def check_tenant(tenant: str) -> None:
 
 
 def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
-    """Key of an encoded segment. fingerprint: the model's (weights, dtype, position scheme). tenant: namespace that may
-    share the entry. Raises ValueError for a bad tenant.
-    """
+    """Key of a segment encoded by a model, for those who may share it. Raises ValueError for a bad tenant."""
     check_tenant(tenant)
     prefix = "" if segment.prefix is None else segment_key(segment.prefix, fingerprint=fingerprint, tenant=tenant)
     places = str(segment.start) if not segment.gaps else f"{segment.start} {segment.gaps}"

@@ -1,12 +1,9 @@
 """Exact prefix reuse: a radix tree over everything the engine has computed, which can be split at any token.
 
-A path from the root is the beginning of a prompt: placed modules (named by key, they own no memory here) and runs
-of computed tokens (they own the extents of their KV). The rows of a run are valid for every prompt that begins
-with the same path, because a computed token sees only what stands before it. Earlier turns of a conversation are
-such a path, and so is a system prompt.
-
-No tensors and no allocation: eviction hands extents back to the caller. After the radix cache of SGLang (Zheng et
-al., 2024), with placed modules as edges of their own.
+A path from the root is the beginning of a prompt, such as the earlier turns of a conversation: placed modules (named
+by key, they own no memory here) and runs of computed tokens (they own the extents of their KV). The rows of a run are
+valid for every prompt that begins with the same path, because a computed token sees only what stands before it. After
+the radix cache of SGLang (Zheng et al., 2024), with placed modules as edges of their own. Eviction hands extents back.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,39 +78,28 @@ class PrefixTree:
         node = self.root(tenant)
         for step in steps:
             while step.tokens:
-                child = node.children.get(step.edge)
+                child = self._child(node, step)
                 if child is None:
                     return node
-                if step.key is not None:
-                    node = child
-                    break
-                common = common_length(child.step.tokens, step.tokens)
-                node = self._split(child, common)
-                step = step.cut(common, len(step.tokens))
+                node = child
+                step = step.cut(len(node.step.tokens), len(step.tokens))
         return node
 
     def insert(
         self, node: PrefixNode, steps: Iterable[tuple[PathStep, Extent]], owner: str | None
     ) -> tuple[PrefixNode, list[Extent]]:
         """Append computed steps below `node`; the tree owns their extents from now on. Returns the last node of the
-        path, and the extents of tokens the tree already had (another request computed them meanwhile): the caller frees
-        those.
+        path, and the extents of tokens that another request computed meanwhile: the caller frees those.
         """
         surplus: list[Extent] = []
         for step, extent in steps:
             while step.tokens:
-                child = node.children.get(step.edge)
+                child = self._child(node, step)
                 if child is None:
-                    child = PrefixNode(step, node, extent, owner)
-                    node.children[step.edge] = child
-                    common = len(step.tokens)
-                elif step.key is not None:
-                    common = len(step.tokens)
-                else:
-                    common = common_length(child.step.tokens, step.tokens)
-                    child = self._split(child, common)
-                    surplus.append(extent.part(0, common))
-                node = child
+                    child = node.children[step.edge] = PrefixNode(step, node, extent, owner)
+                elif step.key is None:
+                    surplus.append(extent.part(0, len(child.step.tokens)))
+                node, common = child, len(child.step.tokens)
                 step = step.cut(common, len(step.tokens))
                 extent = extent if step.key is not None else extent.part(common, extent.length)
         return node, surplus
@@ -145,14 +131,12 @@ class PrefixTree:
         """Remove a leaf, and placed modules above it that nothing else needs; returns the leaf's extent."""
         assert not leaf.children, leaf
         assert not leaf.refs, leaf
-        node: PrefixNode = leaf
-        while True:
-            parent = node.parent
-            assert parent is not None
-            del parent.children[node.step.edge]
-            if parent.parent is None or parent.children or parent.refs or parent.step.key is None:
-                return leaf.extent
-            node = parent
+        for node in leaf.path():
+            if node is not leaf and (node.children or node.refs or node.step.key is None):
+                break
+            assert node.parent is not None
+            del node.parent.children[node.step.edge]
+        return leaf.extent
 
     def clear(self) -> list[Extent]:
         """Remove everything that no request in flight needs."""
@@ -161,10 +145,15 @@ class PrefixTree:
             freed.extend(self.evict(leaf) for leaf in leaves)
         return freed
 
+    def _child(self, node: PrefixNode, step: PathStep) -> PrefixNode | None:
+        """The child that `step` begins with, cut where the two part; None if there is none."""
+        child = node.children.get(step.edge)
+        if child is None or step.key is not None:
+            return child
+        return self._split(child, common_length(child.step.tokens, step.tokens))
+
     def _split(self, node: PrefixNode, length: int) -> PrefixNode:
         """Let `node` keep the tokens from `length` on and return the new node that holds those before it."""
-        assert node.step.key is None
-        assert length > 0
         if length == len(node.step.tokens):
             return node
         parent = node.parent

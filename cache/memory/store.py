@@ -3,9 +3,7 @@
 What no request uses may be evicted, in the order of GDSF (greedy dual size frequency, Cherkasova 1998): the entry of
 lowest priority goes first. An entry's priority, renewed whenever it is used, is `clock + hits * seconds`; seconds: what
 it costs to get one of its tokens back, by loading it if it is on disk, else by computing it. (GDSF divides by the size;
-here every token has the same size.) The clock is the priority of the last victim. It only rises, so entries that were
-used much, but long ago, fall behind new ones (ageing).
-
+here every token has the same size.) The clock is the priority of the last victim, so that old entries fall behind.
 Owned by the engine thread. Files are written by a thread of their own, from a copy.
 """
 
@@ -20,7 +18,7 @@ from typing import Literal
 import torch
 
 from cache.errors import CapacityError
-from cache.memory.allocator import Extent, ExtentAllocator
+from cache.memory.allocator import Extent, ExtentAllocator, join_extents
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.disk_writer import DiskWriter
@@ -70,19 +68,14 @@ class PrefixUse:
 
 
 @dataclass(slots=True)
-class Costs:
-    """Seconds per token, measured as the engine runs (running means)."""
+class Cost:
+    """Seconds per token, as a running mean of what was measured."""
 
-    compute: float = 1e-3
-    load: float = 1e-5
+    mean: float
 
-    def measured_compute(self, seconds: float, tokens: int) -> None:
-        """Include one forward pass."""
-        self.compute += 0.1 * (seconds / tokens - self.compute)
-
-    def measured_load(self, seconds: float, tokens: int) -> None:
-        """Include one read from disk."""
-        self.load += 0.1 * (seconds / tokens - self.load)
+    def measured(self, seconds: float, tokens: int) -> None:
+        """Include one forward pass, or one read from disk."""
+        self.mean += 0.1 * (seconds / tokens - self.mean)
 
 
 class Store:
@@ -93,7 +86,7 @@ class Store:
         self.allocator = ExtentAllocator(arena.slots)
         self.prefixes = PrefixTree()
         self.entries: dict[str, CacheEntry] = {}
-        self.costs = Costs()
+        self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
         self.evictions: Counter[str] = Counter()
         self._clock = 0.0
         self._evicted: deque[str] = deque(maxlen=REMEMBERED_EVICTIONS)
@@ -116,9 +109,7 @@ class Store:
         return "disk" if self._is_being_written(key) or (self.disk is not None and key in self.disk) else None
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """Look a module up, load it from disk if it is there, and pin it. Raises CapacityError if it is on disk and the
-        arena cannot take it now; nothing is pinned then.
-        """
+        """Find a module in any tier and pin it. Raises CapacityError if it is on disk and the arena has no room now."""
         key = self.key(segment, tenant)
         tier = self.tier(key)
         if tier == "device":
@@ -157,8 +148,8 @@ class Store:
         entry.refs -= 1
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier, and every prefix, since any of them may have been computed with their text.
-        Returns how many modules were there. For when no request is in flight.
+        """Remove modules from every tier, and every prefix, which may have been computed with them. Returns how many
+        modules were there. For when no request is in flight.
         """
         self.flush()
         for extent in self.prefixes.clear():
@@ -187,9 +178,7 @@ class Store:
             self._writer.close()
 
     def reserve(self, length: int) -> Extent:
-        """A free extent, evicting what has the lowest priority. Raises CapacityError, and evicts nothing, if what is in
-        use leaves too little.
-        """
+        """A free extent, by eviction if need be. Raises CapacityError, evicting nothing, if too much is in use."""
         extent = self.allocator.allocate(length)
         if extent is None and (largest := self._largest_possible()) < length:
             raise CapacityError(
@@ -205,7 +194,7 @@ class Store:
         """Renew the priority of a prefix path; is_use: count a request that found it, not the one that made it."""
         for step in node.path():
             step.hits += is_use
-            step.priority = self._clock + (1 + step.hits) * self.costs.compute
+            step.priority = self._clock + (1 + step.hits) * self.compute_cost.mean
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         """The prefixes that have saved most, first: where several continue one another, each counts its own tokens."""
@@ -232,7 +221,8 @@ class Store:
         entry.hits += 1
         entry.last_used = time.time()
         is_on_disk = self.disk is not None and entry.header.key in self.disk.entries
-        entry.priority = self._clock + entry.hits * (self.costs.load if is_on_disk else self.costs.compute)
+        cost = self.load_cost if is_on_disk else self.compute_cost
+        entry.priority = self._clock + entry.hits * cost.mean
         return entry
 
     def _admit(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
@@ -252,17 +242,12 @@ class Store:
             raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
         self.arena.write(extent, rows)
         self.arena.positions[extent.start : extent.end] = torch.tensor(segment.positions)
-        self.costs.measured_load(time.perf_counter() - started, extent.length)
+        self.load_cost.measured(time.perf_counter() - started, extent.length)
 
     def _largest_possible(self) -> int:
         """Length of the largest free extent there would be if everything that may be evicted were."""
-        extents = [owner.extent for owner in self._owners() if not owner.refs and owner.extent.length]
-        longest = length = end = 0
-        for extent in sorted([*extents, *self.allocator.holes]):
-            length = length + extent.length if extent.start == end else extent.length
-            end = extent.end
-            longest = max(longest, length)
-        return longest
+        extents = [owner.extent for owner in self._owners() if not owner.refs]
+        return max((one.length for one in join_extents(sorted([*extents, *self.allocator.holes]))), default=0)
 
     def _evict_one(self) -> None:
         """Evict the entry of lowest priority; there is one."""
@@ -270,13 +255,13 @@ class Store:
         victims.extend(self.prefixes.leaves())
         victim = min(victims, key=lambda v: v.priority)
         self._clock = max(self._clock, victim.priority)
+        self.allocator.free(victim.extent)
         if isinstance(victim, CacheEntry):
             del self.entries[victim.header.key]
             self._evicted.append(victim.header.key)
-            self.allocator.free(victim.extent)
             self.evictions["module"] += 1
         else:
-            self.allocator.free(self.prefixes.evict(victim))
+            self.prefixes.evict(victim)
             self.evictions["prefix"] += 1
 
     def _is_being_written(self, key: str) -> bool:

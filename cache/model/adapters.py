@@ -48,9 +48,7 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """A model with an adapter merged into its weights, after the one it was trained on top of, and their fingerprint.
-    Raises ModelError.
-    """
+    """A model with an adapter, and any below it, merged, and their fingerprint. Raises ModelError."""
     from peft import PeftModel  # takes a second to import, and most desks have no adapter
 
     if not (folder / WEIGHTS).is_file():

@@ -1,8 +1,6 @@
-"""BLOOM and MPT attending over an arena.
-
-transformers has no hook for their attention modules. So each of these modules is replaced by one that projects with the
-original's layers and attends with the running pass, and the models no longer build masks and biases: nothing would read
-them.
+"""BLOOM and MPT attending over an arena. transformers has no hook for their attention modules. So each of these is
+replaced by one that projects with the original's layers and attends with the running pass, and the models no longer
+build masks and biases: nothing would read them.
 """
 
 from typing import Any
@@ -46,12 +44,16 @@ class AlibiAttention:
         return self.running.attend(layer, q, k, v, scale).flatten(2)
 
 
-class BloomAttention(nn.Module):
-    """In place of transformers' module of this name; `own` is that module."""
+class ReplacedAttention(nn.Module):
+    """In place of transformers' module of the same name; `own` is that module."""
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
         self.own, self._alibi = own, alibi
+
+
+class BloomAttention(ReplacedAttention):
+    """Attention of a BLOOM layer."""
 
     def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
         """Both `[1, T, hidden]`; returns the residual plus what was attended to, `[1, T, hidden]`."""
@@ -61,12 +63,8 @@ class BloomAttention(nn.Module):
         return residual + own.dense(self._alibi.attend(own.layer_idx, q, k, v, own.inv_norm_factor)), None
 
 
-class MptAttention(nn.Module):
-    """In place of transformers' module of this name; `own` is that module."""
-
-    def __init__(self, own: Any, alibi: AlibiAttention) -> None:
-        super().__init__()
-        self.own, self._alibi = own, alibi
+class MptAttention(ReplacedAttention):
+    """Attention of an MPT layer."""
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
         """`[1, T, hidden]`; returns what was attended to, `[1, T, hidden]`."""

@@ -1,7 +1,4 @@
-"""Model families: how modules of each can be placed and why not, and how far position ids go.
-
-Reads transformers configurations by attribute; imports nothing of transformers.
-"""
+"""Model families: how modules of each can be placed and why not, and how far position ids go."""
 
 from typing import Any, Literal
 
@@ -11,22 +8,12 @@ PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
 """rotary: anywhere, by rotating queries. alibi: anywhere, by the distance of position ids. absolute: positions are
 learned, so a module is encoded where it stands. none: not at all; such a model reuses exact prefixes only."""
 
-FAMILIES: dict[str, PositionScheme] = {
-    "llama": "rotary",
-    "mistral": "rotary",
-    "qwen2": "rotary",
-    "qwen3": "rotary",
-    "phi3": "rotary",
-    "gemma": "rotary",
-    "gemma2": "rotary",
-    "gemma3_text": "rotary",
-    "gpt_neox": "rotary",
-    "gpt2": "absolute",
-    "opt": "absolute",
-    "bloom": "alibi",
-    "mpt": "alibi",
+FAMILIES: dict[PositionScheme, str] = {
+    "rotary": "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text gpt_neox",
+    "absolute": "gpt2 opt",
+    "alibi": "bloom mpt",
 }
-"""Position scheme by transformers' model type, unless the configuration forbids it (`why_not_placeable`). A family
+"""Transformers' model types by position scheme, unless the configuration forbids it (`why_not_placeable`). A family
 enters this table when the oracle tests cover it."""
 
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
@@ -37,12 +24,10 @@ POSITIONS_OF_BLOOM = 2048
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """How modules of a model are placed, and why they cannot be (empty if they can). name: the model's, for messages.
-    Raises ModelError for a model that cannot be served at all.
-    """
-    scheme = FAMILIES.get(config.model_type)
+    """How modules of a model are placed, and why not (empty if they are). Raises ModelError if it cannot be served."""
+    scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
     if scheme is None:
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
         raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
     if getattr(config, "use_bidirectional_attention", False):
         raise ModelError(f"model {name!r} lets tokens see later ones; only causal models can be served")

@@ -9,10 +9,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -33,6 +32,14 @@ class ModelSource:
     is_local: bool
     fingerprint: str
 
+    def load(self, kind: Any, **options: Any) -> Any:
+        """What a class of transformers reads there. Raises ModelError with one line that says what to do."""
+        try:
+            return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
+        except (OSError, ValueError) as error:
+            cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
+            raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
+
 
 def find_source(name: str | None, converted: Path) -> ModelSource:
     """The files behind a model's name; a GGUF file is converted first. Raises ModelError."""
@@ -43,22 +50,18 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
         fingerprint = file_digest(path)
         return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
     if path.is_dir():
-        return ModelSource(str(path), True, folder_digest(path))
+        files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
+        parts = (part for file in files for part in (file.name, file_digest(file)))
+        return ModelSource(str(path), True, digest(*parts))
     assert name is not None
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise ModelError(f"model {name!r} is neither a folder, a .gguf file nor a hub name like 'owner/model'")
     return ModelSource(name, False, "")
 
 
-@contextmanager
-def explained(source: ModelSource) -> Iterator[None]:
-    """Turn what transformers raises into one line that says what to do."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        cure = "check the folder" if source.is_local else "check the name and the network, or give a local folder"
-        raise ModelError(f"model {source.place!r} cannot be loaded ({reason}): {cure}") from error
+def first_line(error: Exception) -> str:
+    """What another library's error says, in one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def bundled_gguf() -> Path:
@@ -77,14 +80,12 @@ def convert_gguf(path: Path, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix="converting-"))
     try:
-        place, file = str(path.parent), path.name
+        place, given = str(path.parent), {"gguf_file": path.name, "local_files_only": True}
         config = getattr(transformers, "GgufConfig", None)  # releases before it always dequantise
         options = {} if config is None else {"quantization_config": config(dequantize=True)}
-        hf = AutoModelForCausalLM.from_pretrained(
-            place, gguf_file=file, dtype=torch.float32, local_files_only=True, **options
-        )
+        hf = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **given, **options)
         hf.to(torch.bfloat16).save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(place, gguf_file=file, local_files_only=True).save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
         try:
             os.replace(temporary, folder)
         except OSError:
@@ -97,9 +98,3 @@ def convert_gguf(path: Path, folder: Path) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
-
-
-def folder_digest(folder: Path) -> str:
-    """Digest over the configuration and weight files of a model folder."""
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".bin"})
-    return digest(*(part for path in files for part in (path.name, file_digest(path))))
