@@ -60,8 +60,7 @@ def documents(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "model", "device", "as_json")
 def forget(
-    common: Common,
-    document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")],
+    common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
 ) -> None:
     """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
     from app.cli.reports import print_forgotten

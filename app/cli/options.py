@@ -30,7 +30,6 @@ OPTIONS: dict[str, Any] = {
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
 """The common options, by name; all but the last are settings."""
-DEFAULTS = {"as_json": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,11 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @wraps(command)
         def called(**values: Any) -> Any:
             flags = {name: values.pop(name) for name in names}
-            as_json = flags.pop("as_json", False)
+            as_json = bool(flags.pop("as_json", False))
             return command(Common(load_settings(flags, os.environ), flags, as_json), **values)
 
         own = list(signature(command).parameters.values())[1:]
-        common = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=OPTIONS[name])
-            for name in names
-        ]
+        common = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=OPTIONS[name]) for name in names]
         called.__signature__ = Signature([*own, *common])  # type: ignore[attr-defined]
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *common)}
         return called
