@@ -50,11 +50,16 @@ def reachable(listener: socket.socket) -> str:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket, taken before anything slow. Raises DeskError."""
-    family, both = (socket.AF_INET6, socket.has_dualstack_ipv6()) if ":" in host else (socket.AF_INET, False)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
     except OSError as error:
+        listener.close()
         reason = "it is in use by another program" if "in use" in str(error).lower() else error.strerror or str(error)
         raise DeskError(
             f"cannot listen on {host} port {port}: {reason}; use another --port", code="port-in-use"
         ) from None
+    return listener
