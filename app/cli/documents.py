@@ -7,88 +7,70 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import (
-    DataDir,
-    Device,
-    Json,
-    Memory,
-    Model,
-    find_served,
-    open_reader,
-    open_service,
-    settings_of,
-    show,
-)
+from app.cli.options import Common, find_served, open_reader, open_service, takes
 from app.domain.errors import DeskError
 
 commands = typer.Typer()
 
 
 @commands.command()
+@takes("data_dir", "model", "device", "memory", "as_json")
 def ingest(
+    common: Common,
     paths: Annotated[list[Path], typer.Argument(help="Files and folders.")],
     sync: Annotated[
         bool, typer.Option("--sync", help="Remove documents whose files are gone from the folders.")
     ] = False,
     collection: Annotated[str, typer.Option(help="What the documents belong to.")] = "",
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Let the model read the passages now.")] = True,
-    data_dir: DataDir = None,
-    model: Model = None,
-    device: Device = None,
-    memory: Memory = None,
-    as_json: Json = False,
 ) -> int:
     """Bring documents in: read, split, index, and let the model read every passage once. Also beside a running desk."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_ingest
     from app.desk.json_output import ingest_json
 
-    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory)
     missing = [path for path in paths if not os.path.lexists(path)]
     if len(missing) == len(paths):
         raise DeskError(f"no such file or folder: {str(missing[0])!r}", code="no-such-file")
-    running = find_served(settings, model=model, device=device, memory=memory)
+    running = find_served(common)
     with progress_bar() as progress:
         if running is not None:
             absolute = [os.path.abspath(path) for path in paths]
             order = {"paths": absolute, "collection": collection, "sync": sync, "warm": warm}
             report = running.ingest(order, progress)
         else:
-            with open_service(settings, "warmdesk ingest") as service:
+            with open_service(common.settings, "warmdesk ingest") as service:
                 report = ingest_json(service.ingest(paths, progress, collection=collection, sync=sync, warm=warm))
-    show(as_json, report, lambda: print_ingest(report))
+    common.show(report, lambda: print_ingest(report))
     return 1 if report["failed"] and not report["documents"] else 0
 
 
 @commands.command()
-def documents(data_dir: DataDir = None, as_json: Json = False) -> None:
+@takes("data_dir", "as_json")
+def documents(common: Common) -> None:
     """List the documents."""
     from app.cli.reports import print_documents
     from app.desk.json_output import documents_json
 
-    with open_reader(settings_of(data_dir=data_dir)) as service:
+    with open_reader(common.settings) as service:
         found = service.documents()
-    show(as_json, documents_json(found), lambda: print_documents(found))
+    common.show(documents_json(found), lambda: print_documents(found))
 
 
 @commands.command()
+@takes("data_dir", "model", "device", "as_json")
 def forget(
-    document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")],
-    data_dir: DataDir = None,
-    model: Model = None,
-    device: Device = None,
-    as_json: Json = False,
+    common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
 ) -> None:
     """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
     from app.cli.reports import print_forgotten
     from app.domain.progress import no_progress
 
-    settings = settings_of(data_dir=data_dir, model=model, device=device)
-    running = find_served(settings, model=model, device=device)
+    running = find_served(common)
     if running is not None:
         forgotten = running.forget(document, no_progress)
     else:
-        with open_service(settings, "warmdesk forget") as service:
+        with open_service(common.settings, "warmdesk forget") as service:
             forgotten = asdict(service.forget(document))
     document_json = {"forgotten": forgotten["document"], "removed": forgotten["removed"], "left": forgotten["left"]}
-    show(as_json, document_json, lambda: print_forgotten(forgotten))
+    common.show(document_json, lambda: print_forgotten(forgotten))

@@ -7,19 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import (
-    Adapter,
-    DataDir,
-    Device,
-    Embedder,
-    Json,
-    Model,
-    open_service,
-    progress_line,
-    settings_of,
-    show,
-    whole_numbers,
-)
+from app.cli.options import Common, open_service, progress_line, takes, whole_numbers
 from app.domain.shipped import SHIPPED_DATA
 
 commands = typer.Typer()
@@ -43,67 +31,51 @@ def thread_counts(threads: str | None) -> tuple[int, ...]:
     return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
 
 
-def check_section(file: Path | None, section: str) -> None:
-    """See that the file to write has the section, before the work is done. Raises DeskError."""
-    from evals.markdown_sections import read_section
-
-    if file is not None:
-        read_section(file, section)
-
-
-def print_indented(document: object) -> None:
-    """JSON for people."""
-    print(json.dumps(document, indent=2))
-
-
 @bench.command()
+@takes("data_dir", "model", "as_json")
 def latency(
+    common: Common,
     documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
     question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
-    data_dir: DataDir = None,
-    model: Model = None,
-    as_json: Json = False,
 ) -> None:
     """Time to the first token with and without reuse, beside transformers on the same weights."""
     from evals.latency import measure
 
-    settings = settings_of(data_dir=data_dir, model=model)
     result = measure(
-        model=settings.model,
-        converted=settings.models_folder,
+        model=common.settings.model,
+        converted=common.settings.models_folder,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
         question_tokens=question,
         repeats=repeats,
         decode_at=2048,
-        report=progress_line if as_json else print,
+        report=progress_line if common.as_json else print,
     )
-    show(as_json, result, lambda: None)  # people have read the lines of `report`
+    common.show(result, lambda: None)  # people have read the lines of `report`
 
 
 @bench.command("prompt-cache")
+@takes("data_dir", "model", "as_json")
 def prompt_cache(
+    common: Common,
     schemas: Annotated[
         Path, typer.Option(help="Folder of the use cases.", show_default="the shipped ones")
     ] = SHIPPED_DATA / "schemas",
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
     write: Write = None,
-    data_dir: DataDir = None,
-    model: Model = None,
-    as_json: Json = False,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
-    from evals.markdown_sections import write_section
+    from evals.markdown_sections import read_section, write_section
     from evals.use_cases import markdown, measure_use_cases
 
-    check_section(write, "prompt-cache")
-    settings = settings_of(data_dir=data_dir, model=model)
+    if write is not None:
+        read_section(write, "prompt-cache")  # fails before the work is done
     result = measure_use_cases(
-        model=settings.model,
-        converted=settings.models_folder,
+        model=common.settings.model,
+        converted=common.settings.models_folder,
         folder=schemas,
         threads=thread_counts(threads),
         repeats=repeats,
@@ -112,11 +84,13 @@ def prompt_cache(
     section = markdown(result, "warmdesk bench prompt-cache")
     if write is not None:
         write_section(write, "prompt-cache", section)
-    show(as_json, result, lambda: None if write else print(section))
+    common.show(result, lambda: None if write else print(section))
 
 
 @evaluate.command()
+@takes("data_dir", "model", "adapter", "device", "as_json")
 def quality(
+    common: Common,
     data: Annotated[
         Path, typer.Option(help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
     ],
@@ -130,25 +104,19 @@ def quality(
     ] = False,
     write: Annotated[Path | None, typer.Option(help="Put the table into this file, and a plot beside it.")] = None,
     section: SectionName = "quality",
-    data_dir: DataDir = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    as_json: Json = False,
 ) -> None:
     """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
     stopped.
     """
-    from evals.markdown_sections import write_section
+    from evals.markdown_sections import read_section, write_section
     from evals.quality_evidence import draw, markdown, need_plots
     from evals.quality_run import measure_quality
 
-    check_section(write, section)
     if write is not None:
+        read_section(write, section)  # fails before the work is done
         need_plots()
-    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
     result = measure_quality(
-        settings,
+        common.settings,
         data,
         policies=policies.split(","),
         passages=passages,
@@ -161,53 +129,47 @@ def quality(
         command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
         command += f" --passages {passages}" if passages != 5 else ""
         command += " --conversations" if conversations else ""
-        told = {"model": model and Path(model).name, "adapter": adapter and Path(adapter).name, "device": device}
-        command += "".join(f" --{name} {value}" for name, value in told.items() if value)
+        told = {name: value for name, value in common.flags.items() if value and name != "data_dir"}
+        command += "".join(f" --{name} {Path(value).name}" for name, value in told.items())
         write_section(write, section, markdown(result, command))
-    show(as_json, result, lambda: print_indented(result))
+    common.show(result, lambda: print(json.dumps(result, indent=2)))
 
 
 @commands.command()
+@takes("data_dir", "model", "adapter", "device", "as_json")
 def calibrate(
+    common: Common,
     data: Annotated[Path | None, typer.Option(help="Your own questions, as for eval quality.")] = None,
     limit: Annotated[int, typer.Option(help="Questions of each file.", min=1)] = 40,
-    data_dir: DataDir = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    as_json: Json = False,
 ) -> None:
     """Find out which policy keeps the answers of your model, and whether it may word them itself."""
     from evals.calibrate import calibrate as measure
 
-    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
-    found = measure(settings, data, limit=limit, report=progress_line)
-    show(as_json, asdict(found), lambda: print(found.line()))
+    found = measure(common.settings, data, limit=limit, report=progress_line)
+    common.show(asdict(found), lambda: print(found.line()))
 
 
 @evaluate.command()
+@takes("data_dir", "model", "adapter", "device", "as_json")
 def answers(
+    common: Common,
     data: Annotated[
         Path, typer.Option(help="Questions, one JSON object a line.", show_default="the shipped ones")
     ] = QUESTIONS,
     limit: Limit = None,
-    data_dir: DataDir = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    as_json: Json = False,
 ) -> None:
     """How often the desk's answers are right, and cite the right article, over the sample questions."""
     from evals.answers import measure_answers
 
-    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
-    with open_service(settings, "warmdesk eval answers") as service:
+    with open_service(common.settings, "warmdesk eval answers") as service:
         result = measure_answers(service, data, limit=limit, report=progress_line)
-    show(as_json, result, lambda: print_indented(result))
+    common.show(result, lambda: print(json.dumps(result, indent=2)))
 
 
 @evaluate.command()
+@takes("data_dir", "model", "embedder", "as_json")
 def recall(
+    common: Common,
     data: Annotated[
         Path,
         typer.Option(
@@ -221,42 +183,36 @@ def recall(
     ] = "policyqa",
     write: Write = None,
     section: SectionName = "recall",
-    data_dir: DataDir = None,
-    model: Model = None,
-    embedder: Embedder = None,
-    as_json: Json = False,
 ) -> None:
     """Whether search finds the right document, and whether it knows when there is none."""
-    from evals.markdown_sections import write_section
+    from evals.markdown_sections import read_section, write_section
     from evals.recall import markdown, measure_recall
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
-    check_section(write, section)
-    settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
+    if write is not None:
+        read_section(write, section)  # fails before the work is done
     result = measure_recall(
-        settings,
+        common.settings,
         data,
-        embedder=SentenceEmbedder(settings.embedder),
+        embedder=SentenceEmbedder(common.settings.embedder),
         limit=limit,
         leave_out=frozenset(leave_out.split(",")),
         report=progress_line,
     )
     if write is not None:
         write_section(write, section, markdown(result, f"warmdesk eval recall --data {data.name}"))
-    show(as_json, result, lambda: print(markdown(result, "")))
+    common.show(result, lambda: print(markdown(result, "")))
 
 
 @commands.command("calibrate-search")
+@takes("data_dir", "model", "embedder", "as_json")
 def calibrate_search(
+    common: Common,
     data: Annotated[
         list[Path], typer.Option(help="JSON lines {question, answer} or {question}: some without an answer.")
     ],
     documents: Annotated[Path, typer.Option(help="Folder of the documents they are about.")],
     write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
-    data_dir: DataDir = None,
-    model: Model = None,
-    embedder: Embedder = None,
-    as_json: Json = False,
 ) -> None:
     """Fit what search judges by: when to refuse, and which sentence answers."""
     from app.desk.search_calibration import SEARCH_FILE
@@ -265,20 +221,13 @@ def calibrate_search(
     from retrieval.answerability.classifier import save_classifier
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
-    settings = settings_of(data_dir=data_dir, model=model, embedder=embedder)
-    fitted = fit(settings, SentenceEmbedder(settings.embedder), data, documents, report=progress_line)
-    file = write or settings.data_dir / SEARCH_FILE
+    fitted = fit(common.settings, SentenceEmbedder(common.settings.embedder), data, documents, report=progress_line)
+    file = write or common.settings.data_dir / SEARCH_FILE
     save_classifier(fitted.classifier, file)
-    result = {
-        "file": str(file),
-        "answered": fitted.answered,
-        "unanswered": fitted.unanswered,
-        "auc": fitted.auc,
-        "threshold": fitted.classifier.threshold,
-        "refused_right": fitted.refused_right,
-    }
+    counted = {name: getattr(fitted, name) for name in ("answered", "unanswered", "auc", "refused_right")}
+    result = {"file": str(file), **counted, "threshold": fitted.classifier.threshold}
     line = (
         f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
         f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others, {FALSE_REFUSALS:.1%} of the answered"
     )
-    show(as_json, result, lambda: print(line))
+    common.show(result, lambda: print(line))

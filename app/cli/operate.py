@@ -6,73 +6,67 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import DataDir, Device, Json, Memory, Model, open_reader, open_service, settings_of, show
+from app.cli.options import Common, open_reader, open_service, takes
 from app.domain.shipped import SHIPPED_DATA
 
 commands = typer.Typer()
 
 
 @commands.command()
-def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    data_dir: DataDir = None,
-    model: Model = None,
-    device: Device = None,
-    memory: Memory = None,
-) -> None:
+@takes("host", "port", "data_dir", "model", "device", "memory")
+def serve(common: Common) -> None:
     """Serve the chat at / and the dashboard at /admin until Ctrl-C."""
     from app.web.serve import serve as run
 
-    settings = settings_of(data_dir=data_dir, model=model, device=device, memory=memory, host=host, port=port)
-    with open_service(settings, "warmdesk serve") as service:
+    with open_service(common.settings, "warmdesk serve") as service:
         run(service)
 
 
 @commands.command()
-def stats(data_dir: DataDir = None, as_json: Json = False) -> None:
+@takes("data_dir", "as_json")
+def stats(common: Common) -> None:
     """What was reused, what was computed, and why."""
     from app.cli.reports import print_overview
     from app.desk.json_output import overview_json
 
-    with open_reader(settings_of(data_dir=data_dir)) as service:
+    with open_reader(common.settings) as service:
         overview = service.overview()
-    show(as_json, overview_json(overview), lambda: print_overview(overview))
+    common.show(overview_json(overview), lambda: print_overview(overview))
 
 
 @commands.command()
-def doctor(data_dir: DataDir = None, model: Model = None, device: Device = None, as_json: Json = False) -> int:
+@takes("data_dir", "model", "device", "as_json")
+def doctor(common: Common) -> int:
     """Check that everything the desk needs is there, and say what to do where it is not."""
     from app.cli.reports import print_checks
     from app.desk.doctor import examine
 
-    checks = examine(settings_of(data_dir=data_dir, model=model, device=device))
+    checks = examine(common.settings)
     healthy = all(check.ok for check in checks)
     document = {"ok": healthy, "checks": [asdict(check) for check in checks]}
-    show(as_json, document, lambda: print_checks(checks))
+    common.show(document, lambda: print_checks(checks))
     return 0 if healthy else 1
 
 
 @commands.command("reset-password")
-def reset_password(data_dir: DataDir = None) -> None:
+@takes("data_dir")
+def reset_password(common: Common) -> None:
     """Make a new password for the dashboard; everybody is logged out."""
     from app.web import passwords
 
-    settings = settings_of(data_dir=data_dir)
-    print(f"admin password (shown once): {passwords.reset_password(settings.admin_folder)}")
+    print(f"admin password (shown once): {passwords.reset_password(common.settings.admin_folder)}")
 
 
 @commands.command()
+@takes("data_dir", "model", "device")
 def demo(
+    common: Common,
     documents_folder: Annotated[
         Path, typer.Argument(help="Folder of documents.", show_default="the sample help centre")
     ] = SHIPPED_DATA / "knowledge",
-    data_dir: DataDir = None,
-    model: Model = None,
-    device: Device = None,
 ) -> None:
     """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
     from app.cli.demo import run_demo
 
-    with open_service(settings_of(data_dir=data_dir, model=model, device=device), "warmdesk demo") as service:
+    with open_service(common.settings, "warmdesk demo") as service:
         run_demo(service, documents_folder)

@@ -5,6 +5,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,26 +18,56 @@ from app.domain.settings import Settings, load_settings
 if TYPE_CHECKING:
     from app.cli.running_desk import RunningDesk
 
-DataDir = Annotated[str | None, typer.Option(help="Folder that holds everything the program writes.")]
-Model = Annotated[str | None, typer.Option(help="Language model: folder, .gguf file or hub name.")]
-Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")]
-Embedder = Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")]
-Memory = Annotated[str | None, typer.Option(help='Device memory for encoded passages, as "1 GiB".')]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+OPTIONS: dict[str, Any] = {
+    "host": Annotated[str | None, typer.Option(help="Address to listen on.")],
+    "port": Annotated[int | None, typer.Option(help="Port to listen on.")],
+    "data_dir": Annotated[str | None, typer.Option(help="Folder that holds everything the program writes.")],
+    "model": Annotated[str | None, typer.Option(help="Language model: folder, .gguf file or hub name.")],
+    "adapter": Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")],
+    "embedder": Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")],
+    "device": Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")],
+    "memory": Annotated[str | None, typer.Option(help='Device memory for encoded passages, as "1 GiB".')],
+    "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
+}
+"""The common options, by name; all but the last are settings."""
 
 
-def settings_of(**flags: object) -> Settings:
-    """Settings from file, environment and the flags that were given."""
-    return load_settings(flags, os.environ)
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What a command was given of the common options.
+
+    settings: from file, environment and flags. flags: by name, of the settings that it takes; None if not given.
+    """
+
+    settings: Settings
+    flags: dict[str, Any]
+    as_json: bool
+
+    def show(self, document: Any, for_people: Callable[[], object]) -> None:
+        """The result of a command: its one JSON document, or what `for_people` prints."""
+        if self.as_json:
+            print(json.dumps(document, ensure_ascii=False))
+        else:
+            for_people()
 
 
-def show(as_json: bool, document: Any, for_people: Callable[[], object]) -> None:
-    """The result of a command: its one JSON document, or what `for_people` prints."""
-    if as_json:
-        print(json.dumps(document, ensure_ascii=False))
-    else:
-        for_people()
+def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command these of the common options; it finds them in its first parameter, a `Common`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def called(**values: Any) -> Any:
+            flags = {name: values.pop(name) for name in names}
+            as_json = bool(flags.pop("as_json", False))
+            return command(Common(load_settings(flags, os.environ), flags, as_json), **values)
+
+        own = list(signature(command).parameters.values())[1:]
+        common = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=OPTIONS[name]) for name in names]
+        called.__signature__ = Signature([*own, *common])  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *common)}
+        return called
+
+    return decorate
 
 
 @contextmanager
@@ -60,12 +93,12 @@ def open_reader(settings: Settings) -> Iterator[Any]:
         yield service
 
 
-def find_served(settings: Settings, **flags: object) -> "RunningDesk | None":
+def find_served(common: Common) -> "RunningDesk | None":
     """The desk that is being served from the data folder, if one is. Says on stderr which flags it cannot take over."""
     from app.cli.running_desk import find_running
 
-    running = find_running(settings.data_dir)
-    given = [f"--{name}" for name, value in flags.items() if value is not None]
+    running = find_running(common.settings.data_dir)
+    given = [f"--{name}" for name, value in common.flags.items() if value is not None and name != "data_dir"]
     if running is not None and given:
         progress_line(f"note: done by the desk that is being served; {', '.join(given)} ignored, it keeps its own")
     return running

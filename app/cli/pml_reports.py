@@ -1,5 +1,6 @@
 """What `warmdesk pml ...` prints for people, of the JSON documents that `app.pml` makes."""
 
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -8,9 +9,7 @@ from rich.table import Table
 
 def print_facts(found: dict[str, Any]) -> None:
     """The layout as a table, then what a prompt takes from the cache and what it computes."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("ids", "kind", "path"):
-        table.add_column(column)
+    table = Table("ids", "kind", "path", box=None, pad_edge=False)
     for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
         ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"
         table.add_row(ids, item["kind"], item["path"] or "(root)")
@@ -24,13 +23,8 @@ def print_facts(found: dict[str, Any]) -> None:
 
 def ranges(ids: list[int]) -> str:
     """Ascending ids as `0-2, 6`, with their number."""
-    runs: list[list[int]] = []
-    for at in ids:
-        if runs and runs[-1][1] == at - 1:
-            runs[-1][1] = at
-        else:
-            runs.append([at, at])
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    runs = [[at for _, at in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
+    shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"{shown} ({len(ids)} tokens)" if ids else "nothing"
 
 

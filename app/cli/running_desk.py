@@ -35,14 +35,12 @@ class RunningDesk:
     def _post(self, path: str, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.secret}"}
         try:
-            with (
-                httpx.Client(timeout=None, trust_env=False) as client,
-                client.stream("POST", self.url + path, json=order, headers=headers) as response,
-            ):
+            with httpx.stream(
+                "POST", self.url + path, json=order, headers=headers, timeout=None, trust_env=False
+            ) as response:
                 if response.status_code != 200:
-                    raise DeskError(
-                        f"the running desk answered {response.status_code}: restart it", code="desk-refused"
-                    )
+                    message = f"the running desk answered {response.status_code}: restart it"
+                    raise DeskError(message, code="desk-refused")
                 return read_events(response.iter_lines(), progress)
         except httpx.HTTPError as error:
             raise DeskError(

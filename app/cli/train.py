@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Adapter, DataDir, Device, Json, Model, settings_of, show
+from app.cli.options import Common, takes
 
 commands = typer.Typer()
 
 
 @commands.command()
+@takes("data_dir", "model", "adapter", "device", "as_json")
 def adapt(
+    common: Common,
     data: Annotated[
         list[Path] | None,
         typer.Option(help="JSON lines {title, context, qas}; may be repeated. Unset: the desk's passages."),
@@ -29,19 +31,13 @@ def adapt(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed trains on other examples.")] = 0,
-    data_dir: DataDir = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    as_json: Json = False,
 ) -> None:
     """Train a LoRA adapter, so that reading passages one by one comes nearer to reading them together. Resumes."""
     from app.cli.progress import training_bar
     from app.cli.reports import print_training
     from app.training.adapt import adapt as train
 
-    settings = settings_of(data_dir=data_dir, model=model, adapter=adapter, device=device)
-    folder = output or settings.data_dir / "adapters" / ("answers" if data else "distil")
+    folder = output or common.settings.data_dir / "adapters" / ("answers" if data else "distil")
     with training_bar() as progress:
-        result = train(settings, data or [], folder, steps=steps, minutes=minutes, seed=seed, report=progress)
-    show(as_json, result, lambda: print_training(result, folder))
+        result = train(common.settings, data or [], folder, steps=steps, minutes=minutes, seed=seed, report=progress)
+    common.show(result, lambda: print_training(result, folder))

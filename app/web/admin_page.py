@@ -21,8 +21,11 @@ REFRESH_S = 5.0
 PARTS = ("head", "welcome", "tiles", "memory", "answers", "prefixes", "misses")
 """Templates in templates/admin, from the top of the page down; the plots come behind the first three."""
 COLUMNS = ("Document", "Passage", "Tokens", "Size (MiB)", "Kept in", "Uses", "Missed", "Tokens saved", "Last use")
-_BINS = ((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", "%-d %b %H:%M"))
-_LONG = ("6h", "%-d %b")
+_BINS = (
+    *((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", "%-d %b %H:%M")),
+    *((21 * 86_400, "6h", "%-d %b"), (float("inf"), "1d", "%-d %b")),
+)
+"""Up to which span in seconds: the width of a bar, and the format of its label."""
 _KINDS = {"Reused": "#2f7d6b", "Read now": "#d08a5b"}
 
 
@@ -49,9 +52,7 @@ def bins(points: tuple[AnswerPoint, ...]) -> tuple[str, str]:
     """Width and label format of the token plot's bars: some dozens, whether the desk is an hour or a month old."""
     moments = [utc(point.created) for point in points]
     span_s = (max(moments) - min(moments)).total_seconds() if moments else 0.0
-    if span_s > 21 * 86_400:
-        return "1d", _LONG[1]
-    return next(((width, label) for limit, width, label in _BINS if span_s <= limit), _LONG)
+    return next((width, label) for limit, width, label in _BINS if span_s <= limit)
 
 
 def token_frame(points: tuple[AnswerPoint, ...]) -> pd.DataFrame:
@@ -59,20 +60,15 @@ def token_frame(points: tuple[AnswerPoint, ...]) -> pd.DataFrame:
     rows = [
         (utc(point.created), kind, tokens)
         for point in points
-        for kind, tokens in (
-            ("Reused", point.reused_tokens),
-            ("Read now", point.prompt_tokens - point.reused_tokens),
-        )
+        for kind, tokens in zip(_KINDS, (point.reused_tokens, point.prompt_tokens - point.reused_tokens), strict=True)
     ]
     return pd.DataFrame(rows, columns=["Time", "Tokens were", "Tokens"])
 
 
 def latency_frame(points: tuple[AnswerPoint, ...]) -> pd.DataFrame:
     """Time to the first token of each answer."""
-    return pd.DataFrame(
-        [(utc(point.created), point.ttft_ms, "First token") for point in points],
-        columns=["Time", "First token (ms)", "Series"],
-    )
+    rows = [(utc(point.created), point.ttft_ms, "First token") for point in points]
+    return pd.DataFrame(rows, columns=["Time", "First token (ms)", "Series"])
 
 
 def signature(overview: Overview, now: datetime) -> str:
@@ -93,26 +89,14 @@ def build_admin(desk: Desk) -> gr.Blocks:
             return (*texts, *([gr.skip()] * 5), current)
         width, label = bins(overview.points)
         tokens = gr.BarPlot(token_frame(overview.points), x_bin=width, x_axis_format=label)
-        return (
-            *texts,
-            gr.update(visible=bool(overview.points)),
-            tokens,
-            latency_frame(overview.points),
-            gr.update(visible=bool(overview.modules)),
-            module_rows(overview, now),
-            current,
-        )
+        plots = (gr.update(visible=bool(overview.points)), tokens, latency_frame(overview.points))
+        table = (gr.update(visible=bool(overview.modules)), module_rows(overview, now))
+        return (*texts, *plots, *table, current)
 
     def part(name: str) -> gr.HTML:
         return gr.HTML("", elem_id=f"wd-{name}", js_on_load=None, apply_default_css=False)
 
-    plot: dict[str, Any] = {
-        "height": 240,
-        "buttons": [],
-        "x_title": " ",
-        "color_title": " ",
-        "container": False,
-    }
+    plot: dict[str, Any] = {"height": 240, "buttons": [], "x_title": " ", "color_title": " ", "container": False}
     with gr.Blocks(title="Admin · Warmdesk", analytics_enabled=False, fill_width=True) as blocks:
         with gr.Column(elem_id="wd-admin"):
             above = [part(name) for name in PARTS[:3]]

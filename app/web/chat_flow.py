@@ -61,11 +61,10 @@ class ChatFlow:
         self._end(session, left=True)
         try:
             turns = self._desk.turns(conversation_id) if conversation_id else []
-            if not turns:
-                conversation_id = ""
             if turns:
                 page = render("chat/transcript.html", turns=turns)
             else:
+                conversation_id = ""
                 page = render("chat/empty.html", examples=self._examples, ready=self._desk.is_ready())
             listed = self._listed(conversation_id)
         except Exception as error:

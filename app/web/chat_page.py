@@ -26,10 +26,6 @@ _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').sli
 _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
 
 
-def _script(name: str) -> str:
-    return (Path(__file__).parent / "static" / name).read_text(encoding="utf-8")
-
-
 def _updates(view: ChatView) -> tuple[Any, ...]:
     """In the order of the page's outputs; what the view leaves alone is not sent."""
     parts = (view.conversation_id, view.transcript, view.live, view.conversations)
@@ -48,7 +44,8 @@ def _session(request: gr.Request) -> str:
 def build_chat(desk: Desk) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
     flow = ChatFlow(desk, EXAMPLES)
-    acts, page = _script("chat.js"), _script("page.js")
+    static = Path(__file__).parent / "static"
+    acts, page = ((static / name).read_text(encoding="utf-8") for name in ("chat.js", "page.js"))
 
     def part(value: str, name: str, script: str = acts) -> gr.HTML:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)

@@ -30,15 +30,13 @@ from retrieval.text.printing import printable
 
 log = logging.getLogger(__name__)
 
-Work = Callable[[Progress], dict[str, Any]]
-
 FAILED = "something went wrong on our side; the log of the desk says more"
 
 
 class IngestOrder(BaseModel):
     """What to ingest, as `Desk.ingest` takes it."""
 
-    paths: list[str]
+    paths: list[Path]
     collection: str = ""
     sync: bool = False
     warm: bool = True
@@ -63,14 +61,10 @@ def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
 
     @app.post("/desk/ingest", dependencies=[Depends(only_allowed)])
     def ingest(order: IngestOrder) -> Response:
-        def work(progress: Progress) -> dict[str, Any]:
-            paths = [Path(path) for path in order.paths]
-            return ingest_json(
-                desk.ingest(paths, progress, collection=order.collection, sync=order.sync, warm=order.warm)
-            )
+        options = order.model_dump(exclude={"paths"})
+        return events(lambda progress: ingest_json(desk.ingest(order.paths, progress, **options)))
 
-        return events(work)
-
+    @app.post("/admin/documents/forget")
     @app.post("/desk/forget", dependencies=[Depends(only_allowed)])
     def forget(order: ForgetOrder) -> Response:
         return events(lambda progress: asdict(desk.forget(order.document)))
@@ -86,10 +80,6 @@ def add_document_routes(app: FastAPI, desk: Desk, secret: str) -> None:
         data = await request.body()
         return events(lambda progress: _take_upload(desk, name, data, collection, progress))
 
-    @app.post("/admin/documents/forget")
-    def forget_from_page(order: ForgetOrder) -> Response:
-        return events(lambda progress: asdict(desk.forget(order.document)))
-
 
 def _take_upload(desk: Desk, name: str, data: bytes, collection: str, progress: Progress) -> dict[str, Any]:
     file = desk.keep_upload(name, data)
@@ -99,7 +89,7 @@ def _take_upload(desk: Desk, name: str, data: bytes, collection: str, progress: 
     return report
 
 
-def events(work: Work) -> StreamingResponse:
+def events(work: Callable[[Progress], dict[str, Any]]) -> StreamingResponse:
     """Run work in a thread of its own; it goes on if nobody listens any more."""
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
 

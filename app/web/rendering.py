@@ -1,6 +1,7 @@
 """The pages' HTML, from the templates beside this file. Whatever a template is given is escaped.
 
-The same words for numbers, sizes and times as on the command line can be called in every template.
+Every template can use the macros of `macros.html`, and the same words for numbers, sizes and times as on the command
+line.
 """
 
 from datetime import datetime
@@ -37,6 +38,8 @@ def _environment() -> Environment:
     )
     environment.globals |= {function.__name__: function for function in (*_FUNCTIONS, answer_html, caret_html, day)}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
+    macros = environment.get_template("macros.html").module
+    environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table")}
     return environment
 
 

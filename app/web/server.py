@@ -28,14 +28,8 @@ STATIC = {
 """Own files, by path: name in the package and media type."""
 API_PATHS = ("/healthz", "/desk", *STATIC)
 _FONTS = (
-    "system-ui",
-    "-apple-system",
-    "Segoe UI",
-    "Roboto",
-    "Noto Sans",
-    "PingFang SC",
-    "Microsoft YaHei",
-    "sans-serif",
+    *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
+    *("PingFang SC", "Microsoft YaHei", "sans-serif"),
 )
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
@@ -47,8 +41,7 @@ def create_app(desk: Desk, folder: Path, database: Database, *, host: str = "127
     """
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
-            "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again",
-            code="vibe-mode",
+            "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
         )
     password_hash(folder)  # fails now rather than at the first login
     sessions = Sessions(database, lambda: password_hash(folder))

@@ -37,8 +37,7 @@ element.addEventListener("click", (event) => {
   if (!button) return;
   const act = button.dataset.act;
   if (act === "example") trigger("example", { text: button.dataset.text });
-  if (act === "open") { trigger("open", { id: button.dataset.id }); closeNav(); focusBox(); }
-  if (act === "new") { trigger("open", { id: "" }); closeNav(); focusBox(); }
+  if (act === "open" || act === "new") { trigger("open", { id: button.dataset.id ?? "" }); closeNav(); focusBox(); }
   if (act === "delete") confirmDelete(button);
   if (act === "feedback") press(button);
   if (act === "copy") {
