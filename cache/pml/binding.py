@@ -158,8 +158,7 @@ class Binder:
         tokens = run_tokens([Text(text=value)], self.layout.tokenizer)
         if len(tokens) > slot.length:
             sizes = f"{len(tokens)} tokens, its slot {slot.length}"
-            remedy = "shorten it or raise the parameter's length"
-            raise self.fail(f"argument {name!r} has {sizes}; {remedy}", reference)
+            raise self.fail(f"argument {name!r} has {sizes}; shorten it or raise the parameter's length", reference)
         if tokens:
             self.arguments.append(Span(start=slot.start, tokens=tokens))
 
@@ -172,7 +171,8 @@ class Binder:
             else:
                 runs[-1][1].extend(turn_texts(part, self.layout) if isinstance(part, Role) else [part])
         *between, (_, last) = runs
-        occupied = self.occupied()
+        # Ids of own texts and whole slots of everything imported, as (first, behind the last).
+        occupied = sorted((piece.start, piece.end) for owner in self.imported.values() for piece in owner.pieces())
         for reference, run in between:
             if not run:
                 continue
@@ -198,10 +198,6 @@ class Binder:
         if tokens:
             insort(occupied, (at, at + len(tokens)))
         return Span(start=at, tokens=tokens)
-
-    def occupied(self) -> list[tuple[int, int]]:
-        """Ids of own texts and whole slots of everything imported, as (first, behind the last), ascending."""
-        return sorted((piece.start, piece.end) for owner in self.imported.values() for piece in owner.pieces())
 
     def module_spans(self) -> Iterator[Span]:
         """Own texts of everything imported, each from its segment, or computed if the module is not cached."""
