@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,15 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
     unlimited = steps is None and minutes is None
     if labelled:
         return Schedule(steps=STEPS if unlimited else steps, minutes=minutes, objective="answers", seed=seed)
-    own = Schedule(objective="distil", learning_rate=1.5e-3, warmup=10, evaluate_every=30, seed=seed)
-    return replace(own, steps=steps, minutes=MINUTES if unlimited else minutes)
+    return Schedule(
+        steps=steps,
+        minutes=MINUTES if unlimited else minutes,
+        objective="distil",
+        learning_rate=1.5e-3,
+        warmup=10,
+        evaluate_every=30,
+        seed=seed,
+    )
 
 
 def gather(
