@@ -41,6 +41,9 @@ def test_a_desk_trains_on_its_own_passages(tmp_path: Path, trained_on: list[Trai
     result = adapt(settings, [], tmp_path / "adapter", steps=3, minutes=None, seed=0, report=lambda progress: None)
     assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
     assert result["schedule"]["objective"] == "distil"
+    written = json.loads((tmp_path / "adapter" / "training.json").read_text())["schedule"]
+    assert written == result["schedule"]
+    assert written["lessons"] == written["batch_size"] == 2, "the key has an older name"
     assert result["held_out_moved"] >= 0
     asked = {bytes(query.question).decode() for example in trained_on for query in example.queries}
     assert any("repair" in question for question in asked)

@@ -35,12 +35,8 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
         kind, advice = "prompts", advise_prompts(prompts_of(text, file), registry.tokenizer)
     else:
         kind, advice = "text", advise_text(text, registry.tokenizer)
-    return {
-        "file": str(file),
-        "kind": kind,
-        "schema": None if schema_file is None else str(schema_file),
-        **asdict(advice),
-    }
+    schema = None if schema_file is None else str(schema_file)
+    return {"file": str(file), "kind": kind, "schema": schema, **asdict(advice)}
 
 
 def laid_out(file: Path, registry: Registry) -> Layout:

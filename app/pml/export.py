@@ -12,6 +12,7 @@ passages a prompt can hold, not as all documents. The desk itself places passage
 """
 
 import re
+from itertools import chain, count
 
 from app.knowledge.prompts import PassageText, passage_text
 from app.storage.library import Library
@@ -51,9 +52,8 @@ def module_name(path: str, taken: set[str]) -> str:
     name = re.sub(r"[^\w.-]+", "-", re.split(r"[/\\]", path)[-1]) or "document"
     if not re.match(r"[^\W\d]", name):
         name = f"_{name}"
-    unique, number = name, 2
-    while unique in taken:
-        unique, number = f"{name}-{number}", number + 1
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    unique = next(name for name in names if name not in taken)
     taken.add(unique)
     return unique
 

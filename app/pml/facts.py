@@ -56,13 +56,7 @@ def read_prompt(path: Path) -> Prompt:
 
 
 def facts(
-    registry: Registry,
-    schema: Path,
-    prompt: Path | None,
-    *,
-    baseline: bool,
-    add: Sequence[Path] = (),
-    remove: Sequence[str] = (),
+    registry: Registry, schema: Path, prompt: Path | None, *, baseline: bool, add: Sequence[Path], remove: Sequence[str]
 ) -> dict[str, Any]:
     """Position ids of a schema file and, if given, of a prompt file.
 
@@ -77,11 +71,8 @@ def facts(
     if prompt is not None:
         parsed = read_prompt(prompt)
         layout = named(prompt, lambda: registry.of(parsed))
-    found: dict[str, Any] = {
-        "schema": layout.schema.name,
-        "layout": [asdict(item) for item in layout.items],
-        "length": layout.length,
-    }
+    items = [asdict(item) for item in layout.items]
+    found: dict[str, Any] = {"schema": layout.schema.name, "layout": items, "length": layout.length}
     if prompt is None:
         return found
     bound = named(prompt, lambda: bind(parsed, layout))

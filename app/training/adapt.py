@@ -95,7 +95,7 @@ def adapt(
         "held_out": round(state.best, 4),
         "held_out_moved": None if state.moved is None else round(state.moved, 4),
         "held_out_before": None if state.before is None else round(state.before, 4),
-        "schedule": asdict(training.schedule),
+        "schedule": asdict(training.schedule) | {"lessons": training.schedule.batch_size},  # lessons: the older name
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return record

@@ -57,13 +57,12 @@ class TrainingTokenizer:
 
     def labelled_passage(self, row: dict[str, Any]) -> TrainingPassage | None:
         """A row's document with its questions; None if it is too long or has no question to train on."""
-        title, context = str(row["title"]), str(row["context"]).strip()
+        title, context, source = str(row["title"]), str(row["context"]).strip(), str(row.get("src", ""))
         path = tuple(str(heading) for heading in row.get("heading_path", ()))
         tokens = self._tokens(passage_text(PassageText(name="", title=title, heading_path=path, text=context)))
         questions = tuple(found for qa in row["qas"] if (found := self._labelled_question(context, qa)) is not None)
         if len(tokens) > LONGEST_PASSAGE or not questions:
             return None
-        source = str(row.get("src", ""))
         return TrainingPassage(source=source, topic=f"{source}/{title}", tokens=tokens, questions=questions)
 
     def own_passages(self, library: Library) -> Iterator[TrainingPassage]:

@@ -17,11 +17,7 @@ def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """The objects of all files. Raises DeskError that names the file and the line."""
     for file in files:
         try:
-            with (
-                gzip.open(file, "rt", encoding="utf-8")
-                if file.suffix == ".gz"
-                else file.open(encoding="utf-8") as lines
-            ):
+            with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
                     if not line.strip():
                         continue

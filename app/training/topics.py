@@ -44,8 +44,8 @@ def topic_weights(topics: Sequence[Topic]) -> list[float]:
     """How often each topic is drawn: a source in proportion to the root of its number of questions, so that small
     sources are not lost, and a topic within its source in proportion to its questions.
     """
-    counts = [sum(len(passage.questions) for passage in topic) for topic in topics]
+    counts = [(topic[0].source, sum(len(passage.questions) for passage in topic)) for topic in topics]
     of_source: Counter[str] = Counter()
-    for topic, count in zip(topics, counts, strict=True):
-        of_source[topic[0].source] += count
-    return [count / of_source[topic[0].source] ** 0.5 for topic, count in zip(topics, counts, strict=True)]
+    for source, count in counts:
+        of_source[source] += count
+    return [count / of_source[source] ** 0.5 for source, count in counts]

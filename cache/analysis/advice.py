@@ -8,7 +8,7 @@ compared line by line, because lines are what people move.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, islice
 
 from cache.pml.binding import bind
@@ -17,13 +17,12 @@ from cache.pml.nodes import Import, Module, Prompt, Role, Schema, Union, open_tu
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer, run_tokens
 
+DATE = r"\d{4}-\d{2}-\d{2}"
 DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 VOLATILE = (
-    (
-        "a time stamp",
-        re.compile(r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?"),
-    ),
-    ("a date", re.compile(r"\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2}[./]\d{1,2}[./]\d{4}\b|\b\d{1,2}\. ?[A-Z][a-z]+ \d{4}\b")),
+    ("a time stamp", re.compile(rf"\b{DATE}[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{{1,9}})?)?(?:Z|[+-]\d\d:?\d\d)?")),
+    ("a date", re.compile(rf"\b{DATE}\b")),
+    ("a date", re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{4}\b|\b\d{1,2}\. ?[A-Z][a-z]+ \d{4}\b")),
     ("a date", re.compile(rf"\b[A-Z][a-z]{{2,8}} {DAY}, \d{{4}}\b|\b{DAY} [A-Z][a-z]{{2,8}},? \d{{4}}\b")),
     ("a time of day", re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b")),
     ("an identifier", re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]{13,22}\b|\b[0-9a-fA-F]{16,}\b")),
@@ -61,18 +60,15 @@ class Advice:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LineTree:
-    """A prefix tree of prompts, by line."""
-
-    following: "dict[str, LineTree]" = field(default_factory=dict)
+class LineTree(dict[str, "LineTree"]):
+    """A prefix tree of prompts: what follows each line."""
 
     def insert(self, prompt: Sequence[str]) -> int:
         """Add a prompt; returns how many of its first lines were in the tree."""
         node, same = self, 0
         for line in prompt:
-            same += line in node.following  # below a new line the tree is empty
-            node = node.following.setdefault(line, LineTree())
+            same += line in node  # below a new line the tree is empty
+            node = node.setdefault(line, LineTree())
         return same
 
 
@@ -108,21 +104,18 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
     lost: defaultdict[int, Counter[str]] = defaultdict(Counter)  # tokens, by line number and first different line
     reusable = 0
     for prompt in lines:
-        is_first = not tree.following
+        is_first = not tree
         same = tree.insert(prompt)
         reusable += sum(costs[line] for line in prompt[:same])
         behind = sum(costs[line] for line in prompt[same + 1 :] if shared[line] > 1 and line.strip())
         if behind and not is_first:
             lost[same + 1][prompt[same]] += behind
-    findings = [
-        Finding(
-            number,
-            f"differs between prompts ({shortened(next(iter(by_line)))}) and stands before lines that others have, too",
-            by_line.total(),
-            MOVE,
+    findings: list[Finding] = []
+    for number, by_line in lost.items():
+        what = (
+            f"differs between prompts ({shortened(next(iter(by_line)))}) and stands before lines that others have, too"
         )
-        for number, by_line in lost.items()
-    ]
+        findings.append(Finding(number, what, by_line.total(), MOVE))
     tokens = sum(costs[line] for prompt in lines for line in prompt)
     return Advice(prompts=len(prompts), tokens=tokens, reusable=reusable, findings=costliest_first(findings))
 
@@ -171,29 +164,27 @@ def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = 
     layout: of its schema. Without it only these are counted, because the texts of the modules are unknown. Raises
     PMLError if the prompt does not fit the schema.
     """
-    computed: list[tuple[int, str, int, str]] = []
+    findings: list[Finding] = []
+    total = reusable = 0
+
+    def add(line: int, what: str, tokens: int, verb: str) -> None:
+        nonlocal total
+        total += tokens
+        if tokens > LONG_TEXT:
+            cure = f"if other prompts {verb} the same, make it a module of the schema"
+            findings.append(Finding(line or None, f"{what} is computed in every request", tokens, cure))
+
     imports = [part for part in reversed(prompt.parts) if isinstance(part, Import)]
     while imports:
         reference = imports.pop()
         for name, value in reference.arguments:
             what = f"the long argument {name!r} of {reference.module!r}"
-            computed.append((reference.line, what, count(value, tokenizer), "pass"))
+            add(reference.line, what, count(value, tokenizer), "pass")
         imports.extend(reversed(reference.children))
     for part in prompt.parts:
         if isinstance(part, Text | Role):
             tokens = sum(count(piece.text, tokenizer) for piece in open_turns([part]) if isinstance(piece, Text))
-            computed.append((getattr(part, "line", 0), "long text in the prompt", tokens, "say"))
-    findings = [
-        Finding(
-            line or None,
-            f"{what} is computed in every request",
-            tokens,
-            f"if other prompts {verb} the same, make it a module of the schema",
-        )
-        for line, what, tokens, verb in computed
-        if tokens > LONG_TEXT
-    ]
-    total, reusable = sum(tokens for _, _, tokens, _ in computed), 0
+            add(getattr(part, "line", 0), "long text in the prompt", tokens, "say")
     if layout is not None:
         plan = bind(prompt, layout).plan
         total = plan.num_tokens

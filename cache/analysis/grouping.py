@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from cache.prompt.plan import Plan, Segment
+from cache.prompt.plan import Plan
 
 Signature = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -23,12 +23,9 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     everywhere = {segment for segment, number in popularity.items() if number == len(plans)}
 
     def signature(index: int) -> Signature:
-        return own_ranks(plans[index], rank, everywhere), tuple(t for span in plans[index].spans for t in span.tokens)
+        plan = plans[index]
+        ranks = sorted(rank[segment] for segment in plan.segments() if segment not in everywhere)
+        return tuple(ranks), tuple(token for span in plan.spans for token in span.tokens)
 
     ordered = sorted(range(len(plans)), key=signature)
     return [list(members) for _, members in groupby(ordered, key=lambda index: signature(index)[0][:1])]
-
-
-def own_ranks(plan: Plan, rank: dict[Segment, int], everywhere: set[Segment]) -> tuple[int, ...]:
-    """Ranks of the plan's modules, the most popular first."""
-    return tuple(sorted(rank[segment] for segment in plan.segments() if segment not in everywhere))

@@ -8,11 +8,12 @@ imports never changes an id. Whatever can be refused is refused here, before any
 
 from bisect import bisect, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cache.errors import PMLError
 from cache.pml.layout import Layout, PlacedOwner, role_text
 from cache.pml.nodes import Import, Prompt, Role
+from cache.pml.rules import mistake
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment, Span, end_computed, join_spans
 from cache.prompt.tokenizer import run_tokens
@@ -92,13 +93,9 @@ class Binder:
     texts: list[Span] = field(default_factory=list)
     members: dict[int, str] = field(default_factory=dict)
 
-    def fail(self, message: str) -> PMLError:
-        """An error about the prompt as a whole."""
-        return prompt_error("prompt", message, self.prompt.line)
-
-    def fail_at(self, reference: Import, message: str) -> PMLError:
-        """An error about a module reference."""
-        return prompt_error(reference.module, message, reference.line)
+    def fail(self, message: str, part: Import | None = None) -> PMLError:
+        """An error about a module reference, or about the prompt as a whole."""
+        return mistake(part or self.prompt, message, "prompt")
 
     def bind(self) -> Bound:
         """As the function `bind`."""
@@ -129,16 +126,16 @@ class Binder:
             parent, reference = stack.pop()
             owner = parent.children.get(reference.module)
             if owner is None:
-                raise self.fail_at(reference, self.unknown(parent, reference.module))
+                raise self.fail(self.unknown(parent, reference.module), reference)
             if owner.path in self.imported:
-                raise self.fail_at(reference, f"{owner.path!r} is imported twice; remove one")
+                raise self.fail(f"{owner.path!r} is imported twice; remove one", reference)
             if owner.union is not None:
                 other = self.members.setdefault(owner.union, owner.path)
                 if other != owner.path:
-                    raise self.fail_at(reference, f"{owner.path!r} and {other!r} exclude each other; keep one")
+                    raise self.fail(f"{owner.path!r} and {other!r} exclude each other; keep one", reference)
             self.imported[owner.path] = owner
             if len(dict(reference.arguments)) < len(reference.arguments):
-                raise self.fail_at(reference, "an argument is given twice; remove one")
+                raise self.fail("an argument is given twice; remove one", reference)
             for name, value in reference.arguments:
                 self.fill(owner, reference, name, value)
             stack.extend((owner, child) for child in reversed(reference.children))
@@ -157,12 +154,11 @@ class Binder:
         slot = owner.slots.get(name)
         if slot is None:
             known = ", ".join(owner.slots) or "none"
-            raise self.fail_at(reference, f"module {owner.path!r} has no parameter {name!r}; it has: {known}")
+            raise self.fail(f"module {owner.path!r} has no parameter {name!r}; it has: {known}", reference)
         tokens = run_tokens([Text(text=value)], self.layout.tokenizer)
         if len(tokens) > slot.length:
             sizes = f"{len(tokens)} tokens, its slot {slot.length}"
-            remedy = "shorten it or raise the parameter's length"
-            raise self.fail_at(reference, f"argument {name!r} has {sizes}; {remedy}")
+            raise self.fail(f"argument {name!r} has {sizes}; shorten it or raise the parameter's length", reference)
         if tokens:
             self.arguments.append(Span(start=slot.start, tokens=tokens))
 
@@ -175,7 +171,8 @@ class Binder:
             else:
                 runs[-1][1].extend(turn_texts(part, self.layout) if isinstance(part, Role) else [part])
         *between, (_, last) = runs
-        occupied = self.occupied()
+        # Ids of own texts and whole slots of everything imported, as (first, behind the last).
+        occupied = sorted((piece.start, piece.end) for owner in self.imported.values() for piece in owner.pieces())
         for reference, run in between:
             if not run:
                 continue
@@ -197,26 +194,21 @@ class Binder:
         room = behind - at if before <= at else 0
         if len(tokens) > room:
             sizes = f"{len(tokens)} tokens, there is room for {room} before what comes next"
-            raise self.fail_at(reference, f"the text behind it has {sizes}; move it to the end of the prompt")
+            raise self.fail(f"the text behind it has {sizes}; move it to the end of the prompt", reference)
         if tokens:
             insort(occupied, (at, at + len(tokens)))
         return Span(start=at, tokens=tokens)
-
-    def occupied(self) -> list[tuple[int, int]]:
-        """Ids of own texts and whole slots of everything imported, as (first, behind the last), ascending."""
-        return sorted((piece.start, piece.end) for owner in self.imported.values() for piece in owner.pieces())
 
     def module_spans(self) -> Iterator[Span]:
         """Own texts of everything imported, each from its segment, or computed if the module is not cached."""
         together = self.scaffold_sets()
         for path, owner in self.imported.items():
             if not owner.is_cached:
-                yield from (Span(start=run.start, tokens=run.tokens) for run in owner.runs)
+                yield from owner.runs
             elif owner.runs:
                 segment, first = together.get(path) or segment_of(self.layout, [owner], self.position_independent)
                 rows = {position - segment.start + first: row for row, position in enumerate(segment.positions)}
-                for run in owner.runs:
-                    yield Span(start=run.start, tokens=run.tokens, segment=segment, row=rows[run.start])
+                yield from (replace(run, segment=segment, row=rows[run.start]) for run in owner.runs)
 
     def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
         """The segment of each path in a complete scaffold set. Larger sets come first, then those declared first."""
@@ -231,16 +223,8 @@ class Binder:
 
 def turn_texts(role: Role, layout: Layout) -> list[Text]:
     """A chat turn of a prompt as text pieces. Raises PMLError."""
-    try:
-        head, tail = role_text(role, layout.roles)
-    except PMLError as error:
-        raise PMLError(error.message, where="prompt", line=error.line) from None
+    head, tail = role_text(role, layout.roles, "prompt")
     inner = [child for child in role.children if isinstance(child, Text)]
     if len(inner) < len(role.children):
-        raise prompt_error(role.role, "a chat turn of a prompt holds text only", role.line)
+        raise mistake(role, "a chat turn of a prompt holds text only", "prompt")
     return [Text(text=head, structural=True), *inner, *([Text(text=tail, structural=True)] if tail else [])]
-
-
-def prompt_error(element: str, message: str, line: int) -> PMLError:
-    """An error about an element of a prompt. line: 0 if unknown."""
-    return PMLError(f"<{element}>: {message}", where="prompt", line=line or None)

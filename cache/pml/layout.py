@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cache.errors import Where
 from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, joined, walk
 from cache.pml.rules import check_schema, mistake
 from cache.prompt.parts import Text
+from cache.prompt.plan import Span
 from cache.prompt.roles import NO_ROLES, Roles
 from cache.prompt.tokenizer import Tokenizer, run_tokens
 
@@ -28,19 +30,6 @@ class LayoutItem:
     kind: ItemKind
     start: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A text run of a module or schema: tokens at position ids from `start`."""
-
-    start: int
-    tokens: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        """The id behind the last token."""
-        return self.start + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +64,7 @@ class PlacedOwner:
     start: int
     end: int = 0
     union: int | None = None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Span] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
     children: "dict[str, PlacedOwner]" = field(default_factory=dict)
 
@@ -84,7 +73,7 @@ class PlacedOwner:
         """Whether its own text is encoded once and kept."""
         return isinstance(self.node, Schema) or self.node.cached
 
-    def pieces(self) -> list[Run | Slot]:
+    def pieces(self) -> list[Span | Slot]:
         """Text runs, and slots that take ids."""
         return [*self.runs, *(slot for slot in self.slots.values() if slot.length)]
 
@@ -238,7 +227,7 @@ class Placer:
         self._run.clear()
         if tokens:
             owner = self._owners[-1]
-            owner.runs.append(Run(self._cursor, tokens))
+            owner.runs.append(Span(start=self._cursor, tokens=tokens))
             start, self._cursor = self._cursor, self._cursor + len(tokens)
             self._item(owner.path, "text", start)
 
@@ -246,9 +235,10 @@ class Placer:
         self.items.append(LayoutItem(path=path, kind=kind, start=start, length=self._cursor - start))
 
 
-def role_text(role: Role, roles: Roles) -> tuple[str, str]:
+def role_text(role: Role, roles: Roles, where: Where = "schema") -> tuple[str, str]:
     """Template strings before and behind a turn. Raises PMLError if the model has no such turns."""
     if role.role not in roles:
-        raise mistake(role, "the model's chat template has no such turn; write plain text, or choose a template")
+        remedy = "write plain text, or choose a template"
+        raise mistake(role, f"the model's chat template has no such turn; {remedy}", where)
     strings = roles[role.role]
     return (strings.open, strings.close) if role.children else (strings.alone, "")

@@ -8,7 +8,7 @@ pretty-printing never changes a token.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar, cast
 from xml.parsers import expat
 
 from cache.errors import PMLError, Where
@@ -25,13 +25,10 @@ EMPTY = (*PARAMETER, "scaffold")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "schema": ("name", "src", "xml:space"),
     "module": ("name", "src", "cache", "xml:space"),
-    "parameter": ("name", "length", "len", "scaffold"),
-    "param": ("name", "length", "len", "scaffold"),
+    **dict.fromkeys(PARAMETER, ("name", "length", "len", "scaffold")),
     "union": ("scaffold",),
     "scaffold": ("modules",),
-    "system": (),
-    "user": (),
-    "assistant": (),
+    **dict.fromkeys(ROLES, ()),
 }
 
 
@@ -88,20 +85,29 @@ class PMLReader(Generic[T]):
 
     def start(self, element: OpenElement) -> None:
         """Check an element that begins. Raises PMLError."""
-        raise NotImplementedError
 
     def text(self, piece: str) -> None:
         """Take a piece of text of the innermost open element. Raises PMLError."""
-        raise NotImplementedError
 
     def end(self, element: OpenElement) -> None:
         """Add the node of an element that ends to its parent. Raises PMLError."""
-        raise NotImplementedError
 
     def fail(self, element: OpenElement, message: str, *, name: str | None = None) -> NoReturn:
         """Refuse the document because of an element. name: of the element, for the message."""
         shown = element.tag if name is None else f"{element.tag} name={name!r}"
         raise PMLError(f"<{shown}>: {message}", where=self.where, line=element.line)
+
+    def check_attributes(self, element: OpenElement, allowed: Sequence[str]) -> None:
+        """Raises PMLError for an attribute that is not allowed."""
+        for name in element.attributes:
+            if name not in allowed:
+                self.fail(element, f"unknown attribute {name!r}; allowed: {', '.join(allowed) or 'none'}")
+
+    def required(self, element: OpenElement, attribute: str, remedy: str = "") -> str:
+        """The value of an attribute. Raises PMLError if it is missing."""
+        if attribute not in element.attributes:
+            self.fail(element, f"{attribute}='...' is missing{remedy}")
+        return element.attributes[attribute]
 
     def read(self, source: str | bytes) -> T:
         """Run expat over the document. Raises PMLError."""
@@ -165,10 +171,7 @@ class SchemaReader(PMLReader[Schema]):
             self.fail(element, f"<{parent}> must be empty; move <{element.tag}> out of it")
         elif parent == "union" and element.tag != "module":
             self.fail(element, "only modules may stand in a <union>; put a module around it")
-        for name in element.attributes:
-            if name not in ATTRIBUTES[element.tag]:
-                allowed = ", ".join(ATTRIBUTES[element.tag]) or "none"
-                self.fail(element, f"unknown attribute {name!r}; allowed: {allowed}")
+        self.check_attributes(element, ATTRIBUTES[element.tag])
         if element.tag in ROLES:
             element.preserve = self.open[-1].preserve
         elif (space := element.attributes.get("xml:space", "default")) not in ("preserve", "default"):
@@ -188,7 +191,7 @@ class SchemaReader(PMLReader[Schema]):
     def end(self, element: OpenElement) -> None:
         """The node of an element."""
         if element.tag == "schema":
-            name, file = self.name_of(element), self.file_of(element)
+            name, file = self.required(element, "name"), self.file_of(element)
             self.result = Schema(name=name, children=element.nodes, file=file, line=element.line)
         else:
             self.open[-1].children.append(self.node(element))
@@ -198,33 +201,25 @@ class SchemaReader(PMLReader[Schema]):
         children, line, attributes = element.nodes, element.line, element.attributes
         match element.tag:
             case "module":
-                name, file, cached = self.name_of(element), self.file_of(element), attributes.get("cache", "true")
-                if cached not in ("true", "false"):
+                name, file = self.required(element, "name"), self.file_of(element)
+                if (cached := attributes.get("cache", "true")) not in ("true", "false"):
                     self.fail(element, f"cache is {cached!r}; write true or false", name=name)
                 return Module(name=name, children=children, cached=cached == "true", file=file, line=line)
             case "parameter" | "param":
-                name, length = self.name_of(element), self.length_of(element)
+                name, length = self.required(element, "name"), self.length_of(element)
                 return Parameter(name=name, length=length, placeholder=attributes.get("scaffold", ""), line=line)
             case "union":
                 members = tuple(child for child in children if isinstance(child, Module))
                 return Union(members=members, scaffold=attributes.get("scaffold"), line=line)
             case "scaffold":
-                if "modules" not in attributes:
-                    self.fail(element, "modules='...' is missing; name two or more module paths")
-                return Scaffold(modules=tuple(attributes["modules"].split()), line=line)
+                modules = self.required(element, "modules", "; name two or more module paths")
+                return Scaffold(modules=tuple(modules.split()), line=line)
             case _:
-                role: RoleName = next(role for role in ROLES if role == element.tag)
-                return Role(role=role, children=children, line=line)
-
-    def name_of(self, element: OpenElement) -> str:
-        """The name of an element that must have one."""
-        if "name" not in element.attributes:
-            self.fail(element, "name='...' is missing")
-        return element.attributes["name"]
+                return Role(role=cast("RoleName", element.tag), children=children, line=line)
 
     def length_of(self, element: OpenElement) -> int:
         """The slot length of a parameter."""
-        name = self.name_of(element)
+        name = self.required(element, "name")
         given = [element.attributes[key] for key in ("length", "len") if key in element.attributes]
         if len(given) != 1:
             what = "length and len say the same; give one of them" if given else "length='...' is missing"
@@ -241,7 +236,7 @@ class SchemaReader(PMLReader[Schema]):
             return None
 
         def fail(message: str) -> NoReturn:
-            self.fail(element, f"src {src!r} {message}", name=self.name_of(element))
+            self.fail(element, f"src {src!r} {message}", name=self.required(element, "name"))
 
         if self.folder is None:
             fail("needs a folder; read the schema from a file")
@@ -269,11 +264,8 @@ class PromptReader(PMLReader[Prompt]):
         if not self.open:
             if element.tag != "prompt":
                 self.fail(element, "the root element of a prompt is <prompt>")
-            for name in element.attributes:
-                if name != "schema":
-                    self.fail(element, f"unknown attribute {name!r}; allowed: schema")
-            if "schema" not in element.attributes:
-                self.fail(element, "schema='...' is missing; name the schema it is for")
+            self.check_attributes(element, ("schema",))
+            self.required(element, "schema", "; name the schema it is for")
             return
         parent = self.open[-1]
         if parent.tag in ROLES:
@@ -281,8 +273,7 @@ class PromptReader(PMLReader[Prompt]):
         if element.tag in ROLES:
             if len(self.open) > 1:
                 self.fail(element, f"the module reference <{parent.tag}> holds no chat turns; move this behind it")
-            for name in element.attributes:
-                self.fail(element, f"unknown attribute {name!r}; it has none")
+            self.check_attributes(element, ())
 
     def text(self, piece: str) -> None:
         """Text belongs to the prompt and to its turns."""
@@ -297,14 +288,12 @@ class PromptReader(PMLReader[Prompt]):
             schema, parts = element.attributes["schema"], trimmed(element.children)
             self.result = Prompt(schema=schema, parts=parts, line=element.line)
         elif element.tag in ROLES:
-            role: RoleName = next(role for role in ROLES if role == element.tag)
-            self.open[-1].children.append(Role(role=role, children=element.nodes, line=element.line))
+            self.open[-1].children.append(Role(role=element.tag, children=element.nodes, line=element.line))
         else:
             arguments = tuple(element.attributes.items())
             children = tuple(child for child in element.children if isinstance(child, Import))
-            self.open[-1].children.append(
-                Import(module=element.tag, arguments=arguments, children=children, line=element.line)
-            )
+            reference = Import(module=element.tag, arguments=arguments, children=children, line=element.line)
+            self.open[-1].children.append(reference)
 
 
 def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:

@@ -8,9 +8,10 @@ import threading
 from typing import Protocol
 
 from cache.errors import PMLError
-from cache.pml.binding import Bound, bind, module_segments, prompt_error
+from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Prompt, Schema
+from cache.pml.rules import mistake
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Segment
 from cache.prompt.roles import NO_ROLES, Roles
@@ -98,8 +99,7 @@ class Registry:
         with self._lock:
             layout = self._layouts.get(prompt.schema)
             if layout is None:
-                message = f"there is no schema {prompt.schema!r}; known: {self._known()}"
-                raise prompt_error("prompt", message, prompt.line)
+                raise mistake(prompt, f"there is no schema {prompt.schema!r}; known: {self._known()}", "prompt")
             return layout
 
     def _known(self) -> str:

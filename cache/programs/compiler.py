@@ -16,7 +16,7 @@ import ast
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from cache.pml.nodes import Import, Parameter, Union
 from cache.pml.rules import NOT_XML, RESERVED
@@ -26,16 +26,16 @@ from cache.programs.source import FunctionSource, shown
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'
 LEAVE = "put optional text under an `if`"
-RETURN = f"write its text as a statement, and {LEAVE}"
-OUTSIDE = "move it out of the function"
 ALLOWED = "a program is made of strings, `if`, `match`, `for` over constants and calls of other programs"
 INSTEAD: Mapping[type[ast.stmt], str] = {
     **dict.fromkeys((ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete), BEFORE),
     **dict.fromkeys((ast.Break, ast.Continue), LEAVE),
-    **dict.fromkeys((ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom), OUTSIDE),
-    ast.Return: RETURN,
+    **dict.fromkeys((ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom), "move it out of the function"),
+    ast.Return: f"write its text as a statement, and {LEAVE}",
     ast.While: LOOP,
 }
+Branch: TypeAlias = tuple[str, Sequence[ast.stmt]]
+"""A title, which names the module, and statements."""
 
 
 def compile_program(source: FunctionSource, parameters: Mapping[str, Parameter]) -> Program:
@@ -115,7 +115,7 @@ class Compiler:
 
     def read_if(self, node: ast.If, body: ModuleBody, constants: Values) -> None:
         """Add one branch as a module, several as a union. Raises PMLError."""
-        branches: list[tuple[str, Sequence[ast.stmt]]] = []
+        branches: list[Branch] = []
         choose: list[ast.stmt] = []
         rest: list[ast.stmt] = [node]
         while len(rest) == 1 and isinstance(branch := rest[0], ast.If):
@@ -131,7 +131,7 @@ class Compiler:
     def read_match(self, node: ast.Match, body: ModuleBody, constants: Values) -> None:
         """Add the cases as a union. Raises PMLError."""
         self.check(node.subject, constants)
-        branches: list[tuple[str, Sequence[ast.stmt]]] = []
+        branches: list[Branch] = []
         cases: list[ast.match_case] = []
         for number, case in enumerate(node.cases):
             self.check_pattern(case.pattern)
@@ -146,15 +146,15 @@ class Compiler:
 
     def add_branches(
         self,
-        branches: Sequence[tuple[str, Sequence[ast.stmt]]],
+        branches: Sequence[Branch],
         choose: Sequence[ast.stmt],
         body: ModuleBody,
         constants: Values,
         *,
         union: bool,
     ) -> None:
-        """Add a module for each branch, given as a title and statements. choose: returns the number of the branch to
-        take. union: whether the modules are members of a union.
+        """Add a module for each branch. choose: returns the number of the branch to take. union: whether the modules
+        are members of a union.
         """
         sections = tuple(
             self.section(fresh_name(title, "branch", body.module_names), statements, constants)
@@ -167,7 +167,8 @@ class Compiler:
             number = choice(values)
             return None if number is None else sections[number].reference(values)
 
-        body.add_nested(Union(members=modules) if union else modules[0], chosen)
+        body.children.append(Union(members=modules) if union else modules[0])
+        body.nested.append(chosen)
 
     def read_loop(self, node: ast.For, body: ModuleBody, constants: Values) -> None:
         """Add the loop's body once for each of its constants. Raises PMLError."""
@@ -220,7 +221,8 @@ class Compiler:
             args, kwargs = arguments(values)
             return renamed.reference(args, kwargs)
 
-        body.add_nested(module, called)
+        body.children.append(module)
+        body.nested.append(called)
 
     def callee(self, node: ast.Call) -> Program:
         """The program that a call names. It is looked up now, not when the call runs. Raises PMLError."""

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 from cache.pml.nodes import Child, Import, Module, Parameter
@@ -59,11 +60,9 @@ def fresh_name(text: str, kind: str, taken: set[str]) -> str:
     If the name is taken, it gets `-2`, `-3` and so on, so that equal functions have equal names in every process.
     """
     short = re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:NAME_LENGTH].strip("-")
-    name = base = short if NAME.fullmatch(short) else f"{kind}-{short}".rstrip("-")
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{base}-{number}"
+    base = short if NAME.fullmatch(short) else f"{kind}-{short}".rstrip("-")
+    names = chain([base], (f"{base}-{number}" for number in count(2)))
+    name = next(name for name in names if name not in taken)
     taken.add(name)
     return name
 
@@ -90,11 +89,6 @@ class ModuleBody:
         name = fresh_name(argument, "slot", self.slot_names)
         self.children.append(replace(parameter, name=name))
         self.slots.append((name, argument))
-
-    def add_nested(self, child: Child, nested: NestedImport) -> None:
-        """Add a nested module or union, and what a call imports of it."""
-        self.children.append(child)
-        self.nested.append(nested)
 
     def section(self, name: str) -> Section:
         """The finished module."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Generic, ParamSpec
 
-from cache.pml.nodes import Module, Parameter, Prompt, Schema
+from cache.pml.nodes import Parameter, Prompt, Schema
 from cache.pml.rules import MAX_SLOT, NOT_XML
 from cache.programs.compiler import compile_program
 from cache.programs.parts import Program
@@ -55,7 +55,8 @@ class PromptProgram(Generic[P]):
         source = read_source(function)
         self.program: Program = compile_program(source, declared(source))
         module = self.program.section.module
-        self.schema = Schema(name=f"{module.name}-{content_digest(module)}", children=(module,))
+        digest = hashlib.blake2b(repr(module).encode(), digest_size=16).hexdigest()
+        self.schema = Schema(name=f"{module.name}-{digest}", children=(module,))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
         """The prompt for these arguments: the branches taken, with their slots filled.
@@ -94,11 +95,6 @@ def declared(source: FunctionSource) -> dict[str, Parameter]:
                     raise source.mistake(argument, f"{size}: give a whole number of tokens, 1 or more, to {MAX_SLOT}")
                 if NOT_XML.search(size.placeholder):
                     raise source.mistake(argument, f"{size}: the placeholder holds a control character; leave it out")
-                name, placeholder = argument.arg, size.placeholder
-                parameters[name] = Parameter(name=name, length=size.length, placeholder=placeholder)
+                slot = Parameter(name=argument.arg, length=size.length, placeholder=size.placeholder)
+                parameters[argument.arg] = slot
     return parameters
-
-
-def content_digest(module: Module) -> str:
-    """A 128-bit hash of everything in a module."""
-    return hashlib.blake2b(repr(module).encode(), digest_size=16).hexdigest()

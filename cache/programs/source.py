@@ -6,9 +6,10 @@ import ast
 import builtins
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from tokenize import TokenError
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from cache.errors import PMLError
@@ -26,19 +27,15 @@ class FunctionSource:
         """An error about a place in the function."""
         return program_error(self.function, message, node.lineno)
 
-    def cells(self) -> dict[str, Any]:
-        """Variables of the functions around this one that have a value by now."""
-        found: dict[str, Any] = {}
-        for name, cell in zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True):
-            try:
-                found[name] = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-        return found
+    def cells(self) -> dict[str, CellType]:
+        """Variables of the functions around this one."""
+        return dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
 
     def lookup(self, name: str) -> Any:
         """The value of a name outside the function, now. Raises KeyError."""
-        return {**vars(builtins), **self.function.__globals__, **self.cells()}[name]
+        with suppress(KeyError, ValueError):  # no such variable, or not assigned yet
+            return self.cells()[name].cell_contents
+        return {**vars(builtins), **self.function.__globals__}[name]
 
     def code(
         self, statements: Sequence[ast.stmt], arguments: Sequence[str], constants: Mapping[str, object]
@@ -59,16 +56,12 @@ class FunctionSource:
             f" def {name}({', '.join([*given, *fixed])}): pass\n"
             f" return {name}"
         )
-        around = tree.body[0]
-        assert isinstance(around, ast.FunctionDef)
-        definition = around.body[0]
-        assert isinstance(definition, ast.FunctionDef)
+        _, definition = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
         definition.body = list(statements)
         names: dict[str, Any] = {}
         exec(compile(ast.fix_missing_locations(tree), code.co_filename, "exec", dont_inherit=True), names)
         compiled = names["around"](*code.co_freevars).__code__
-        cells = dict(zip(code.co_freevars, self.function.__closure__ or (), strict=True))
-        closure = tuple(cells[variable] for variable in compiled.co_freevars)
+        closure = tuple(self.cells()[variable] for variable in compiled.co_freevars)
         piece = FunctionType(compiled, self.function.__globals__, name, None, closure)
 
         def run(values: Values) -> Any:
@@ -91,9 +84,8 @@ def read_source(function: object) -> FunctionSource:
     if function.__code__.co_name == "<lambda>":
         raise program_error(function, "a lambda has no statements; write a `def`")
     if hasattr(function, "__wrapped__"):
-        raise program_error(
-            inspect.unwrap(function), "another decorator stands below this one; put this one directly on the `def`"
-        )
+        message = "another decorator stands below this one; put this one directly on the `def`"
+        raise program_error(inspect.unwrap(function), message)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise program_error(function, "`async` has no meaning in a prompt; write a plain `def`")
     try:

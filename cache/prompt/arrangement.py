@@ -113,19 +113,14 @@ def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None
     prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:
         prefix = prefix.prefix
-    tokens = own_tokens(module, tokenizer)
+    tokens = run_tokens(module.pieces, tokenizer)
     start = 0 if prefix is None else prefix.end
     left_context: tuple[int, ...] = ()
     for other in reversed(module.left_context):
-        longer = own_tokens(other, tokenizer) + left_context
+        longer = run_tokens(other.pieces, tokenizer) + left_context
         if room is not None and start + len(longer) + len(tokens) > room:
             break
         left_context = longer
     return Segment(
         name=module.name, tokens=tokens, start=start + len(left_context), prefix=prefix, left_context=left_context
     )
-
-
-def own_tokens(module: TextModule, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Token ids of a module's own text."""
-    return run_tokens(module.pieces, tokenizer)

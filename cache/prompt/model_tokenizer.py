@@ -23,7 +23,8 @@ class ModelTokenizer:
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         self.template: ChatTemplate = derive_template(self._render) if tokenizer.chat_template else PLAIN
-        self.filler: int = self._filler()
+        unknown: int | None = tokenizer.unk_token_id
+        self.filler: int = self._ordinary("\n")[0] if unknown is None else unknown
         self.sink_prefix: tuple[int, ...] = self._sink_prefix()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
@@ -48,12 +49,7 @@ class ModelTokenizer:
         if not text:
             return []
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        ids: list[int] = encoded["input_ids"]
-        return ids
-
-    def _filler(self) -> int:
-        unknown: int | None = self._tokenizer.unk_token_id
-        return self._ordinary("\n")[0] if unknown is None else unknown
+        return list(encoded["input_ids"])
 
     def _sink_prefix(self) -> tuple[int, ...]:
         """The first line of the chat template's opening (the next may be today's date), else the BOS token."""

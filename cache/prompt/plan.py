@@ -149,13 +149,12 @@ class Plan:
 
     def exact_part(self) -> "Plan":
         """The same tokens at the same ids, with every span computed that is not exact."""
-        kept = self.exact_spans
-        rest = (replace(span, segment=None, row=0) for span in self.spans[kept:])
-        return Plan(spans=join_spans([*self.spans[:kept], *rest]))
+        return self.without_segments(self.exact_spans)
 
-    def without_segments(self) -> "Plan":
-        """The same tokens at the same ids, all of them computed: full causal attention."""
-        return Plan(spans=join_spans(replace(span, segment=None, row=0) for span in self.spans))
+    def without_segments(self, first: int = 0) -> "Plan":
+        """The same tokens at the same ids, all of them computed from a span on: full causal attention."""
+        computed = (replace(span, segment=None, row=0) for span in self.spans[first:])
+        return Plan(spans=join_spans([*self.spans[:first], *computed]))
 
 
 def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
