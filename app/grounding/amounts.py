@@ -12,6 +12,7 @@ from decimal import Decimal
 from app.grounding.fact import Fact
 from app.grounding.words import CJK
 
+METRES = "met(?:re|er)s?"
 UNITS = {
     "EUR": {1: "eur|euros?|€|欧元"},
     "GBP": {1: "gbp|pounds?|£"},
@@ -28,12 +29,7 @@ UNITS = {
     "g": {1: "g|grams?|grammes?", 1_000: "kg|kilos?|kilograms?"},
     "ml": {1: "ml|millilit(?:re|er)s?", 1_000: "l|lit(?:re|er)s?"},
     "inches": {1: "inch(?:es)?", 12: "feet|foot|ft"},
-    "mm": {
-        1: "mm|millimet(re|er)s?",
-        10: "cm|centimet(re|er)s?",
-        1_000: "m|met(re|er)s?",
-        10**6: "km|kilomet(re|er)s?",
-    },
+    "mm": {1: f"mm|milli{METRES}", 10: f"cm|centi{METRES}", 1_000: f"m|{METRES}", 10**6: f"km|kilo{METRES}"},
     "°F": {1: r"°\s?f|degrees fahrenheit|fahrenheit"},
     "degrees": {1: r"°\s?c|degrees(?: celsius)?"},
     "hardness": {1: "°dh"},
