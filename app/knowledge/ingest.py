@@ -8,7 +8,7 @@ not stored are in a table of their own. A file that cannot be read is reported, 
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,7 +123,7 @@ class Ingestion:
         many each passage gets; none if the model is not position-independent.
         """
         self.library, self.search = library, search
-        self._open_warming, self._count = open_warming, count_tokens
+        self.open_warming, self._count = open_warming, count_tokens
         self.passage_tokens, self.neighbours = passage_tokens, neighbours
         self._running = threading.Lock()
 
@@ -144,7 +144,7 @@ class Ingestion:
             finally:
                 self.search.save()
             self.library.clear_staged()
-            is_used = self.neighbours and self._open_warming().engine.model.info.is_position_independent
+            is_used = self.neighbours and self.open_warming().engine.model.info.is_position_independent
             self._choose_neighbours(self.neighbours if is_used else 0)
             if options.get("warm", True):
                 self._warm(known, report, progress)
@@ -167,7 +167,7 @@ class Ingestion:
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
             lost = set(self.library.all_ids(only_unencoded=True)).difference(unencoded)
-            self._open_warming().encode(sorted(lost), no_progress)
+            self.open_warming().encode(sorted(lost), no_progress)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -227,28 +227,22 @@ class Ingestion:
     def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
         vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
-        documents = [
-            (
-                one.document,
-                [
-                    NewPassage(
-                        heading_path=passage.heading_path,
-                        text=passage.text,
-                        content_hash=passage.content_hash,
-                        num_tokens=self._count(passage.text),
-                        embedding=vectors.get(passage.content_hash),
-                    )
-                    for passage in one.passages
-                ],
-            )
-            for one in batch
-        ]
+        documents = [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
         for replaced in self.search.change(lambda: self.library.replace(documents)):
             report.passages += len(replaced.ids)
             report.new += len(replaced.new)
             report.kept += len(replaced.kept)
             self._drop(replaced, report)
         report.embedding_seconds += time.perf_counter() - started
+
+    def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
+        return NewPassage(
+            heading_path=passage.heading_path,
+            text=passage.text,
+            content_hash=passage.content_hash,
+            num_tokens=self._count(passage.text),
+            embedding=vectors.get(passage.content_hash),
+        )
 
     def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
         """Vectors by content hash; those that an interrupted run computed are used."""
@@ -288,11 +282,11 @@ class Ingestion:
 
     def _forget_modules(self, keys: frozenset[str]) -> None:
         if keys:
-            self._open_warming().engine.forget(lambda _: keys)
+            self.open_warming().engine.forget(lambda _: keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
-        modules = self._open_warming().run(documents, progress)
+        modules = self.open_warming().run(documents, progress)
         report.encoded, report.kept_modules, report.waiting = modules.encoded, modules.kept, modules.waiting
         report.encoding_seconds = time.perf_counter() - started
 
