@@ -135,13 +135,8 @@ def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
     """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
     started = time.perf_counter()
     question = answering.questions.valid(line.question)
-    return AskedQuestion(
-        started=started,
-        conversation_id="",
-        question_id="",
-        prepared=answering.questions.prepare(question, line.past),
-        policy=answering.policy,
-    )
+    prepared = answering.questions.prepare(question, line.past)
+    return AskedQuestion(started=started, prepared=prepared, policy=answering.policy)
 
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
