@@ -24,12 +24,13 @@ AT_ONCE = 32
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
-    """encoded, kept: modules. waiting: passages for whose modules no tier has room; they are encoded when a question
-    needs them.
+    """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has room; they are encoded when a
+    question needs them.
     """
 
     encoded: int = 0
     kept: int = 0
+    dropped: int = 0
     waiting: int = 0
 
 
