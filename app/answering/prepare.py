@@ -71,19 +71,16 @@ class QuestionPreparer:
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
         plan, notice = None, None
-        if results.passages and results.relevance >= self._refuse_below:
+        refuse_below = self._settings.refuse_below
+        if refuse_below is None:
+            refuse_below = self._finder.classifier.threshold
+        if results.passages and results.relevance >= refuse_below:
             turns, in_prompt = self._turns(past, results.passages, question)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
             question=question, results=results, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
         )
-
-    @property
-    def _refuse_below(self) -> float:
-        """Relevance below which the desk does not answer."""
-        set_to = self._settings.refuse_below
-        return self._finder.classifier.threshold if set_to is None else set_to
 
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str

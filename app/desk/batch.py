@@ -93,9 +93,7 @@ def run_batch(
         else:
             plans[index] = plan
 
-    requests = {
-        index: answering.requests.request(asked[index].prepared, "on", None, answering.policy) for index in plans
-    }
+    requests = {index: answering.request(asked[index].prepared, "on", None, answering.policy) for index in plans}
     planned = list(plans)
     groups = [[planned[i] for i in members] for members in group(list(plans.values()))]
     running: deque[tuple[int, Generation]] = deque()
