@@ -13,10 +13,7 @@ from app.storage.history import new_id
 from cache.engine.request import Completion
 
 QUOTED = "Quoted from the help pages."
-NOTICES = {
-    "length": "The answer was cut at its length limit.",
-    "cancelled": "The answer was stopped before its end.",
-}
+NOTICES = {"length": "The answer was cut at its length limit.", "cancelled": "The answer was stopped before its end."}
 """What the reader is told about how an answer ended."""
 
 
