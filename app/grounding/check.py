@@ -7,8 +7,8 @@ by calculation or common sense, paraphrase with other words throughout, and othe
 negations that were exchanged ("before" for "after").
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from app.grounding import coverage_check, denial_check, fact_check, repair
 from app.grounding.claims import ALONE, Claim, claim_of
@@ -23,23 +23,17 @@ LONGEST = 600
 """Characters of a sentence that is checked as one."""
 
 
-class AnswerCheck(Protocol):
-    """One check of answers: takes a sentence with its evidence, returns what is wrong with it, or None.
+AnswerCheck: TypeAlias = Callable[[Claim, Evidence], str | None]
+"""One check of answers: takes a sentence with its evidence, returns what is wrong with it, or None.
 
-    To add one, write a file with such a function and name it in `CHECKS`. A check that needs a model is an object with
-    `__call__` that loads the model at its first call.
+To add one, write a file with such a function and name it in `CHECKS`. A check that needs a model is an object with
+`__call__` that loads the model at its first call. Returns a short reason for people, such as 'the number "45 days" is not in the passages'. `NOT_SAID` means that the
+passages neither say nor deny it; every other reason is measured as a contradiction.
 
-    Returns a short reason for people, such as 'the number "45 days" is not in the passages'. `NOT_SAID` means that the
-        passages neither say nor deny it; every other reason is measured as a contradiction.
-
-    The checks are asked in the order of `CHECKS` until one finds a problem. They are not asked about sentences that
-    stand in the passages word for word, nor about politeness. They may be called from several threads at once and must
-    not change what they are given.
-    """
-
-    def __call__(self, claim: Claim, evidence: Evidence, /) -> str | None: ...
-
-
+The checks are asked in the order of `CHECKS` until one finds a problem. They are not asked about sentences that
+stand in the passages word for word, nor about politeness. They may be called from several threads at once and must
+not change what they are given.
+"""
 CHECKS: tuple[AnswerCheck, ...] = (
     fact_check.fact_problem,
     coverage_check.coverage_problem,

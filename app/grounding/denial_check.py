@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from app.grounding.amounts import CURRENCIES
+from app.grounding.amounts import SIGNS
 from app.grounding.claims import Claim
 from app.grounding.clauses import ALLOWED, Clause
 from app.grounding.evidence import Evidence
@@ -96,7 +96,7 @@ def holds(part: Clause, words: frozenset[str], share: float) -> bool:
 
 def names_a_price(part: Clause) -> bool:
     """Whether a clause names an amount of money."""
-    return any(word.endswith(currency) for word in part.words for currency in CURRENCIES if word.startswith("#number"))
+    return any(word.endswith(currency) for word in part.words for currency in SIGNS if word.startswith("#number"))
 
 
 def opposes(other: Clause, part: Clause) -> bool:
