@@ -27,8 +27,9 @@ AnswerCheck: TypeAlias = Callable[[Claim, Evidence], str | None]
 """One check of answers: takes a sentence with its evidence, returns what is wrong with it, or None.
 
 To add one, write a file with such a function and name it in `CHECKS`. A check that needs a model is an object with
-`__call__` that loads the model at its first call. Returns a short reason for people, such as 'the number "45 days" is not in the passages'. `NOT_SAID` means that the
-passages neither say nor deny it; every other reason is measured as a contradiction.
+`__call__` that loads the model at its first call. Returns a short reason for people, such as 'the number "45 days" is
+not in the passages'. `NOT_SAID` means that the passages neither say nor deny it; every other reason is measured as a
+contradiction.
 
 The checks are asked in the order of `CHECKS` until one finds a problem. They are not asked about sentences that
 stand in the passages word for word, nor about politeness. They may be called from several threads at once and must
