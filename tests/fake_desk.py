@@ -327,7 +327,7 @@ class FakeDesk:
             report.replaced += name in self.listed
             self.listed[name] = fake_document(name, Path(name).stem, collection=collection)
             report.documents, report.passages = report.documents + 1, report.passages + 3
-            report.new, report.encoded = report.new + 3, report.encoded + 3
+            report.changes.new, report.modules.encoded = report.changes.new + 3, report.modules.encoded + 3
         for stage in ("reading", "embedding", "encoding"):
             progress(stage, len(names), len(names))
         return report

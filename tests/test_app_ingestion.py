@@ -51,7 +51,7 @@ def sections(*texts: str) -> str:
 
 
 def changes(report: IngestReport) -> tuple[int, int, int]:
-    return report.new, report.kept, report.dropped
+    return report.changes.new, report.changes.kept, report.changes.dropped
 
 
 def documents(report: IngestReport) -> tuple[int, int, int, int]:
@@ -94,9 +94,11 @@ def test_every_document_and_passage_is_counted_once(tmp_path: Path) -> None:
     assert (documents(again), changes(again), again.passages) == ((2, 2, 0, 0), (0, 4, 0), 4)
     assert (documents(changed), changes(changed), changed.passages) == ((3, 1, 1, 0), (3, 3, 1), 6)
     assert (documents(shorter), changes(shorter), shorter.passages) == ((1, 0, 1, 0), (0, 1, 2), 1)
-    modules = [(report.encoded, report.kept_modules, report.dropped_modules) for report in (first, again, changed)]
+    modules = [
+        (report.modules.encoded, report.modules.kept, report.modules.dropped) for report in (first, again, changed)
+    ]
     assert modules == [(4, 0, 0), (0, 4, 0), (3, 3, 1)]
-    assert (shorter.encoded, shorter.kept_modules, shorter.dropped_modules) == (0, 1, 2)
+    assert (shorter.modules.encoded, shorter.modules.kept, shorter.modules.dropped) == (0, 1, 2)
     assert again.passages_per_second is None
     assert first.passages_per_second
 
@@ -131,7 +133,7 @@ def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path: 
         assert "cannot be returned" in finish(desk, "Can gift cards be returned?").citations[0].quote
     assert documents(report) == (3, 3, 0, 0)
     assert [Path(failed.path).name for failed in report.failed] == ["gift-cards.md"]
-    assert report.dropped_modules == 0
+    assert report.modules.dropped == 0
 
 
 def test_a_part_that_is_left_out_is_a_warning_each_time(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path
         assert names(desk) == ["returns.md", "shipping.html", "stores.txt"]
         assert desk.engine.store.tier(key) is None
         assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
-    assert (documents(report), report.dropped, report.dropped_modules) == ((3, 3, 0, 1), 1, 1)
+    assert (documents(report), report.changes.dropped, report.modules.dropped) == ((3, 3, 0, 1), 1, 1)
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
 
@@ -334,11 +336,11 @@ def test_without_warming_passages_are_found_and_encoded_by_the_first_question(tm
         first, second = finish(desk, question), finish(desk, question)
         warm = desk.ingest([pages / "returns.md"])
         assert None not in {passage.module_key for passage in stored(desk).values()}
-    assert (cold.new, cold.encoded, cold.waiting, cold.encoding_seconds) == (4, 0, 0, 0.0)
+    assert (cold.changes.new, cold.modules.encoded, cold.modules.waiting, cold.timings_s.encoding) == (4, 0, 0, 0.0)
     assert {module.source for module in first.modules if module.document} == {"computed"}
     assert {module.source for module in second.modules if module.document} == {"device"}
     assert "gift-cards.md" in cited(first)
-    assert warm.encoded + warm.kept_modules == 4, "what waits elsewhere is encoded, too"
+    assert warm.modules.encoded + warm.modules.kept == 4, "what waits elsewhere is encoded, too"
 
 
 def many(folder: Path, count: int) -> Path:
@@ -350,8 +352,8 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
     pages = many(tmp_path / "pages", 40)
     with small_desk(tmp_path / "desk", memory=1 << 20, disk=0) as desk:
         report = desk.ingest([pages])
-        assert 0 < report.waiting < 40
-        assert report.encoded + report.waiting == report.passages == 40
+        assert 0 < report.modules.waiting < 40
+        assert report.modules.encoded + report.modules.waiting == report.passages == 40
         resident = desk.engine.call(lambda store: [r.header.num_tokens for r in store.entries.values()])
         assert sum(resident) <= desk.engine.store.allocator.capacity
         for number in (0, 39):
@@ -359,7 +361,7 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
             assert f"page{number}.md" in cited(answer)
     with small_desk(tmp_path / "other", memory=1 << 20, disk=64 << 20) as desk:
         report = desk.ingest([pages])
-        assert (report.encoded, report.waiting) == (40, 0)
+        assert (report.modules.encoded, report.modules.waiting) == (40, 0)
         assert all(desk.engine.store.tier(p.module_key or "") for p in stored(desk).values())
 
 
@@ -393,7 +395,7 @@ def test_after_a_run_that_failed_another_may_start(
             with pytest.raises(OSError, match="full"):
                 desk.ingest([pages])
         assert desk.documents() == []
-        assert desk.ingest([pages]).new == 4
+        assert desk.ingest([pages]).changes.new == 4
 
 
 def fail(passages: Sequence[object]) -> list[Any]:

@@ -219,7 +219,7 @@ def test_what_was_embedded_before_an_interruption_is_not_embedded_again(
     with counting_desk(tmp_path / "whole", whole) as desk:
         desk.ingest([pages])
         assert vectors_of(desk) == found
-    assert report.new == 10
+    assert report.changes.new == 10
     assert first.texts
     assert second.texts
     assert first.texts + second.texts == whole.texts, "each once, and only once"

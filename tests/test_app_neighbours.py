@@ -131,8 +131,8 @@ def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path: Path, p
             assert are_nearest(desk, name, near, 3), name
         check(desk)
         again = desk.ingest([pages])
-    assert (report.encoded, report.kept) == (6, 0)
-    assert (again.encoded, again.kept) == (0, 6)
+    assert (report.modules.encoded, report.changes.kept) == (6, 0)
+    assert (again.modules.encoded, again.changes.kept) == (0, 6)
 
 
 def test_there_may_be_fewer_passages_than_neighbours_asked_for(tmp_path: Path, pages: Path) -> None:
@@ -143,7 +143,7 @@ def test_there_may_be_fewer_passages_than_neighbours_asked_for(tmp_path: Path, p
         report = desk.ingest([pages])
         assert {len(near) for near in neighbours(desk).values()} == {5}
         check(desk)
-    assert (alone.encoded, report.encoded, report.kept_modules) == (1, 6, 0)
+    assert (alone.modules.encoded, report.modules.encoded, report.modules.kept) == (1, 6, 0)
 
 
 def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path: Path, pages: Path) -> None:
@@ -181,7 +181,7 @@ def test_neighbours_stay_as_they_are_while_passages_come(tmp_path: Path, pages: 
         assert after == before
         assert {name: key for name, key in keys(desk).items() if name != "parcels"} == old
         check(desk)
-    assert (report.encoded, report.kept) == (1, 6)
+    assert (report.modules.encoded, report.changes.kept) == (1, 6)
 
 
 @pytest.mark.parametrize("only_the_file", [True, False])
@@ -201,9 +201,9 @@ def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(
         check(desk)
         answer = finish(desk, "Can gift cards be refunded?")
         assert {module.source for module in answer.modules} == {"device"}
-    assert report.encoded == 1 + len(touched)
-    assert report.kept_modules == (0 if only_the_file else 5 - len(touched))
-    assert (report.replaced, report.dropped) == (1, 1)
+    assert report.modules.encoded == 1 + len(touched)
+    assert report.modules.kept == (0 if only_the_file else 5 - len(touched))
+    assert (report.replaced, report.changes.dropped) == (1, 1)
 
 
 def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(tmp_path: Path, pages: Path) -> None:
@@ -294,7 +294,7 @@ def test_another_setting_takes_effect_at_the_next_ingest_for_all(tmp_path: Path,
                 assert {module.source for module in finish(desk, "How long do returns take?").modules} == {"disk"}
                 assert keys(desk) == seen[-1], "not before"
             report = desk.ingest(paths)
-            assert report.encoded == 6
+            assert report.modules.encoded == 6
             assert {len(near) for near in neighbours(desk).values()} == {count}
             check(desk)
             seen.append(keys(desk))
@@ -306,7 +306,7 @@ def test_more_or_fewer_choose_anew_and_the_same_choice_keeps_its_module(tmp_path
     some = [pages / f"{name}.md" for name in ("returns", "refunds", "exchanges")]
     for count, encoded in ((1, 3), (2, 3), (5, 0), (1, 3)):
         with small_desk(tmp_path / "desk", neighbours=count) as desk:
-            assert desk.ingest(some).encoded == encoded
+            assert desk.ingest(some).modules.encoded == encoded
             assert {len(near) for near in neighbours(desk).values()} == {min(count, 2)}
             check(desk)
 
@@ -407,7 +407,7 @@ def test_any_history_of_ingesting_and_forgetting(tmp_path: Path, seed: int) -> N
                     rules(desk, before, changed, count, asked)
                     asked = count
                     new = keys(desk)
-                    assert report.encoded == len({key for name, key in new.items() if key != old.get(name)})
+                    assert report.modules.encoded == len({key for name, key in new.items() if key != old.get(name)})
                 check(desk)
 
 

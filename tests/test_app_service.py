@@ -26,8 +26,8 @@ def test_ingest_reports_and_is_a_no_op_the_second_time(tmp_path: Path, pages: Pa
         first = desk.ingest([pages])
         second = desk.ingest([pages])
     assert (first.documents, first.unchanged, first.failed) == (4, 0, [])
-    assert first.encoded == first.passages == 4
-    assert (second.documents, second.unchanged, second.encoded, second.kept) == (4, 4, 0, 4)
+    assert first.modules.encoded == first.passages == 4
+    assert (second.documents, second.unchanged, second.modules.encoded, second.changes.kept) == (4, 4, 0, 4)
 
 
 def test_an_answer_is_placed_out_of_cached_documents(tmp_path: Path, pages: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_changed_file_replaces_its_passages_and_modules(tmp_path: Path, pages:
         report = desk.ingest([pages])
         new = {module.id for module in desk.overview().modules}
         answer = finish(desk, "How long do gift cards last?")
-    assert (report.replaced, report.unchanged, report.dropped, report.encoded) == (1, 3, 1, 1)
+    assert (report.replaced, report.unchanged, report.changes.dropped, report.modules.encoded) == (1, 3, 1, 1)
     assert len(old - new) == len(new - old) == 1
     assert "seven years" in answer.citations[0].quote
 
@@ -172,7 +172,7 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(
         assert len(desk.documents()) == 2
     with small_desk(tmp_path / "desk") as desk:
         report = desk.ingest([pages])
-        assert (report.documents, report.unchanged, report.encoded) == (4, 2, 4)
+        assert (report.documents, report.unchanged, report.modules.encoded) == (4, 2, 4)
         assert finish(desk, "Where is the repair bench?").citations
 
 

@@ -1,4 +1,4 @@
-"""One question to one answer: history -> `prepare` -> `request` -> engine -> `stream` -> `record`.
+"""One question to one answer: history -> `prepare` -> engine -> `stream` -> `record`.
 
 The question is stored before anything is computed and the answer when it ends, also if the reader has left, so nothing
 that was said is lost.
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
+from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion
-from app.answering.request import RequestBuilder
 from app.answering.stream import AnswerInProgress
 from app.domain.errors import DeskError
-from app.domain.policies import AnswerMode, Policy
+from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.grounding.check import AnswerChecker
 from app.knowledge.finder import Finder
@@ -22,7 +22,10 @@ from app.knowledge.prompts import PromptBuilder
 from app.storage.history import History
 from app.storage.library import Library
 from cache.engine.engine import Engine
-from cache.engine.request import Reuse
+from cache.engine.request import Request, Reuse
+from cache.engine.sampling import Sampling
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import run_tokens
 
 
 class Answering:
@@ -44,9 +47,11 @@ class Answering:
         """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy = settings, engine, policy
         self.questions = QuestionPreparer(settings, library, finder, engine, prompts)
-        self.requests = RequestBuilder(settings, engine.model, answer_mode, refusal_bias)
         self._library, self._history, self._in_flight = library, history, in_flight
-        self._answer_mode = answer_mode
+        self._answer_mode, self._opening = answer_mode, None
+        if refusal_bias:
+            refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
+            self._opening = refusal[0], refusal_bias
 
     def ask(
         self,
@@ -76,16 +81,29 @@ class Answering:
         with self._in_flight.track():
             prepared = self.questions.prepare(question, past, collections)
             if prepared.plan is not None:
-                generation = self.engine.submit(self.requests.request(prepared, reuse, conversation_id, policy))
+                generation = self.engine.submit(self.request(prepared, reuse, conversation_id, policy))
                 running = generation, self.checked(generation, prepared)
-        asked = AskedQuestion(
-            started=started,
-            conversation_id=conversation_id,
-            question_id=question_id,
-            prepared=prepared,
-            policy=policy,
-        )
+        ids = {"conversation_id": conversation_id, "question_id": question_id}
+        asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
         return AnswerInProgress(self._history, asked, running, self.settings.refusal_text)
+
+    def request(self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy) -> Request:
+        """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal."""
+        plan, model, settings = prepared.plan, self.engine.model, self.settings
+        assert plan is not None
+        choices = None
+        if self._answer_mode == "quote":
+            room = model.info.max_positions - plan.next_position
+            statements, stop = prepared.results.statements, min(model.info.stop_tokens)
+            choices = choices_of(statements, settings.refusal_text, model.tokenizer, stop, room)
+        sampling = Sampling(
+            max_tokens=max(settings.answer_tokens, 0 if choices is None else choices.longest),
+            temperature=settings.temperature,
+            repetition_penalty=settings.repetition_penalty,
+            choices=choices,
+            opening=self._opening,
+        )
+        return Request(plan=plan, sampling=sampling, reuse=reuse, recomputation=RECOMPUTATIONS[policy], session=session)
 
     def checked(self, pieces: Iterable[str], prepared: PreparedQuestion) -> CheckedText:
         """An answer as it may be shown."""

@@ -73,8 +73,7 @@ class CheckedText:
         grounding = self._checker.check(sentence)
         self._checked += grounding.sentences
         if grounding.is_supported:
-            says_something = any(one.support for one in grounding.sentences)
-            if not says_something and not self._shown:
+            if not self._shown and not any(one.support for one in grounding.sentences):
                 self._courtesies.append((self._gap, sentence))  # shown only together with an answer
                 self._gap = ""
             elif sentence not in self._shown:

@@ -37,18 +37,11 @@ def cite(answer: str, found: Sequence[tuple[StoredPassage, float]]) -> list[tupl
         holding = [id_ for id_, ones in said.items() if paragraph in ones]
         if holding and cited.isdisjoint(holding):
             cited.add(holding[0])
-    return [(passage, citation_of(passage, score)) for passage, score in found if passage.id in cited]
-
-
-def citation_of(passage: StoredPassage, score: float) -> Citation:
-    """A citation of a whole passage."""
-    return Citation(
-        document=passage.document,
-        title=passage.title,
-        passage=passage.label,
-        quote=passage.text,
-        score=round(score, 4),
-    )
+    return [
+        (p, Citation(document=p.document, title=p.title, passage=p.label, quote=p.text, score=round(score, 4)))
+        for p, score in found
+        if p.id in cited
+    ]
 
 
 def long_words(text: str) -> frozenset[str]:

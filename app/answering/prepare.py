@@ -71,7 +71,10 @@ class QuestionPreparer:
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
         plan, notice = None, None
-        if results.passages and results.relevance >= self._refuse_below:
+        refuse_below = self._settings.refuse_below
+        if refuse_below is None:
+            refuse_below = self._finder.classifier.threshold
+        if results.passages and results.relevance >= refuse_below:
             turns, in_prompt = self._turns(past, results.passages, question)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
@@ -79,31 +82,23 @@ class QuestionPreparer:
             question=question, results=results, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
         )
 
-    @property
-    def _refuse_below(self) -> float:
-        """Relevance below which the desk does not answer."""
-        set_to = self._settings.refuse_below
-        return self._finder.classifier.threshold if set_to is None else set_to
-
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
         """The conversation as prompt turns, and every passage in it by its module's name."""
-        answers = [m for m in past if m.role == "assistant" and not m.refused]
-        ids = {id_ for m in answers for id_ in m.passage_ids if id_ is not None}
+        pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
+        answered = [(asked, said) for asked, said in pairs if not said.refused]
+        ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}
         stored = {passage.id: passage for passage in self._library.passages(sorted(ids))}
-        turns = []
-        for before, message in pairwise(past):
-            if message.role == "assistant" and not message.refused and before.role == "user":
-                passages = [stored[id_] for id_ in message.passage_ids if id_ is not None and id_ in stored]
-                turns.append(
-                    PromptTurn(
-                        passages=tuple(PassageText.of(p) for p in passages),
-                        question=before.text,
-                        answer=message.text,
-                        answer_tokens=message.tokens,
-                    )
-                )
+        turns = [
+            PromptTurn(
+                passages=tuple(PassageText.of(stored[id_]) for id_ in said.passage_ids if id_ in stored),
+                question=asked.text,
+                answer=said.text,
+                answer_tokens=said.tokens,
+            )
+            for asked, said in answered
+        ]
         new = [one.passage for one in reversed(found)]  # the most relevant stands last, next to the question
         turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}

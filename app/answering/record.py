@@ -1,7 +1,7 @@
 """From a completion to the answer that is stored. Its numbers are what the engine counted while it ran."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from app.answering.check import CheckedText
 from app.answering.cite import cite
@@ -13,24 +13,21 @@ from app.storage.history import new_id
 from cache.engine.request import Completion
 
 QUOTED = "Quoted from the help pages."
-NOTICES = {
-    "length": "The answer was cut at its length limit.",
-    "cancelled": "The answer was stopped before its end.",
-}
+NOTICES = {"length": "The answer was cut at its length limit.", "cancelled": "The answer was stopped before its end."}
 """What the reader is told about how an answer ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """A question that is being answered. started: `time.perf_counter` at its arrival. question_id: of the stored
-    question; empty, like conversation_id, for one that is not stored.
+    """A question that is being answered. started: `time.perf_counter` at its arrival. conversation_id, question_id:
+    empty for one that is not stored.
     """
 
     started: float
-    conversation_id: str
-    question_id: str
     prepared: PreparedQuestion
     policy: Policy
+    conversation_id: str = ""
+    question_id: str = ""
 
 
 def refusal(text: str, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
@@ -54,7 +51,7 @@ def refusal(text: str, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
 
 def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
     """The answer of a completion as it was shown, and what else is stored of it."""
-    prepared, usage, timings = asked.prepared, completion.usage, completion.timings
+    prepared, timings = asked.prepared, completion.timings
     found = () if shown.is_refusal else prepared.results.passages
     cited = cite(shown.text, [(one.passage, one.cosine) for one in found])
     notices = [QUOTED if shown.is_quotation else None, NOTICES.get(completion.finish_reason), prepared.notice]
@@ -65,14 +62,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         conversation_id=asked.conversation_id,
         message_id=new_id(),
         citations=tuple(citation for _, citation in cited),
-        usage=AnswerUsage(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            computed=usage.computed,
-            session=usage.session,
-            prefix=usage.prefix,
-            module=usage.module,
-        ),
+        usage=AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)}),
         modules=tuple(
             UsedModule(
                 id=use.key,

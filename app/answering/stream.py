@@ -28,16 +28,14 @@ class AnswerInProgress:
             yield self._refusal_text
             return
         generation, shown = self._running
-        has_ended = False
         try:
             yield from shown
-            has_ended = True
         except CacheError as error:
-            has_ended = True
             raise DeskError(str(error), code="engine") from error
+        except BaseException:  # the reader has left: what there is so far is kept
+            generation.cancel()
+            raise
         finally:
-            if not has_ended:  # the reader has left: what there is so far is kept
-                generation.cancel()
             self._finish(generation, shown)
 
     def cancel(self) -> None:
@@ -58,6 +56,5 @@ class AnswerInProgress:
         except CacheError:
             return
         if shown.text or completion.finish_reason != "cancelled":
-            answer, details = finished(completion, shown, self._asked)
-            self._history.record_answer(answer, details)
-            self._answer = answer
+            self._answer, details = finished(completion, shown, self._asked)
+            self._history.record_answer(self._answer, details)

@@ -93,9 +93,7 @@ def run_batch(
         else:
             plans[index] = plan
 
-    requests = {
-        index: answering.requests.request(asked[index].prepared, "on", None, answering.policy) for index in plans
-    }
+    requests = {index: answering.request(asked[index].prepared, "on", None, answering.policy) for index in plans}
     planned = list(plans)
     groups = [[planned[i] for i in members] for members in group(list(plans.values()))]
     running: deque[tuple[int, Generation]] = deque()
@@ -137,13 +135,10 @@ def run_batch(
 
 def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
     """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
-    return AskedQuestion(
-        started=time.perf_counter(),
-        conversation_id="",
-        question_id="",
-        prepared=answering.questions.prepare(answering.questions.valid(line.question), line.past),
-        policy=answering.policy,
-    )
+    started = time.perf_counter()
+    question = answering.questions.valid(line.question)
+    prepared = answering.questions.prepare(question, line.past)
+    return AskedQuestion(started=started, prepared=prepared, policy=answering.policy)
 
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:

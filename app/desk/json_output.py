@@ -32,29 +32,9 @@ def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
 
 def ingest_json(report: IngestReport) -> dict[str, Any]:
     """The document of `ingest`."""
-    return {
-        "documents": report.documents,
-        "passages": report.passages,
-        "unchanged": report.unchanged,
-        "replaced": report.replaced,
-        "removed": report.removed,
-        "failed": [asdict(failed) for failed in report.failed],
-        "warnings": [asdict(warning) for warning in report.warnings],
-        "changes": {"new": report.new, "kept": report.kept, "dropped": report.dropped},
-        "modules": {
-            "encoded": report.encoded,
-            "kept": report.kept_modules,
-            "dropped": report.dropped_modules,
-            "waiting": report.waiting,
-        },
-        "passages_per_s": report.passages_per_second,
-        "timings_s": {
-            "reading": round(report.reading_seconds, 3),
-            "embedding": round(report.embedding_seconds, 3),
-            "encoding": round(report.encoding_seconds, 3),
-        },
-        "seconds": report.seconds,
-    }
+    document = asdict(report)
+    timings = {stage: round(seconds, 3) for stage, seconds in document["timings_s"].items()}
+    return {**document, "passages_per_s": report.passages_per_second, "timings_s": timings}
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:

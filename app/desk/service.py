@@ -193,8 +193,7 @@ class Service:
         name: its path or an unambiguous end of it. Raises DeskError.
         """
         path = find_document(self.library, name)
-        parts = (self.library, self.history, self.search, self.engine, self.prompts)
-        forgotten = Forgetting(*parts, self._in_flight, self._ingestion).forget(path)
+        forgotten = Forgetting(self._ingestion, self.history, self._in_flight).forget(path)
         if Path(path).parent == self.settings.uploads_folder.resolve():  # our own copy
             Path(path).unlink(missing_ok=True)
         return forgotten

@@ -12,6 +12,7 @@ from decimal import Decimal
 from app.grounding.fact import Fact
 from app.grounding.words import CJK
 
+METRES = "met(?:re|er)s?"
 UNITS = {
     "EUR": {1: "eur|euros?|€|欧元"},
     "GBP": {1: "gbp|pounds?|£"},
@@ -28,12 +29,7 @@ UNITS = {
     "g": {1: "g|grams?|grammes?", 1_000: "kg|kilos?|kilograms?"},
     "ml": {1: "ml|millilit(?:re|er)s?", 1_000: "l|lit(?:re|er)s?"},
     "inches": {1: "inch(?:es)?", 12: "feet|foot|ft"},
-    "mm": {
-        1: "mm|millimet(re|er)s?",
-        10: "cm|centimet(re|er)s?",
-        1_000: "m|met(re|er)s?",
-        10**6: "km|kilomet(re|er)s?",
-    },
+    "mm": {1: f"mm|milli{METRES}", 10: f"cm|centi{METRES}", 1_000: f"m|{METRES}", 10**6: f"km|kilo{METRES}"},
     "°F": {1: r"°\s?f|degrees fahrenheit|fahrenheit"},
     "degrees": {1: r"°\s?c|degrees(?: celsius)?"},
     "hardness": {1: "°dh"},
@@ -56,7 +52,6 @@ FORMS = {
 }
 SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
 """How a currency is written before its amount."""
-CURRENCIES = frozenset(SIGNS)
 # no letter may follow, so that "5 m" is not found in "5 maps"
 ANY_UNIT = "|".join(f"(?P<u{i}>(?:{forms})(?![^\\W\\d_{CJK}]))" for i, forms in enumerate(FORMS.values()))
 QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
@@ -94,7 +89,7 @@ def amounts(text: str) -> Iterator[Fact]:
     """Numbers with their units in base units; "2 to 4 days" are 2 days and 4 days, and "9.30" may be a time of day."""
     found = [amount(text, match) for match in NUMBER.finditer(text)]
     for i in range(1, len(found)):
-        if not found[i].unit and found[i - 1].unit in CURRENCIES and is_range(text, found[i - 1], found[i]):
+        if not found[i].unit and found[i - 1].unit in SIGNS and is_range(text, found[i - 1], found[i]):
             found[i] = replace(found[i], unit=found[i - 1].unit)
     for i in reversed(range(1, len(found))):
         if not found[i - 1].unit and is_range(text, found[i - 1], found[i]):

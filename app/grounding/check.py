@@ -7,8 +7,8 @@ by calculation or common sense, paraphrase with other words throughout, and othe
 negations that were exchanged ("before" for "after").
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from app.grounding import coverage_check, denial_check, fact_check, repair
 from app.grounding.claims import ALONE, Claim, claim_of
@@ -23,29 +23,18 @@ LONGEST = 600
 """Characters of a sentence that is checked as one."""
 
 
-class AnswerCheck(Protocol):
-    """One check of answers: takes a sentence with its evidence, returns what is wrong with it, or None.
+AnswerCheck: TypeAlias = Callable[[Claim, Evidence], str | None]
+"""One check of answers: takes a sentence with its evidence, returns what is wrong with it, or None.
 
-    To add one, write a file with such a function and name it in `CHECKS`. A check that needs a model is an object with
-    `__call__` that loads the model at its first call.
+To add one, write a file with such a function and name it in `CHECKS`. A check that needs a model is an object with
+`__call__` that loads the model at its first call. Returns a short reason for people, such as 'the number "45 days" is
+not in the passages'. `NOT_SAID` means that the passages neither say nor deny it; every other reason is measured as a
+contradiction.
 
-    claim: the sentence. `text` is how it was said, `body` is that without list marker and leading yes or no, `question`
-        what the answer answers, `before` the words of the sentence before. `words`, `facts` and `clauses` are what it
-        says, taken apart; `nearest` are the evidence units that share most with it, best first, as indices.
-    evidence: what the answer may say. `units` are the sentences, list items and table rows of the passages, each with
-        its `text` and taken apart in the same way; `passage_of` gives for each unit the index of its passage; `best`
-        finds the units nearest to any words.
-    Returns a short reason for people, such as 'the number "45 days" is not in the passages'. `NOT_SAID` means that the
-        passages neither say nor deny it; every other reason is measured as a contradiction.
-
-    The checks are asked in the order of `CHECKS` until one finds a problem. They are not asked about sentences that
-    stand in the passages word for word, nor about politeness. They may be called from several threads at once and must
-    not change what they are given.
-    """
-
-    def __call__(self, claim: Claim, evidence: Evidence, /) -> str | None: ...
-
-
+The checks are asked in the order of `CHECKS` until one finds a problem. They are not asked about sentences that
+stand in the passages word for word, nor about politeness. They may be called from several threads at once and must
+not change what they are given.
+"""
 CHECKS: tuple[AnswerCheck, ...] = (
     fact_check.fact_problem,
     coverage_check.coverage_problem,
@@ -74,16 +63,16 @@ class AnswerChecker:
     def _checked(self, text: str) -> CheckedSentence:
         evidence = self._evidence
         before, self._before = self._before, content_words(text)
-        if (i := evidence.texts.get(plain(text))) is not None:
-            return CheckedSentence(text=text, score=1.0, support=evidence.units[i].text, passage=evidence.passage_of[i])
-        claim = claim_of(text, evidence, question=self._question, before=before)
-        if is_courtesy(claim):
-            return CheckedSentence(text=text, score=1.0)
-        problem = next((found for check in self._checks if (found := check(claim, evidence))), None)
-        score = min(claim.coverage, 0.5) if problem else claim.coverage
-        if not claim.nearest:
-            return CheckedSentence(text=text, score=score, problem=problem)
-        best = claim.nearest[0]
+        best, score, problem = evidence.texts.get(plain(text)), 1.0, None
+        if best is None:
+            claim = claim_of(text, evidence, question=self._question, before=before)
+            if is_courtesy(claim):
+                return CheckedSentence(text=text, score=1.0)
+            problem = next((found for check in self._checks if (found := check(claim, evidence))), None)
+            score = min(claim.coverage, 0.5) if problem else claim.coverage
+            if not claim.nearest:
+                return CheckedSentence(text=text, score=score, problem=problem)
+            best = claim.nearest[0]
         support, passage = evidence.units[best].text, evidence.passage_of[best]
         return CheckedSentence(text=text, score=score, problem=problem, support=support, passage=passage)
 

@@ -16,10 +16,7 @@ ECHO = (
     r"(?:\s?not|n?['’]t)?"
 )
 """What says no more than the yes or no before it: "Yes, you can."."""
-YES_NO = re.compile(
-    rf"\s*(?P<word>yes|no|yep|nope)\s*(?:{ECHO}\s*(?:[.!]|$)|[,.!:;–—-]|$)\s*",
-    re.IGNORECASE,
-)
+YES_NO = re.compile(rf"\s*(?P<word>yes|no|yep|nope)\s*(?:{ECHO}\s*(?:[.!]|$)|[,.!:;–—-]|$)\s*", re.IGNORECASE)
 MARKUP = re.compile(r"\*\*|__|`|^#{1,6}\s|\[\d{1,2}\]")
 """Signs of Markdown and references to sources, which say nothing."""
 

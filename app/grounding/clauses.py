@@ -17,11 +17,9 @@ from app.grounding.words import all_words, content_words
 DENIAL = re.compile(
     r"\b(?:not|no|never|cannot|none|nor|neither|nobody|nothing|nowhere|without|unless|except|excluding|excluded|"
     r"excludes?|closed|unable|impossible|unavailable|invalid|ineligible|unsuitable|incompatible|forbidden|prohibited|non)\b|n['’]t\b"
-    r"|[不没未無无勿禁]|ません|ない",
+    r"|(?:[不没未無无勿禁]|ません|ない)[能会會可以得许許准止]*",  # with the modal verb before what is denied
     re.IGNORECASE,
 )
-MODAL = re.compile("[能会會可以得许許准止]+")
-"""Stands in Chinese between a denial and what it denies."""
 TWICE = re.compile(
     r"(?:\bnot|n['’]t|\bnever)\s(?:\w+\s){0,2}?(?:impossible|excluded|unavailable|invalid|ineligible|forbidden|prohibited|"
     r"without|unable|closed)\b",
@@ -77,7 +75,6 @@ FILLERS = frozenset(
 ALLOWED = "~allowed"
 ALLOWING = frozenset(all_words("possible available allowed permitted offered accepted able can may valid eligible"))
 CONDITION = re.compile(r"\s*(?:if|when)\b", re.IGNORECASE)
-QUESTION = re.compile(r"\?\s*$")
 UNTIL = re.compile(r"\s*until\b", re.IGNORECASE)
 EXCEPTION = re.compile(r"\s*(?:except|without|unless|excluding)\b", re.IGNORECASE)
 VERDICT = re.compile(r"\s*(?:yes|no)(?:,[^;]{0,40})?;?\s*", re.IGNORECASE)
@@ -114,21 +111,21 @@ class Clause:
 
 def clauses(text: str, facts: Sequence[Fact]) -> list[Clause]:
     """The clauses of a sentence or of a table row. facts: those of the text."""
+    facts = [fact for fact in facts if fact.kind != "name"]  # names are words already
+    blank = without(text, facts)
     if ROW.match(text):
-        return cells(text, facts)
-    blank = without(text, [fact for fact in facts if fact.kind != "name"])
+        return cells(text, blank, facts)
     return [clause(blank[start:end], keys(facts, start, end)) for start, end in spans(blank, text)]
 
 
 def keys(facts: Sequence[Fact], start: int, end: int) -> frozenset[str]:
-    """The facts between two places, as words; names are words already."""
-    return frozenset(fact.key for fact in facts if start <= fact.place < end and fact.kind != "name")
+    """The facts between two places, as words."""
+    return frozenset(fact.key for fact in facts if start <= fact.place < end)
 
 
-def cells(text: str, facts: Sequence[Fact]) -> list[Clause]:
-    """The cells of a table row, each with the words of its header and of the row's first cell."""
+def cells(text: str, blank: str, facts: Sequence[Fact]) -> list[Clause]:
+    """The cells of a table row, each with the words of its header and of the row's first cell. blank: without facts."""
     borders = [0, *(match.end() for match in CELL.finditer(text)), len(text)]
-    blank = without(text, [fact for fact in facts if fact.kind != "name"])
     label: frozenset[str] = frozenset()
     found: list[Clause] = []
     for start, end in pairwise(borders):
@@ -136,8 +133,7 @@ def cells(text: str, facts: Sequence[Fact]) -> list[Clause]:
         common = content_words(blank[start:header]) | keys(facts, start, header)
         if not start:
             label = content_words(blank[start:end]) | keys(facts, start, end)
-        inside = spans(blank[header:end], text[header:end]) or [(0, end - header)]
-        for first, last in inside:
+        for first, last in spans(blank[header:end], text[header:end]) or [(0, end - header)]:
             words = label | common | keys(facts, header + first, header + last)
             part = clause(blank[header + first : header + last], words)
             found.append(replace(part, is_verdict=VERDICT.fullmatch(text, header, end) is not None))
@@ -156,16 +152,10 @@ def spans(text: str, whole: str) -> list[tuple[int, int]]:
         # the words of a conjunction belong to the clause they begin
         start = border.start() if border["strong"] else border.end()
         end = borders[i + 1].start() if i + 1 < len(borders) else len(text)
-        is_weak = border["weak"] is not None
         after_subordinate = border[0].startswith(",") and SUBORDINATE.match(text, starts[-1])
-        is_lead = (
-            is_weak
-            and not border["joint"]
-            and not any_between(verbs, starts[-1], border.start())
-            and not after_subordinate
-        )
         is_long = border["joint"] and LONG_TAIL.match(text, border.end(), end)
-        if not is_weak or after_subordinate or is_long or (any_between(verbs, start, end) and not is_lead):
+        is_lead = not border["joint"] and not any_between(verbs, starts[-1], border.start())
+        if not border["weak"] or after_subordinate or is_long or (any_between(verbs, start, end) and not is_lead):
             starts.append(start)
     ends = [*starts[1:], len(text)]
     return [(start, end) for start, end in zip(starts, ends, strict=True) if whole[start:end].strip(" .,:;")]
@@ -179,9 +169,7 @@ def any_between(places: Sequence[int], start: int, end: int) -> bool:
 def anchors(text: str) -> Iterator[str]:
     """What the denials of a clause deny: for each the first word after it that is no filler."""
     for match in DENIAL.finditer(text):
-        modal = MODAL.match(text, match.end())
-        start = modal.end() if modal else match.end()
-        behind = (word for word in all_words(text[start : start + REACH]) if word not in FILLERS)
+        behind = (word for word in all_words(text[match.end() : match.end() + REACH]) if word not in FILLERS)
         yield from (allowing(word) for word in islice(behind, 1))
 
 
@@ -200,7 +188,7 @@ def clause(text: str, more_words: frozenset[str]) -> Clause:
         words=content_words(text) | more_words,
         all_words=frozenset(allowing(word) for word in all_words(rest)) | more_words,
         anchors=frozenset(anchors(rest)),
-        denies=None if QUESTION.search(text) else DENIAL.search(rest) is not None,
+        denies=None if text.rstrip().endswith("?") else DENIAL.search(rest) is not None,
         says_only=ONLY.search(text) is not None and not CONDITION.match(text),
         limits=LIMITED.search(text) is not None,
         says_free=FREE.search(costless) is not None,

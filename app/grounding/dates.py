@@ -8,11 +8,8 @@ from collections.abc import Iterator
 
 from app.grounding.fact import Fact, without
 
-MONTHS = (
-    *("january", "february", "march", "april", "may", "june"),
-    *("july", "august", "september", "october", "november", "december"),
-)
-SURE_MONTH = "|".join(month for month in MONTHS if month not in ("march", "may"))
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+SURE_MONTH = "january|february|april|june|july|august|september|october|november|december"
 """Months whose names, in lower case, are no other words."""
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 MONTH = rf"(?:(?i:{SURE_MONTH})|March|May|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
@@ -67,9 +64,7 @@ def dates_of(match: re.Match[str]) -> Iterator[Fact]:
 
 def month_number(name: str) -> str:
     """1 to 12 for a month's name, its first three letters or its number."""
-    if name.isdigit():
-        return str(int(name))
-    return str(1 + next(i for i, month in enumerate(MONTHS) if month[:3] == name[:3].lower()))
+    return str(int(name) if name.isdigit() else 1 + MONTHS.index(name[:3].lower()))
 
 
 def times(text: str) -> Iterator[Fact]:

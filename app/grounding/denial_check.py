@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from app.grounding.amounts import CURRENCIES
+from app.grounding.amounts import SIGNS
 from app.grounding.claims import Claim
 from app.grounding.clauses import ALLOWED, Clause
 from app.grounding.evidence import Evidence
@@ -37,15 +37,12 @@ Near: TypeAlias = tuple[EvidenceUnit, Clause]
 
 def denial_problem(claim: Claim, evidence: Evidence) -> str | None:
     """What a sentence denies, restricts or calls free otherwise than the passages."""
-    return next((found for part in claim.clauses if (found := clause_problem(part, claim, evidence))), None)
-
-
-def clause_problem(part: Clause, claim: Claim, evidence: Evidence) -> str | None:
-    """What a clause denies, restricts or calls free otherwise than the passages."""
-    near = alike(part, claim, evidence)
-    if not near:
-        return None
-    return opposite_problem(part, near) or only_problem(part, near, claim) or free_problem(part, near, claim, evidence)
+    for part in claim.clauses:
+        if near := alike(part, claim, evidence):
+            problem = opposite_problem(part, near) or only_problem(part, near, claim)
+            if problem := problem or free_problem(part, near, claim, evidence):
+                return problem
+    return None
 
 
 def opposite_problem(part: Clause, near: Sequence[Near]) -> str | None:
@@ -69,10 +66,11 @@ def only_problem(part: Clause, near: Sequence[Near], claim: Claim) -> str | None
         return None if limits else 'the passages do not say "only"'
     if any(other.limits or other.denies for other in claim.clauses):
         return None
-    repeats = all(unit.rewords(claim.words, claim.weights) >= REWORDED for unit, _ in near)
-    if repeats and all(other.says_only and holds(part, other.words, MOST) for _, other in near):
-        return 'the passages say "only"'
-    return None
+    repeats = all(
+        unit.rewords(claim.words, claim.weights) >= REWORDED and other.says_only and holds(part, other.words, MOST)
+        for unit, other in near
+    )
+    return 'the passages say "only"' if repeats else None
 
 
 def free_problem(part: Clause, near: Sequence[Near], claim: Claim, evidence: Evidence) -> str | None:
@@ -98,7 +96,7 @@ def holds(part: Clause, words: frozenset[str], share: float) -> bool:
 
 def names_a_price(part: Clause) -> bool:
     """Whether a clause names an amount of money."""
-    return any(word.endswith(currency) for word in part.words for currency in CURRENCIES if word.startswith("#number"))
+    return any(word.endswith(currency) for word in part.words for currency in SIGNS if word.startswith("#number"))
 
 
 def opposes(other: Clause, part: Clause) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 
 from app.grounding.clauses import ROW, Clause, clauses
 from app.grounding.fact import Fact
@@ -65,9 +66,8 @@ class EvidenceUnit:
     def held(self, words: Collection[str], weights: dict[str, float]) -> float:
         """Share of words that stand in the unit or around it."""
         total = sum(weights[word] for word in words)
-        return (
-            sum(weights[word] for word in words if word in self.words or word in self.around) / total if total else 0.0
-        )
+        held = sum(weights[word] for word in words if word in self.words or word in self.around)
+        return held / total if total else 0.0
 
     def rewords(self, words: frozenset[str], weights: dict[str, float]) -> float:
         """Share of words that stand in the unit itself; 0 if they are few and most of the unit says something else."""
@@ -86,31 +86,22 @@ def plain(text: str) -> str:
     return " ".join(MARKER.sub("", text, count=1).split()).rstrip(".!")
 
 
-@dataclass(slots=True)
-class _Place:
-    """Where the reader of a passage is. lead: the unfinished sentence that introduces a list."""
-
-    path: str = ""
-    heading: EvidenceUnit | None = None
-    lead: EvidenceUnit | None = None
-
-
 # the same passages come with every turn of a conversation
 @lru_cache(maxsize=256)
 def units(passage: str) -> tuple[EvidenceUnit, ...]:
     """The units of a passage in their order, its heading path first."""
-    place = _Place()
     found: list[EvidenceUnit] = []
+    path = heading = lead = None  # lead: the unfinished sentence that introduces a list
     for block in re.split(r"\n[ \t]*\n", passage.strip()):
         lines = block.splitlines()
         while len(lines) > 1 and is_heading(lines[0]):
-            heading = unit_of(lines.pop(0), is_heading=True)
-            place.path, place.heading, place.lead = place.path or heading.text, heading, None
+            heading, lead = unit_of(lines.pop(0), is_heading=True), None
+            path = path or heading
             found.append(heading)
         for text, is_item in pieces(lines):
-            unit = introduced(unit_of(text, is_item=is_item), place)
+            unit = introduced(unit_of(text, is_item=is_item), path, heading, lead)
             if not is_item:
-                place.lead = None if ROW.match(text) or text.rstrip()[-1] in ".!?。" else unit
+                lead = None if ROW.match(text) or text.rstrip()[-1] in ".!?。" else unit
             found.append(unit)
     return tuple(with_neighbours(found, i) for i in range(len(found)))
 
@@ -123,24 +114,16 @@ def is_heading(line: str) -> bool:
 
 def pieces(lines: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Sentences of prose and of list items, and whole table rows; with each whether it belongs to a list item."""
-    prose: list[str] = []
-    for line in lines:
-        marker = MARKER.match(line)
-        if not marker and not ROW.match(line):
-            prose.append(line)
+    for is_prose, some in groupby(lines, lambda line: not MARKER.match(line) and not ROW.match(line)):
+        if is_prose:
+            yield from ((text, False) for text in sentences("\n".join(some)))
             continue
-        yield from ((text, False) for text in sentences("\n".join(prose)))
-        prose = []
-        yield from [(line.strip(), False)] if not marker else ((text, True) for text in item_sentences(line))
-    yield from ((text, False) for text in sentences("\n".join(prose)))
-
-
-def item_sentences(line: str) -> list[str]:
-    """Sentences of a list item; its marker stays with the first."""
-    marker = MARKER.match(line)
-    start = marker.end() if marker else 0
-    found = sentences(line[start:])
-    return [line[:start].strip() + " " + found[0], *found[1:]] if found else []
+        for line in some:
+            if marker := MARKER.match(line):
+                for i, text in enumerate(sentences(line[marker.end() :])):
+                    yield text if i else f"{marker[0].strip()} {text}", True  # the marker stays with the first
+            else:
+                yield line.strip(), False
 
 
 def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> EvidenceUnit:
@@ -162,36 +145,31 @@ def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> Ev
     )
 
 
-def introduced(unit: EvidenceUnit, place: _Place) -> EvidenceUnit:
-    """The unit with the words of its headings. If its list's introduction is a denial, the unit is one too."""
-    above = [unit_of(place.path), place.heading, place.lead if unit.is_item else None]
-    around = frozenset(word for other in above if other for word in other.words | other.names)
-    denial = denying(unit, place)
-    if denial is None:
-        return replace(unit, around=around)
-    return replace(unit, around=around, clauses=under(unit, denial), lead=denial.text)
-
-
-def denying(unit: EvidenceUnit, place: _Place) -> EvidenceUnit | None:
-    """The introduction or heading of an item's list, if it denies the items."""
+def introduced(
+    unit: EvidenceUnit, path: EvidenceUnit | None, heading: EvidenceUnit | None, lead: EvidenceUnit | None
+) -> EvidenceUnit:
+    """The unit with the words of its headings. If its list's introduction or heading denies, the unit does too."""
+    above = [other for other in (path, heading, lead if unit.is_item else None) if other]
+    unit = replace(unit, around=frozenset().union(*(other.words | other.names for other in above)))
     if not unit.is_item or not unit.clauses:
-        return None
-    if place.lead and place.lead.clauses and place.lead.clauses[-1].denies:
-        return place.lead
-    if place.heading and LISTS.match(place.heading.text) and any(part.denies for part in place.heading.clauses):
-        return place.heading
-    return None
+        return unit
+    if lead and lead.clauses and lead.clauses[-1].denies:
+        return under(unit, lead)
+    if heading and LISTS.match(heading.text) and any(part.denies for part in heading.clauses):
+        return under(unit, heading)
+    return unit
 
 
-def under(unit: EvidenceUnit, above: EvidenceUnit) -> tuple[Clause, ...]:
-    """The unit's clauses as the introduction or heading of its list makes them read."""
+def under(unit: EvidenceUnit, above: EvidenceUnit) -> EvidenceUnit:
+    """The unit with its clauses as the introduction or heading of its list, which denies, makes them read."""
     is_sure = not (unit.clauses[0].has_verb if above.is_heading else SUBORDINATOR.search(above.text))
     denies = True if is_sure else None
     anchors = frozenset(word for part in above.clauses for word in part.anchors)
-    return tuple(
+    parts = (
         replace(part, denies=denies, inherits=above.words, anchors=anchors) if part.denies is False else part
         for part in unit.clauses
     )
+    return replace(unit, clauses=tuple(parts), lead=above.text)
 
 
 def with_neighbours(found: Sequence[EvidenceUnit], i: int) -> EvidenceUnit:

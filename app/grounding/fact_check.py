@@ -60,7 +60,11 @@ def problem_of(fact: Fact, claim: Claim, evidence: Evidence) -> str | None:
     if not fact.is_bound:
         return None
     weights = surroundings(fact, claim)
-    rival = in_its_place(fact, claim, evidence) or rival_of(fact, places, claim, evidence, weights)
+    rival = in_its_place(fact, claim, evidence) or better_placed(fact, places, claim, evidence, weights)
+    if not rival and sum(not word.startswith(FIGURES) for word in claim.words) > FEW:
+        # the other figures may be wrong as well
+        bare = {word: weight for word, weight in weights.items() if not word.startswith(FIGURES)}
+        rival = better_placed(fact, places, claim, evidence, bare)
     if rival:
         return f'the passages say "{rival.text}" there, not "{fact.text}"'
     here = max(fit(evidence.units[i], other, weights) for i, other in places)
@@ -72,17 +76,6 @@ def problem_of(fact: Fact, claim: Claim, evidence: Evidence) -> str | None:
 def is_year(fact: Fact) -> bool:
     """Whether a fact is the year of a date."""
     return fact.kind == "number" and not fact.is_bound and not fact.unit
-
-
-def rival_of(
-    fact: Fact, places: Sequence[Place], claim: Claim, evidence: Evidence, weights: dict[str, float]
-) -> Fact | None:
-    """What is `better_placed` than a fact. If nothing is, the other figures are left out: they may be wrong as well."""
-    rival = better_placed(fact, places, claim, evidence, weights)
-    if rival or sum(not word.startswith(FIGURES) for word in claim.words) <= FEW:
-        return rival
-    bare = {word: weight for word, weight in weights.items() if not word.startswith(FIGURES)}
-    return better_placed(fact, places, claim, evidence, bare)
 
 
 def better_placed(
@@ -100,10 +93,10 @@ def better_placed(
             is_better = is_swapped(fact, (i, rival), places, claim, evidence)
         elif rival.unit != fact.unit:
             is_better = gain > OTHER_UNIT * total
-        elif gain > (IN_SAME_UNIT if i in homes else ELSEWHERE) * total:
-            is_better = True
         else:
-            is_better = (i in homes or gain >= 0) and goes_with(fact, (i, rival), places, evidence, BESIDE)
+            is_better = gain > (IN_SAME_UNIT if i in homes else ELSEWHERE) * total or (
+                (i in homes or gain >= 0) and goes_with(fact, (i, rival), places, evidence, BESIDE)
+            )
         if is_better:
             return rival
     return None

@@ -97,6 +97,5 @@ def names(text: str, rest: str) -> Iterator[Fact]:
 
 def begins_sentence(text: str, place: int) -> bool:
     """Whether only quotation marks and spaces stand between a place and the end of the sentence before."""
-    while place and text[place - 1] in QUOTES:
-        place -= 1
-    return place == 0 or text[place - 1] in OPENS
+    before = text[:place].rstrip(QUOTES)
+    return not before or before[-1] in OPENS

@@ -19,49 +19,19 @@ WITHOUT_PLEASE = re.compile("[^请請勿]+")
 CONTRACTED = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$")
 
 SAME_WORDS = """
-begin began begun start
-break broke broken
-buy bought purchase
-choose chose chosen choice pick select
-cost price fee charge
-deliver delivery
-email e-mail
-euro eur
-find found
-free gratis freely
-give gave given
-go goes gone went
-hold held
-item product article goods
-keep kept
-lose lost loss
-machine appliance device
-old older
-parcel package
-pay paid payment payable
-person people
-phone telephone call ring
-photo picture photograph
-receive receipt
-refund reimburse
-repair fix
-run ran
-send sent ship dispatch mail post
-shop store
-take took taken last
-use usage
-write wrote written
+begin began begun start / break broke broken / buy bought purchase / choose chose chosen choice pick select /
+cost price fee charge / deliver delivery / email e-mail / euro eur / find found / free gratis freely /
+give gave given / go goes gone went / hold held / item product article goods / keep kept / lose lost loss /
+machine appliance device / old older / parcel package / pay paid payment payable / person people /
+phone telephone call ring / photo picture photograph / receive receipt / refund reimburse / repair fix / run ran /
+send sent ship dispatch mail post / shop store / take took taken last / use usage / write wrote written
 """
 """Irregular forms and synonyms, behind the word that they count as. Regular forms are left to the stemmer."""
 COUNTS_AS = {
-    terms.stem(form): terms.stem(line.split()[0]) for line in SAME_WORDS.split("\n") for form in line.split()[1:]
+    terms.stem(form): terms.stem(group.split()[0]) for group in SAME_WORDS.split("/") for form in group.split()[1:]
 }
-DENYING = frozenset(
-    map(
-        terms.stem,
-        WORD.findall("able available ca cannot except go goes neither never none possible unless without wo yes"),
-    )
-)
+DENYING_WORDS = "able available ca cannot except go goes neither never none possible unless without wo yes"
+DENYING = frozenset(map(terms.stem, DENYING_WORDS.split()))
 """What denies or allows is compared by `clauses` and no topic of its own."""
 ORDER = frozenset(map(terms.stem, ("after", "before")))
 """Too frequent to search by, but two statements may differ in nothing else."""

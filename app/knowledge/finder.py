@@ -56,12 +56,7 @@ class Finder:
         self._library, self._search, self.classifier, self._reranker = library, search, classifier, reranker
 
     def find(
-        self,
-        question: str,
-        *,
-        earlier: str | None = None,
-        count: int,
-        collections: Collection[str] = (),
+        self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()
     ) -> SearchResults:
         """What the documents say. earlier: the question before it in its conversation. count: how many passages, at
         most. collections: only documents of these, if any are given.

@@ -16,11 +16,8 @@ from app.domain.errors import DeskError
 from app.domain.tenants import PML_TENANT
 from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion
-from app.knowledge.prompts import PromptBuilder
-from app.knowledge.search import Search
 from app.storage.history import History
 from app.storage.library import Library
-from cache.engine.engine import Engine
 from cache.memory.keys import PUBLIC_TENANT
 from retrieval.search.windows import passage_id
 
@@ -53,45 +50,33 @@ class Forgotten:
 class Forgetting:
     """Removes documents from one desk."""
 
-    def __init__(
-        self,
-        library: Library,
-        history: History,
-        search: Search,
-        engine: Engine,
-        prompts: PromptBuilder,
-        in_flight: InFlight,
-        ingestion: Ingestion,
-    ) -> None:
-        self._library, self._history, self._search = library, history, search
-        self._engine, self._prompts, self._in_flight, self._ingestion = engine, prompts, in_flight, ingestion
+    def __init__(self, ingestion: Ingestion, history: History, in_flight: InFlight) -> None:
+        self._ingestion, self._history, self._in_flight = ingestion, history, in_flight
+        self._library, self._search, warming = ingestion.library, ingestion.search, ingestion.open_warming()
+        self._engine, self._prompts = warming.engine, warming.prompts
 
     def forget(self, path: str) -> Forgotten:
         """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
         with self._ingestion.alone():
             self._library.set_fact(FORGETTING, path)
-            forgotten = self._forget(path)
+            passages = self._library.passages_of(path)
+            ids = frozenset(passage.id for passage in passages)
+            keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
+            removed = self._footprint(path, ids, keys)
+            self._history.forget_document(path)
+            self._library.clear_staged()
+            in_use = self._library.module_keys()
+            unencoded = self._library.all_ids(only_unencoded=True)
+            self._ingestion.remove(path)
+            self._in_flight.wait()
+            self._forget_unused_modules()
+            self._ingestion.restore_neighbours(unencoded)
+            gone = in_use - self._library.module_keys()  # another document may have the same text
+            left = self._footprint(path, ids, gone)
+            if parts := ", ".join(f"{count} {name}" for name, count in asdict(left).items() if count):
+                message = f"{path} is not forgotten completely ({parts} left): run it again"
+                raise DeskError(message, code="forget-incomplete")
             self._library.set_fact(FORGETTING, "")
-        return forgotten
-
-    def _forget(self, path: str) -> Forgotten:
-        passages = self._library.passages_of(path)
-        ids = frozenset(passage.id for passage in passages)
-        keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
-        removed = self._footprint(path, ids, keys)
-        self._history.forget_document(path)
-        self._library.clear_staged()
-        in_use = self._library.module_keys()
-        unencoded = self._library.all_ids(only_unencoded=True)
-        self._ingestion.remove(path)
-        self._in_flight.wait()
-        self._forget_unused_modules()
-        self._ingestion.restore_neighbours(unencoded)
-        gone = in_use - self._library.module_keys()  # another document may have the same text
-        left = self._footprint(path, ids, gone)
-        if parts := ", ".join(f"{count} {name}" for name, count in asdict(left).items() if count):
-            message = f"{path} is not forgotten completely ({parts} left): run it again"
-            raise DeskError(message, code="forget-incomplete")
         return Forgotten(document=path, removed=removed, left=left)
 
     def _footprint(self, path: str, ids: Collection[int], keys: frozenset[str]) -> Footprint:

@@ -8,9 +8,9 @@ not stored are in a table of their own. A file that cannot be read is reported, 
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -20,7 +20,7 @@ from app.domain.progress import Progress, no_progress
 from app.knowledge.memory import give_memory_back
 from app.knowledge.neighbours import choose_neighbours, chosen_for
 from app.knowledge.search import Search
-from app.knowledge.warm import Warming
+from app.knowledge.warm import Warming, WarmReport
 from app.storage.library import Library
 from retrieval.documents.document import Document, Passage
 from retrieval.documents.splitting import split
@@ -56,14 +56,30 @@ class FileReason:
 
 
 @dataclass(slots=True, kw_only=True)
+class PassageChanges:
+    """Passages of the given files: new, kept, dropped."""
+
+    new: int = 0
+    kept: int = 0
+    dropped: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class IngestTimings:
+    """Seconds of each stage; reading includes splitting."""
+
+    reading: float = 0.0
+    embedding: float = 0.0
+    encoding: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
 class IngestReport:
     """What a run did.
 
     documents, passages: of the given files, in the desk now. unchanged, replaced, removed: documents; removed only with
-    sync. new, kept, dropped: passages of these documents. failed: files that were not ingested; what an earlier run
-    stored of them stays. warnings: files that were ingested without some part. encoded, kept_modules, dropped_modules:
-    modules of these documents and of other passages that had none. waiting: passages for whose modules there is no
-    room. *_seconds: reading and splitting, embedding, encoding.
+    sync. failed: files that were not ingested; what an earlier run stored of them stays. warnings: files that were
+    ingested without some part. modules: those of these documents and of other passages that had none.
     """
 
     documents: int = 0
@@ -71,25 +87,18 @@ class IngestReport:
     unchanged: int = 0
     replaced: int = 0
     removed: int = 0
-    new: int = 0
-    kept: int = 0
-    dropped: int = 0
     failed: list[FileReason] = field(default_factory=list)
     warnings: list[FileReason] = field(default_factory=list)
-    encoded: int = 0
-    kept_modules: int = 0
-    dropped_modules: int = 0
-    waiting: int = 0
-    reading_seconds: float = 0.0
-    embedding_seconds: float = 0.0
-    encoding_seconds: float = 0.0
+    changes: PassageChanges = field(default_factory=PassageChanges)
+    modules: WarmReport = field(default_factory=WarmReport)
+    timings_s: IngestTimings = field(default_factory=IngestTimings)
     seconds: float = 0.0
 
     @property
     def passages_per_second(self) -> float | None:
         """New passages per second of reading and embedding."""
-        seconds = self.reading_seconds + self.embedding_seconds
-        return round(self.new / seconds, 1) if self.new and seconds else None
+        seconds = self.timings_s.reading + self.timings_s.embedding
+        return round(self.changes.new / seconds, 1) if self.changes.new and seconds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class Ingestion:
         many each passage gets; none if the model is not position-independent.
         """
         self.library, self.search = library, search
-        self._open_warming, self._count = open_warming, count_tokens
+        self.open_warming, self._count = open_warming, count_tokens
         self.passage_tokens, self.neighbours = passage_tokens, neighbours
         self._running = threading.Lock()
 
@@ -144,7 +153,7 @@ class Ingestion:
             finally:
                 self.search.save()
             self.library.clear_staged()
-            is_used = self.neighbours and self._open_warming().engine.model.info.is_position_independent
+            is_used = self.neighbours and self.open_warming().engine.model.info.is_position_independent
             self._choose_neighbours(self.neighbours if is_used else 0)
             if options.get("warm", True):
                 self._warm(known, report, progress)
@@ -167,7 +176,7 @@ class Ingestion:
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
             lost = set(self.library.all_ids(only_unencoded=True)).difference(unencoded)
-            self._open_warming().encode(sorted(lost), no_progress)
+            self.open_warming().encode(sorted(lost), no_progress)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -199,7 +208,7 @@ class Ingestion:
                     report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
                     names.append(str(path.resolve()))
                     batch += self._split_if_changed(names[-1], document, collection, report)
-                report.reading_seconds += time.perf_counter() - started
+                report.timings_s.reading += time.perf_counter() - started
                 if sum(len(document.new_passages) for document in batch) >= BATCH:
                     self._store(batch, report, progress)
                     batch = []
@@ -217,7 +226,7 @@ class Ingestion:
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
             report.unchanged += 1
             report.passages += before.num_passages
-            report.kept += before.num_passages
+            report.changes.kept += before.num_passages
             return []
         report.replaced += before is not None
         new = NewDocument(path=name, title=document.title, content_hash=identity, collection=collection)
@@ -227,28 +236,22 @@ class Ingestion:
     def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
         vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
-        documents = [
-            (
-                one.document,
-                [
-                    NewPassage(
-                        heading_path=passage.heading_path,
-                        text=passage.text,
-                        content_hash=passage.content_hash,
-                        num_tokens=self._count(passage.text),
-                        embedding=vectors.get(passage.content_hash),
-                    )
-                    for passage in one.passages
-                ],
-            )
-            for one in batch
-        ]
+        documents = [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
         for replaced in self.search.change(lambda: self.library.replace(documents)):
             report.passages += len(replaced.ids)
-            report.new += len(replaced.new)
-            report.kept += len(replaced.kept)
+            report.changes.new += len(replaced.new)
+            report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
-        report.embedding_seconds += time.perf_counter() - started
+        report.timings_s.embedding += time.perf_counter() - started
+
+    def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
+        return NewPassage(
+            heading_path=passage.heading_path,
+            text=passage.text,
+            content_hash=passage.content_hash,
+            num_tokens=self._count(passage.text),
+            embedding=vectors.get(passage.content_hash),
+        )
 
     def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
         """Vectors by content hash; those that an interrupted run computed are used."""
@@ -279,8 +282,8 @@ class Ingestion:
                 self._drop(replaced, report)
 
     def _drop(self, replaced: Replaced, report: IngestReport) -> None:
-        report.dropped += len(replaced.removed)
-        report.dropped_modules += len(replaced.removed_module_keys)
+        report.changes.dropped += len(replaced.removed)
+        report.modules.dropped += len(replaced.removed_module_keys)
         self._forget_modules(frozenset(replaced.removed_module_keys))
 
     def _choose_neighbours(self, count: int) -> None:
@@ -288,13 +291,12 @@ class Ingestion:
 
     def _forget_modules(self, keys: frozenset[str]) -> None:
         if keys:
-            self._open_warming().engine.forget(lambda _: keys)
+            self.open_warming().engine.forget(lambda _: keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
-        modules = self._open_warming().run(documents, progress)
-        report.encoded, report.kept_modules, report.waiting = modules.encoded, modules.kept, modules.waiting
-        report.encoding_seconds = time.perf_counter() - started
+        report.modules = replace(self.open_warming().run(documents, progress), dropped=report.modules.dropped)
+        report.timings_s.encoding = time.perf_counter() - started
 
 
 def is_gone(path: Path) -> bool:

@@ -42,7 +42,7 @@ class Search:
         self._use_this_embedder()
         self._index = self._open()
         self._keywords = KeywordIndex().updated((), library.searchable())
-        self._retriever = self._new_retriever()
+        self._retriever = Retriever(embedder, self._index, self._keywords)
 
     @property
     def retriever(self) -> Retriever:
@@ -98,7 +98,7 @@ class Search:
                 ids, vectors = self._library.vectors(self.embedder.dimension, new)
                 self._index = self._index.updated(removed, ids.tolist(), vectors)
                 self._keywords = self._keywords.updated(removed, self._library.searchable(new))
-                self._retriever = self._new_retriever()
+                self._retriever = Retriever(self.embedder, self._index, self._keywords)
         if any(replaced.removed for replaced in changes):
             with self._remembering:
                 self._sentences.clear()
@@ -115,9 +115,6 @@ class Search:
         """
         with self._lock:
             self._index.save(self._path)
-
-    def _new_retriever(self) -> Retriever:
-        return Retriever(self.embedder, self._index, self._keywords)
 
     def _open(self) -> VectorIndex:
         try:
@@ -141,9 +138,7 @@ class Search:
         if stored == self.embedder.name:
             return
         if stored is not None and self._library.counts().passages:
-            log.warning(
-                "the embedder changed from %s to %s: all passages are embedded again", stored, self.embedder.name
-            )
+            log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
             for document in self._library.documents():
                 passages = self._library.passages_of(document.path)
                 vectors = self.embed([(p.heading_path, p.text) for p in passages])

@@ -4,9 +4,12 @@ The engine serves questions first, then this. Not covered: which passages there 
 (`neighbours`).
 """
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import accumulate
 
 from app.domain.progress import Progress
 from app.knowledge.prompts import PassageText, PromptBuilder
@@ -21,12 +24,13 @@ AT_ONCE = 32
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
-    """encoded, kept: modules. waiting: passages for whose modules no tier has room; they are encoded when a question
-    needs them.
+    """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has room; they are encoded when a
+    question needs them.
     """
 
     encoded: int = 0
     kept: int = 0
+    dropped: int = 0
     waiting: int = 0
 
 
@@ -45,31 +49,30 @@ class Warming:
     def encode(self, ids: Sequence[int], progress: Progress) -> WarmReport:
         """Encode those of these passages that have no module, a few batches ahead of the engine."""
         report = WarmReport()
-        running: dict[Future[int], int] = {}
+        running: deque[tuple[Future[int], int]] = deque()
 
-        def collect(*, everything: bool) -> None:
-            while running and (everything or len(running) >= JOBS_IN_FLIGHT):
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    count, encoded = running.pop(future), future.result()
-                    report.encoded += encoded
-                    report.kept += count - encoded
-                    progress("encoding", report.encoded + report.kept, len(ids) - report.waiting)
+        def collect(most: int) -> None:
+            while len(running) > most:
+                future, count = running.popleft()
+                encoded = future.result()
+                report.encoded += encoded
+                report.kept += count - encoded
+                progress("encoding", report.encoded + report.kept, len(ids) - report.waiting)
 
         room = self.room_for()
         for first in range(0, len(ids), AT_ONCE):
             passages = self.library.passages(ids[first : first + AT_ONCE])
             segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
-            fitting = 0
-            while fitting < len(segments) and room >= len(segments[fitting].tokens):
-                room -= len(segments[fitting].tokens)
-                fitting += 1
+            tokens = list(accumulate((len(segment.tokens) for segment in segments), initial=0))
+            fitting = bisect_right(tokens, room) - 1
+            room -= tokens[fitting]
             report.waiting += len(segments) - fitting
             keys = {p.id: self.engine.store.key(segment) for p, segment in zip(passages, segments, strict=True)}
             self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
             if fitting:
-                running[self.engine.encode(segments[:fitting])] = fitting
-            collect(everything=False)
-        collect(everything=True)
+                running.append((self.engine.encode(segments[:fitting]), fitting))
+            collect(JOBS_IN_FLIGHT - 1)
+        collect(0)
         self.engine.store.flush()
         return report
 
