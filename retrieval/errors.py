@@ -30,5 +30,24 @@ class IndexDamaged(RetrievalError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{printable(path)}: {reason}; rebuild the index from the stored passages")
-        self.path = path
         self.reason = reason
+
+
+def file_problem(error: Exception) -> str:
+    """Why a file or folder cannot be opened, in one line without its name."""
+    match error:
+        case FileNotFoundError():
+            return "no such file or folder"
+        case PermissionError():
+            return "permission denied"
+        case RuntimeError():
+            return "symbolic link that leads to itself"
+        case OSError() if error.strerror:
+            return error.strerror.lower()
+        case _:
+            return "not a usable path"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a library's message, which may have many."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

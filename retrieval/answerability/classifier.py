@@ -11,23 +11,19 @@ from pathlib import Path
 from retrieval.answerability.features import PassageFeatures, StatementFeatures
 from retrieval.answerability.logistic import LogisticModel
 
-LEAST_TRUST = 0.7
-"""Trust from which the model that uses cosines decides; below it, the model that uses words only."""
+LEAST_TRUST = 0.7  # from this trust the model that uses cosines decides; below it, the model that uses words only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerabilityClassifier:
-    """embedder: whose cosines the models were fitted on. fitted_on: the questions, for people. threshold: probability
-    below which the question counts as not answered. relevance: whether passages answer, for languages the embedder
-    knows; written: the same from words only, for others. sentence: whether a statement answers.
-    """
+    """The models and what they were fitted on."""
 
-    embedder: str
-    fitted_on: str
-    threshold: float
-    relevance: LogisticModel
-    written: LogisticModel
-    sentence: LogisticModel
+    embedder: str  # whose cosines the models were fitted on
+    fitted_on: str  # the questions, for people
+    threshold: float  # probability below which the question counts as not answered
+    relevance: LogisticModel  # whether passages answer, for languages the embedder knows
+    written: LogisticModel  # the same from words only, for others
+    sentence: LogisticModel  # whether a statement answers
 
     def is_answered(self, features: PassageFeatures) -> float:
         """The probability that the passages answer the question."""

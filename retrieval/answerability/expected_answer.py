@@ -5,7 +5,6 @@ Types: money, time, number, contact. English and Chinese only. Other questions h
 """
 
 import re
-from dataclasses import dataclass
 
 NUMBER = (
     r"(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|once|twice)\b|[一二三四五六七八九十百两半])"
@@ -13,25 +12,13 @@ NUMBER = (
 MONTH = r"(?:january|february|march|april|may|june|july|august|september|october|november|december)\b"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerType:
-    """asks: matches questions for such an answer. has: matches texts that have one."""
-
-    asks: re.Pattern[str]
-    has: re.Pattern[str]
-
-
-def _type(asks: str, has: str) -> AnswerType:
-    return AnswerType(re.compile(asks, re.IGNORECASE), re.compile(has, re.IGNORECASE))
-
-
-ANSWER_TYPES = (
-    _type(  # money
+ANSWER_TYPES = (  # (what questions for such an answer match, what texts that have one match)
+    (  # money
         r"how much\b(?! (?:time|longer))|\b(?:costs?|prices?|charged?|fees?|expensive|discounts?|refund limit)\b"
         r"|多少钱|价格|费用",
         r"(?:EUR|USD|GBP|[€$£¥￥])\s?\d|\d\s?(?:EUR|USD|GBP|[€%元])|\bfree\b|免",
     ),
-    _type(  # time
+    (  # time
         r"how (?:long|soon|quick(?:ly)?|fast|late|early)\b|how much (?:time|longer)|^when\b"
         r"|\bwhen (?:do|does|is|are|will|can|must)\b|\b(?:deadline|what time|until|hours)\b"
         r"|how many (?:days|hours|minutes|weeks|months|years)|多久|多长时间|什么时候|何时|几天",
@@ -39,12 +26,12 @@ ANSWER_TYPES = (
         rf"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b{MONTH} \d|\d(?:st|nd|rd|th)? {MONTH}"
         rf"|midnight|\bnoon\b|immediately|at once|{NUMBER}个?\s?(?:秒|分|小时|天|日|周|月|年|工作日)",
     ),
-    _type(  # number
+    (  # number
         r"how (?:many|often|big|large|heavy|hot)\b|\b(?:number of|limit|max(?:imum)?|min(?:imum)?|weighs?|size"
         r"|temperature|length)\b|多少|几个|多大|多重",
         NUMBER,
     ),
-    _type(  # contact
+    (  # contact
         r"e-?mail (?:address|do)|\b(?:phone|report|contact|call|website)\b|number (?:do|to|can)|电话|邮箱|联系",
         r"@|\d{3}|www\.|https?:",
     ),
@@ -53,5 +40,6 @@ ANSWER_TYPES = (
 
 def agreement(question: str, text: str) -> float:
     """Whether a text has the types of answer that a question expects: 1 for all, -1 for none, 0 if it expects none."""
-    expected = [one for one in ANSWER_TYPES if one.asks.search(question)]
-    return sum(1.0 if one.has.search(text) else -1.0 for one in expected) / len(expected) if expected else 0.0
+    expected = [has for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)]
+    signs = [1.0 if re.search(has, text, re.IGNORECASE) else -1.0 for has in expected]
+    return sum(signs) / len(signs) if signs else 0.0

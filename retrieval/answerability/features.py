@@ -18,65 +18,48 @@ from retrieval.text.terms import COMMON, asked_words, stem, words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageFeatures:
-    """Of the passages found for a question, together.
+    """Of the passages found for a question, together. Shares of the question's terms are weighted by rarity."""
 
-    trust: the query's. best: highest cosine of a passage. first: cosine of the first passage. above: by how many
-    standard deviations `best` is above the mean cosine of the question with the index; spread: that deviation. rest:
-    mean score of the passages. sentence: highest cosine of a statement. told: highest sum of a statement's cosine and
-    the share of the question's terms in it and its headings. apt: the same plus a fifth of
-    `expected_answer.agreement`. covered: highest share of the question's terms in a passage. Shares are weighted by
-    rarity.
-    """
-
-    trust: float
-    best: float
-    first: float
-    above: float
-    spread: float
-    rest: float
-    sentence: float
-    told: float
-    apt: float
-    covered: float
+    trust: float  # the query's
+    best: float  # highest cosine of a passage
+    first: float  # cosine of the first passage
+    above: float  # by how many standard deviations `best` is above the question's mean cosine with the index
+    spread: float  # that deviation
+    rest: float  # mean score of the passages
+    sentence: float  # highest cosine of a statement
+    told: float  # highest sum of a statement's cosine and the share of terms in it and its headings
+    apt: float  # the same plus a fifth of `expected_answer.agreement`
+    covered: float  # highest share of terms in a passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFeatures:
-    """Of one statement of a passage found.
+    """Of one statement of a passage found. Shares of the question's terms are weighted by rarity."""
 
-    cosine: with the question together with its earlier turn. alone: with the question only. headed: of the statement
-    with its heading. Shares of the question's terms, weighted by rarity: covered: in the statement and its headings;
-    own: in the statement; joined: in it and the one before; before: in the one before and the headings. passage: score
-    of its passage. behind: how much less than the first passage's. rank: of its passage, from 0. length: logarithm of
-    its characters. expected: `expected_answer.agreement`.
-    """
-
-    cosine: float
-    alone: float
-    headed: float
-    covered: float
-    own: float
-    joined: float
-    before: float
-    passage: float
-    behind: float
-    rank: float
-    length: float
-    expected: float
+    cosine: float  # with the question together with its earlier turn
+    alone: float  # with the question only
+    headed: float  # of the statement with its heading
+    covered: float  # share of terms in the statement and its headings
+    own: float  # in the statement
+    joined: float  # in it and the one before
+    before: float  # in the one before and the headings
+    passage: float  # score of its passage
+    behind: float  # how much less than the first passage's
+    rank: float  # of its passage, from 0
+    length: float  # logarithm of its characters
+    expected: float  # `expected_answer.agreement`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysedPassage:
-    """A passage found, with its statements. vectors, headed: `[statements, dimension]`, of the statements alone and
-    behind the passage's last heading.
-    """
+    """A passage found, with its statements. Vectors are `[statements, dimension]`."""
 
     hit: PassageHit
     headings: str
     text: str
     statements: Sequence[str]
-    vectors: Vectors
-    headed: Vectors
+    vectors: Vectors  # of the statements alone
+    headed: Vectors  # of the statements behind the passage's last heading
 
 
 def analyse(
@@ -89,18 +72,12 @@ def analyse(
         for ones, (path, _) in zip(found, texts, strict=True)
     ]
     vectors = embed([text for ones in (*found, *headed) for text in ones])  # one call: large batches are faster
-    ends = np.cumsum([len(ones) for ones in (*found, *headed)])
-    parts = np.split(vectors, ends[:-1]) if len(ends) else []
+    parts = np.split(vectors, np.cumsum([len(ones) for ones in (*found, *headed)]))
     return [
-        AnalysedPassage(
-            hit=hit,
-            headings="\n".join(path),
-            text=text,
-            statements=ones,
-            vectors=parts[number],
-            headed=parts[len(hits) + number],
+        AnalysedPassage(hit=hit, headings="\n".join(path), text=text, statements=ones, vectors=alone, headed=below)
+        for hit, (path, text), ones, alone, below in zip(
+            hits, texts, found, parts[: len(hits)], parts[len(hits) : -1], strict=True
         )
-        for number, (hit, (path, text), ones) in enumerate(zip(hits, texts, found, strict=True))
     ]
 
 
@@ -111,15 +88,15 @@ def passage_features(
     one, the best first.
     """
     mean, deviation = retriever.index.similarity_spread(query.vector)
-    asked = _QuestionTerms(retriever, question.text)
+    share_in = _share_in(retriever, question.text)
     best = max(passage.hit.cosine for passage in passages)
-    covered = max(asked.share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages)
+    covered = max(share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages)
     cosines, told, apt = [0.0], [0.0], [0.0]
     for passage in passages:
         headings = terms_of(passage.headings)
         for sentence, cosine in zip(passage.statements, (passage.vectors @ query.vector).tolist(), strict=True):
             cosines.append(query.trust * cosine)
-            told.append(query.trust * cosine + asked.share_in(terms_of(sentence) | headings))
+            told.append(query.trust * cosine + share_in(terms_of(sentence) | headings))
             apt.append(told[-1] + agreement(question.text, sentence) / 5)
     return PassageFeatures(
         trust=query.trust,
@@ -139,7 +116,7 @@ def statement_features(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[AnalysedPassage]
 ) -> list[list[StatementFeatures]]:
     """The features of every statement of every passage; arguments as of `passage_features`."""
-    asked = _QuestionTerms(retriever, question.text)
+    share_in = _share_in(retriever, question.text)
     found: list[list[StatementFeatures]] = []
     for rank, passage in enumerate(passages):
         headings = terms_of(passage.headings)
@@ -152,10 +129,10 @@ def statement_features(
                     cosine=query.trust * float(vector @ query.vector),
                     alone=question.trust * float(vector @ question.vector),
                     headed=query.trust * float(headed @ query.vector),
-                    covered=asked.share_in(terms | headings),
-                    own=asked.share_in(terms),
-                    joined=asked.share_in(terms | (terms_before or frozenset())),
-                    before=0.0 if terms_before is None else asked.share_in(terms_before | headings),
+                    covered=share_in(terms | headings),
+                    own=share_in(terms),
+                    joined=share_in(terms | (terms_before or frozenset())),
+                    before=0.0 if terms_before is None else share_in(terms_before | headings),
                     passage=passage.hit.score,
                     behind=passages[0].hit.score - passage.hit.score,
                     rank=rank,
@@ -168,18 +145,15 @@ def statement_features(
     return found
 
 
-class _QuestionTerms:
-    """The terms of a question with their rarity; without common words, unless it has no others."""
-
-    def __init__(self, retriever: Retriever, question: str) -> None:
-        terms = list(dict.fromkeys(stem(word) for word in asked_words(question)))
-        terms = [term for term in terms if term not in COMMON] or terms
-        self._rarity = {term: retriever.keywords.rarity(term) for term in terms}
-        self._total = sum(self._rarity.values())
-
-    def share_in(self, terms: frozenset[str]) -> float:
-        """The share of the question's terms among some terms, weighted by rarity, 0 to 1."""
-        return sum(r for term, r in self._rarity.items() if term in terms) / self._total if self._total else 0.0
+def _share_in(retriever: Retriever, question: str) -> Callable[[frozenset[str]], float]:
+    """Gives the share of a question's terms among some terms, weighted by rarity, 0 to 1. Its common words do not
+    count, unless it has no others.
+    """
+    asked = list(dict.fromkeys(stem(word) for word in asked_words(question)))
+    asked = [term for term in asked if term not in COMMON] or asked
+    rarity = {term: retriever.keywords.rarity(term) for term in asked}
+    total = sum(rarity.values())
+    return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 
 
 def terms_of(text: str) -> frozenset[str]:

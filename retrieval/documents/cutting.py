@@ -30,11 +30,8 @@ def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
         return [text] if text.strip() else []
     equal_share = total / -(-total // max_tokens)
     aim = min(max_tokens, int(equal_share * _UNEVENNESS))
-
-    def count(part: str) -> int:
-        return count_tokens(part.strip())
-
-    return [part for part in _parts(text, count, aim, max_tokens, _CUTS) if part]
+    parts = _parts(text, lambda part: count_tokens(part.strip()), aim, max_tokens, _CUTS)
+    return [part for part in parts if part]
 
 
 def _parts(text: str, count: CountTokens, aim: int, limit: int, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:

@@ -36,29 +36,22 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a loader finds in a file.
-
-    title: the author's; None for the first heading, "" for the file's name. is_faq: the file is a table of questions
-    and answers: each heading over a text is one question, and sections are never joined. remarks: one line each, what
-    was left out although the file was read.
-    """
+    """What a loader finds in a file."""
 
     blocks: Sequence[Block]
-    title: str | None = None
-    is_faq: bool = False
-    remarks: Sequence[str] = ()
+    title: str | None = None  # the author's; None for the first heading, "" for the file's name
+    is_faq: bool = False  # each heading over a text is one question, and sections are never joined
+    remarks: Sequence[str] = ()  # one line each: what was left out although the file was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file, read: its `Contents` with a title. `content_hash` is that of its bytes, so a file saved unchanged is
-    the same document.
-    """
+    """One file, read: its `Contents` with a title."""
 
     path: Path
     title: str
     blocks: tuple[Block, ...]
-    content_hash: str
+    content_hash: str  # of its bytes: a file saved unchanged is the same document
     is_faq: bool = False
     remarks: tuple[str, ...] = ()
 
@@ -70,16 +63,12 @@ def with_headings(heading_path: tuple[str, ...], text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A part of a document, small enough to be retrieved and put into a prompt.
-
-    heading_path: from the document's title down to the section. ordinal: the place in the document, from 0.
-    content_hash: of heading path and text only, so that a passage that moved is the same passage.
-    """
+    """A part of a document, small enough to be retrieved and put into a prompt."""
 
     text: str
-    heading_path: tuple[str, ...]
-    ordinal: int
-    content_hash: str = field(init=False)
+    heading_path: tuple[str, ...]  # from the document's title down to the section
+    ordinal: int  # the place in the document, from 0
+    content_hash: str = field(init=False)  # not of the ordinal: a passage that moved is the same passage
 
     def __post_init__(self) -> None:
         identity = json.dumps([*self.heading_path, self.text], ensure_ascii=True).encode("ascii")

@@ -49,11 +49,11 @@ def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) 
     return tuple(Passage(text=text, heading_path=path, ordinal=n) for n, (path, text) in enumerate(texts))
 
 
+@dataclass(frozen=True, slots=True)
 class _Splitter:
-    def __init__(self, count_tokens: CountTokens, max_tokens: int, joins: bool) -> None:
-        self.count = count_tokens
-        self.limit = max_tokens
-        self.joins = joins
+    count: CountTokens
+    limit: int
+    joins: bool
 
     def outline(self, document: Document) -> _Section:
         """The tree of sections; its root is the document, under its title."""

@@ -42,9 +42,8 @@ def _rows(text: str, path: Path) -> list[list[str]]:
     try:
         rows.extend(_reader(text, delimiter))
     except csv.Error as error:
-        reason = (
-            "has a cell over 1 MB (a quotation mark never closed?)" if "limit" in str(error) else f"is bad: {error}"
-        )
+        is_long = "limit" in str(error)
+        reason = "has a cell over 1 MB (a quotation mark never closed?)" if is_long else f"is bad: {error}"
         raise UnreadableDocument(path, f"row {len(rows) + 1} {reason}") from None
     return rows
 

@@ -13,9 +13,7 @@ from retrieval.errors import UnreadableDocument
 from retrieval.parsing.decoding import decode
 from retrieval.parsing.html_blocks import blocks_of
 
-_AROUND_CONTENT = frozenset(("nav", "header", "footer", "aside", "form"))
-# Inside <main> or <article>, a header holds the title and an aside is usually a note.
-_INSIDE_CONTENT = frozenset(("nav", "footer", "form"))
+_MENUS = frozenset(("nav", "footer", "form"))
 _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 
 
@@ -25,7 +23,7 @@ def load_html(data: bytes, path: Path) -> Contents:
     page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
     body = page.body or page
     content = _main_content(page)
-    blocks = blocks_of(content, _is_menu_inside) if content else blocks_of(body, _is_menu)
+    blocks = blocks_of(content, _is_menu) if content else blocks_of(body, _is_around_content)
     if not blocks and (content or body).find("img"):
         raise UnreadableDocument(path, "only pictures, no text in it")
     return Contents(blocks=blocks, title=_title(page) or None)
@@ -40,13 +38,14 @@ def _main_content(page: BeautifulSoup) -> Tag | None:
 
 
 def _is_menu(tag: Tag) -> bool:
+    return tag.name in _MENUS or tag.get("role") in _ROLES_OF_MENUS
+
+
+def _is_around_content(tag: Tag) -> bool:
+    """Inside <main> or <article>, a header holds the title and an aside is usually a note: there they are content."""
     if tag.name == "form":  # some servers wrap the whole page in a form
         return tag.find(["h1", "main", "article"]) is None
-    return tag.name in _AROUND_CONTENT or tag.get("role") in _ROLES_OF_MENUS
-
-
-def _is_menu_inside(tag: Tag) -> bool:
-    return tag.name in _INSIDE_CONTENT or tag.get("role") in _ROLES_OF_MENUS
+    return tag.name in ("header", "aside") or _is_menu(tag)
 
 
 def _title(page: BeautifulSoup) -> str:

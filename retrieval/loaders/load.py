@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from retrieval.documents.document import Contents, Document, content_hash
-from retrieval.errors import UnreadableDocument
+from retrieval.errors import UnreadableDocument, file_problem
 from retrieval.loaders.delimited import load_delimited
 from retrieval.loaders.docx import load_docx
 from retrieval.loaders.html import load_html
@@ -30,10 +30,10 @@ Loader: TypeAlias = Callable[[bytes, Path], Contents]
 
 
 class Format(NamedTuple):
-    """A document format. name: for people. suffixes: in lower case, separated by spaces."""
+    """A document format."""
 
-    name: str
-    suffixes: str
+    name: str  # for people
+    suffixes: str  # in lower case, separated by spaces
     loader: Loader
 
 
@@ -60,10 +60,8 @@ _LONGEST_TITLE = 200
 
 
 def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
-    """Read one file.
-
-    Raises UnreadableDocument, whose `reason` is one line, for anything that cannot become a document: a type
-    not in SUPPORTED, more than `max_bytes`, binary content, no text, or a file that cannot be opened.
+    """Read one file. Raises UnreadableDocument for anything that cannot become a document: a type not in SUPPORTED,
+    more than `max_bytes`, binary content, no text, or a file that cannot be opened.
     """
     suffix = path.suffix.lower()
     if suffix in _CURES:
@@ -111,12 +109,8 @@ def _read(path: Path, max_bytes: int) -> bytes:
             raise UnreadableDocument(path, "not a regular file")
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise UnreadableDocument(path, "no such file or folder") from None
-    except PermissionError:
-        raise UnreadableDocument(path, "permission denied") from None
     except (OSError, ValueError) as error:
-        raise UnreadableDocument(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UnreadableDocument(path, file_problem(error)) from None
     if len(data) > max_bytes:
         raise UnreadableDocument(path, f"file is larger than {max_bytes / 2**20:.3g} MB")
     return data

@@ -61,28 +61,22 @@ def _renderer(text: str) -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": True, "maxNesting": 100}).enable(["table", "strikethrough"])
     if _BLOCK_HTML.search(text):
         markdown.disable("code")  # in such pages an indented line is nested HTML, not a program
-    markdown.core.ruler.push("left_markup", _remove_left_markup)
-    markdown.core.ruler.push("placeholders", _keep_placeholders)
+    markdown.core.ruler.push("left_markup", _correct_markup)
     return markdown
 
 
-def _remove_left_markup(state: StateCore) -> None:
-    """Drop markup that CommonMark takes for text, such as kramdown's `{: .class}`, but not inside code."""
-    for previous, token in zip([None, *state.tokens], state.tokens, strict=False):
-        for child in (child for child in token.children or [] if child.type == "text"):
-            child.content = _ATTRIBUTE_LIST.sub("", _LEFT_IMAGE.sub("", child.content))
-            child.content = _LEFT_BOLD.sub(r"\1", child.content)
-            if previous is not None and previous.type == "heading_open":
-                child.content = _HEADING_ID.sub("", child.content)
-
-
-def _keep_placeholders(state: StateCore) -> None:
-    """Show `<order number>` as text: Markdown takes it for a tag, but nothing closes it."""
+def _correct_markup(state: StateCore) -> None:
+    """Drop markup that CommonMark takes for text, such as kramdown's `{: .class}`, but not inside code. Show `<order
+    number>` as text: Markdown takes it for a tag, but nothing closes it.
+    """
     source = state.src.lower()
-    for token in state.tokens:
+    for previous, token in zip([None, *state.tokens], state.tokens, strict=False):
         for child in token.children or []:
-            opened = _OPEN_TAG.match(child.content) if child.type == "html_inline" else None
-            if opened is None or opened[1].lower() in _NEEDS_NO_CLOSING_TAG or child.content.endswith("/>"):
-                continue
-            if f"</{opened[1].lower()}" not in source:
-                child.type = "text"
+            if child.type == "text":
+                text = _LEFT_BOLD.sub(r"\1", _ATTRIBUTE_LIST.sub("", _LEFT_IMAGE.sub("", child.content)))
+                is_heading = previous is not None and previous.type == "heading_open"
+                child.content = _HEADING_ID.sub("", text) if is_heading else text
+            elif child.type == "html_inline" and (opened := _OPEN_TAG.match(child.content)):
+                name = opened[1].lower()
+                closes = name in _NEEDS_NO_CLOSING_TAG or child.content.endswith("/>") or f"</{name}" in source
+                child.type = "html_inline" if closes else "text"

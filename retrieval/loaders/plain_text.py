@@ -18,8 +18,8 @@ _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]")
 def load_text(data: bytes, path: Path) -> Contents:
     """Read a plain text file. Raises UnreadableDocument for binary content."""
     text = readable(decode(data, path))
-    paragraphs = [paragraph.strip("\n").rstrip() for paragraph in re.split(r"\n[ \t]*(?:\n[ \t]*)+", text)]
-    paragraphs = [paragraph for paragraph in paragraphs if paragraph.strip()]
+    found = re.split(r"\n[ \t]*(?:\n[ \t]*)+", text)
+    paragraphs = [paragraph.strip("\n").rstrip() for paragraph in found if paragraph.strip()]
     blocks = [Block(kind=_kind(paragraph), text=paragraph) for paragraph in paragraphs]
     if len(paragraphs) > 1 and _is_title(paragraphs[0]):
         blocks[0] = Block(kind="heading", text=paragraphs[0].strip(), level=1)

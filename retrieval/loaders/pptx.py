@@ -13,7 +13,6 @@ from pptx import Presentation
 from retrieval.documents.document import Block, Contents
 from retrieval.parsing.containers import check_container, parsing
 from retrieval.parsing.rows import one_line, table_blocks
-from retrieval.text.characters import readable
 
 
 def load_pptx(data: bytes, path: Path) -> Contents:
@@ -57,7 +56,7 @@ def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
 
 def _text(paragraphs: Iterable[Any]) -> list[Block]:
     """A text frame: one paragraph is text, several are a list."""
-    lines = [(paragraph.level, one_line(readable(paragraph.text))) for paragraph in paragraphs]
+    lines = [(paragraph.level, one_line(paragraph.text)) for paragraph in paragraphs]
     lines = [(level, line) for level, line in lines if line]
     if len(lines) == 1:
         return [Block(kind="text", text=lines[0][1])]

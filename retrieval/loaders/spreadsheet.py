@@ -31,13 +31,10 @@ def load_spreadsheet(data: bytes, path: Path) -> Contents:
             blocks.append(Block(kind="heading", text=name, level=1))
         start = next(number for number, row in enumerate(rows) if any(row))
         faq = faq_blocks(rows[start], rows[start + 1 :], first=start + 2, level=1 if is_alone else 2)
-        if faq:
-            pairs, left_out = faq
-            blocks += pairs
-            remarks += left_out if is_alone else [f"sheet {name}: {remark}" for remark in left_out]
-            is_faq = True
-        else:
-            blocks += table_blocks(rows)
+        found, left_out = faq or (table_blocks(rows), [])
+        blocks += found
+        remarks += left_out if is_alone else [f"sheet {name}: {remark}" for remark in left_out]
+        is_faq |= faq is not None
     return Contents(blocks=blocks, title="", is_faq=is_faq, remarks=remarks)
 
 

@@ -11,19 +11,16 @@ import charset_normalizer
 
 from retrieval.errors import UnreadableDocument
 
-_MARKS = (  # UTF-32 first: its little-endian mark begins with the mark of UTF-16
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+_MARKS = {  # UTF-32 first: its little-endian mark begins with the mark of UTF-16
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-8-sig": (codecs.BOM_UTF8,),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 # Encodings of old files. Without this list, charset-normalizer takes English with curly quotes for DOS text.
-_LEGACY = (
-    *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874"),
-    *("iso8859_2", "iso8859_5", "iso8859_7", "koi8_r", "koi8_u"),
-    *("gb18030", "big5", "cp932", "euc_jp", "cp949", "euc_kr"),
-)
+_LEGACY = [
+    *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "iso8859_2"),
+    *("iso8859_5", "iso8859_7", "koi8_r", "koi8_u", "gb18030", "big5", "cp932", "euc_jp", "cp949", "euc_kr"),
+]
 
 
 def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
@@ -35,8 +32,8 @@ def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
 
 
 def _decoded(data: bytes, declared: str | None) -> str | None:
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
+    for encoding, marks in _MARKS.items():
+        if data.startswith(marks):
             return _strict(data, encoding)
     text = _strict(data, "utf-8")
     if text is None and declared:
@@ -60,7 +57,7 @@ def _damaged_utf8(data: bytes) -> str | None:
 
 
 def _guessed(data: bytes) -> str | None:
-    matches = charset_normalizer.from_bytes(data, cp_isolation=list(_LEGACY))
+    matches = charset_normalizer.from_bytes(data, cp_isolation=_LEGACY)
     best = matches.best()
     if best is None:
         return None

@@ -56,9 +56,7 @@ def faq_blocks(
 
 
 def _remarks(left_out: list[int], row_name: str) -> list[str]:
-    if not left_out:
-        return []
     if len(left_out) == 1:
         return [f"{row_name} {left_out[0]} left out: no question or no answer"]
     numbers = ", ".join(map(str, left_out[:_NAMED_ROWS])) + (", …" if len(left_out) > _NAMED_ROWS else "")
-    return [f"{len(left_out)} {row_name}s left out, without question or answer: {numbers}"]
+    return [f"{len(left_out)} {row_name}s left out, without question or answer: {numbers}"] if left_out else []

@@ -19,19 +19,14 @@ _SENTENCE = re.compile(r"\S+\s+\S+\s.*\S[.!?](?:\W*\s|\W*\Z)|[。！？]", re.DO
 
 
 class FrontMatter(NamedTuple):
-    """fields: by name, as Markdown, lists as bullet lists. text: the sentences among all fields as Markdown, with the
-    headings beside them in nested fields.
-    """
+    """The block as Markdown."""
 
-    fields: dict[str, str]
-    text: str
+    fields: dict[str, str]  # by name, lists as bullet lists
+    text: str  # the sentences among all fields, with the headings beside them in nested fields
 
 
 def split_front_matter(text: str) -> tuple[FrontMatter | None, str]:
-    """The front matter, if the page has any, and the body.
-
-    A block that is not a mapping is text between two rules: it stays in the body.
-    """
+    """The front matter, if any, and the body. A block that is not a mapping is text between two rules: body."""
     found = _BLOCK.match(text[:_MAX_CHARACTERS])
     if not found:
         return None, text

@@ -7,6 +7,7 @@ depth: the walk keeps its own stack.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count, repeat
 
 from bs4 import Tag
 from bs4.builder import HTMLTreeBuilder
@@ -30,38 +31,27 @@ _MAX_INDENT = 6  # list levels; deeper lists are shown at this level
 def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -> tuple[Block, ...]:
     """The blocks below `root` in reading order, without the elements for which `leave_out` is true."""
     writer = _HtmlBlockWriter()
-    for node, entering in _walk(root, lambda tag: writer.skips(tag) or leave_out(tag)):
+    waiting: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
+    while waiting:
+        node, entering = waiting.pop()
         if not isinstance(node, Tag):
             if type(node) in (NavigableString, CData):  # not comments, declarations, instructions
                 writer.text(str(node))
-        elif entering:
-            writer.enter(node)
-        else:
+        elif not entering:
             writer.leave(node)
+        elif not (writer.skips(node) or leave_out(node)):
+            writer.enter(node)
+            waiting.append((node, False))
+            if not (node.name == "table" and is_data(node)):
+                waiting.extend((child, True) for child in reversed(node.contents))
     writer.end_of_paragraph()
     writer.end_of_list()
     return tuple(writer.blocks)
 
 
-def _walk(root: Tag, skip: Callable[[Tag], bool]) -> Iterator[tuple[PageElement, bool]]:
-    """Every node below root in document order; tags twice, entering (True) and leaving (False)."""
-    waiting: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
-    while waiting:
-        node, entering = waiting.pop()
-        if isinstance(node, Tag) and entering:
-            if skip(node):
-                continue
-            yield node, True
-            waiting.append((node, False))
-            if not (node.name == "table" and is_data(node)):
-                waiting.extend((child, True) for child in reversed(node.contents))
-        else:
-            yield node, entering
-
-
 @dataclass(slots=True)
 class _List:
-    next_number: int | None  # None for bullets
+    markers: Iterator[str]  # of its items
     depth: int  # 0 for an outermost list
     is_layout: bool = False  # around whole sections: no markers, its contents are ordinary blocks
 
@@ -107,9 +97,11 @@ class _HtmlBlockWriter:
             start = str(tag.get("start", "1"))
             number = int(start) if start.isascii() and start.isdigit() else 1
             depth = self.lists[-1].depth + 1 if self._in_list() else 0
-            self.lists.append(_List(number if tag.name == "ol" else None, depth))
+            self.lists.append(_List(map("{}. ".format, count(number)) if tag.name == "ol" else repeat("- "), depth))
         elif tag.name in ("li", "dt") and self.lists:
-            self._start_item(self.lists[-1])
+            marker = next(self.lists[-1].markers)
+            if self._in_list():
+                self._add_item(self.lists[-1].depth, marker)
         elif tag.name == "table" and is_data(tag):
             self._put("table", "\n".join(table_lines(tag, _one_line)))
 
@@ -158,14 +150,6 @@ class _HtmlBlockWriter:
     def _in_list(self) -> bool:
         return bool(self.lists) and not self.lists[-1].is_layout
 
-    def _start_item(self, current: _List) -> None:
-        marker = "- "
-        if current.next_number is not None:
-            marker = f"{current.next_number}. "
-            current.next_number += 1
-        if not current.is_layout:
-            self._add_item(current.depth, marker)
-
     def _add_item(self, depth: int, marker: str = "") -> None:
         self.items.append(_Item("  " * min(depth, _MAX_INDENT) + marker))
 
@@ -174,12 +158,10 @@ class _HtmlBlockWriter:
             return
         if kind == "heading" or not self._in_list():
             self.blocks.append(Block(kind=kind, text=text, level=level))
-        elif not self.items:
-            self.items.append(_Item("", text))
-        elif self.items[-1].text:
-            separator = "\n" if kind in ("code", "table") else " "
-            self.items[-1].text += separator + text
+        elif self.items and self.items[-1].text:
+            self.items[-1].text += ("\n" if kind in ("code", "table") else " ") + text
         else:
+            self.items = self.items or [_Item("")]
             self.items[-1].text = text
 
 

@@ -25,12 +25,11 @@ _PAGE_NUMBER = re.compile(
     r"(?:\s*(?:/|of|von|de|sur)\s*\d{1,4})?[-–—|\s]*页?",
     re.IGNORECASE,
 )
-_BULLET = re.compile(r"(?:[•●○■▪◦‣∙·–*-]|o(?=\s{1,3}[A-Z]))\s+")
-_BARE_BULLET = re.compile(r"[•●○■▪◦‣∙·]")
+_BULLET = re.compile(r"(?:[•●○■▪◦‣∙·–*-]|o(?=\s{1,3}[A-Z]))\s+|[•●○■▪◦‣∙·]\Z")  # some programs place it on its own
 _SENTENCE_END = re.compile(r"[.!?:;…。！？：；][\"'”’)\]]*$")
 _HYPHENATED = re.compile(r"[^\W\d_]+-[^\W\d_]+")
 _ENDS_IN_HYPHEN = re.compile(r"([^\W\d_]+)-$")
-_STARTS_SMALL = re.compile(r"[^\W\d_]+")
+_WORD = re.compile(r"[^\W\d_]+")
 _CJK = r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
 _BETWEEN_CJK = re.compile(f"(?<={_CJK})\n(?={_CJK})")
 
@@ -89,18 +88,11 @@ class _PdfBlockWriter:
             self.blocks.append(Block(kind="heading", text=heading, level=self.levels[lines[0].size]))
             return
         parts: list[tuple[bool, list[str]]] = []  # (is item, its lines)
-        after_bare_bullet = False
         for line in lines:
-            if _BARE_BULLET.fullmatch(line.text):  # some programs place the bullet on its own
-                after_bare_bullet = True
-                continue
             bullet = _BULLET.match(line.text)
-            if bullet or after_bare_bullet or not parts:
-                is_item = bool(bullet) or after_bare_bullet
-                parts.append((is_item, [line.text[bullet.end() if bullet else 0 :]]))
-            else:
-                parts[-1][1].append(line.text)
-            after_bare_bullet = False
+            if bullet or not parts:
+                parts.append((bool(bullet), []))
+            parts[-1][1].append(line.text[bullet.end() if bullet else 0 :])
         for is_item, texts in parts:
             self._put("list" if is_item else "text", self._joined(texts))
 
@@ -126,14 +118,13 @@ class _PdfBlockWriter:
         else:
             lines = row_lines(rows)
             self.header = rows[0] if is_header(rows[0]) else ()
-        if lines:
-            self.blocks.append(Block(kind="table", text="\n".join(lines)))
+        self.blocks.append(Block(kind="table", text="\n".join(lines)))
 
     def _joined(self, texts: Sequence[str], keep_lines: bool = False) -> str:
         """Lines as running text; a word that was cut at the end of a line is put together again."""
         result = ""
         for text in texts:
-            cut_word, rest = _ENDS_IN_HYPHEN.search(result), _STARTS_SMALL.match(text)
+            cut_word, rest = _ENDS_IN_HYPHEN.search(result), _WORD.match(text)
             if result.endswith("\u00ad"):
                 result = result[:-1] + text
             elif cut_word and rest and rest[0][0].islower():

@@ -33,7 +33,8 @@ def with_grids(items: Sequence[Line | Table]) -> Iterator[Line | Table]:
 def _grids(lines: Sequence[Line]) -> Iterator[list[list[Line]]]:
     run: list[list[Line]] = []
     for row in [*_rows(lines), []]:
-        if len(row) > 1 and (not run or _is_near(run[-1][0], row[0])):
+        above = run[-1][0] if run else None
+        if len(row) > 1 and (not above or row[0].top - above.bottom < _LARGEST_GAP * (above.bottom - above.top)):
             run.append(row)
             continue
         if _is_grid(run):
@@ -51,10 +52,6 @@ def _rows(lines: Sequence[Line]) -> list[list[Line]]:
         else:
             rows.append([line])
     return [sorted(row, key=lambda line: line.left) for row in rows]
-
-
-def _is_near(above: Line, below: Line) -> bool:
-    return below.top - above.bottom < _LARGEST_GAP * (above.bottom - above.top)
 
 
 def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:

@@ -32,26 +32,21 @@ _CHARACTERS = str.maketrans(
     {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
     | {"\x7f": "•", "\uf0b7": "•", "\uf0a7": "▪", "\uf0a8": "•", "\uf076": "•", "\uf0d8": "•", "\uf0fc": "•"}
 )
-_UNMAPPED_BULLET = re.compile(r"\s*\(cid:\d+\)(?=\s)")
+_UNMAPPED_BULLET = re.compile(r"\A\s*\(cid:\d+\)(?=\s)")
 _UNMAPPED = re.compile(r"\(cid:\d+\)")  # a glyph whose character the file does not give
-
-
-_Box: TypeAlias = tuple[float, float, float, float]
-"""x0, top, x1, bottom."""
+_Box: TypeAlias = tuple[float, float, float, float]  # x0, top, x1, bottom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of text. box: number of its text box. size: of the letters, in points. left, right: in points.
-    top, bottom: from the page's top, as a share of its height.
-    """
+    """A line of text."""
 
     text: str
-    box: int
-    size: float
-    left: float
+    box: int  # number of its text box
+    size: float  # of the letters, in points
+    left: float  # in points
     right: float
-    top: float
+    top: float  # from the page's top, as a share of its height
     bottom: float
 
 
@@ -150,6 +145,4 @@ def _items(page: PlumberPage, tables: list[tuple[_Box, Table]]) -> Iterator[Line
 
 
 def _clean(text: str) -> str:
-    bullet = _UNMAPPED_BULLET.match(text)
-    text = "•" + text[bullet.end() :] if bullet else text
-    return _UNMAPPED.sub("", text).translate(_CHARACTERS).strip()
+    return _UNMAPPED.sub("", _UNMAPPED_BULLET.sub("•", text)).translate(_CHARACTERS).strip()

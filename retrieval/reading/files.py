@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from retrieval.errors import file_problem
+
 
 def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]:
     """Yield each file once as (path, None), or (path, problem) with a one-line reason; never raises OSError.
@@ -23,7 +25,7 @@ def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]
             elif _is_new(path, seen):
                 yield path, None
         except (OSError, ValueError) as error:
-            yield path, _problem(error)
+            yield path, file_problem(error)
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, str | None]]:
@@ -37,7 +39,7 @@ def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, str 
                 continue
             names = sorted(os.listdir(current))
         except OSError as error:
-            yield current, _problem(error)
+            yield current, file_problem(error)
             continue
         for path in (current / name for name in names if not name.startswith(".")):
             try:
@@ -48,7 +50,7 @@ def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, str 
                 elif path.is_file() and _is_new(path, seen):
                     yield path, None
             except (OSError, RuntimeError) as error:  # RuntimeError: a link loop, before Python 3.13
-                yield path, _problem(error)
+                yield path, file_problem(error)
         waiting.extend(reversed(folders))
 
 
@@ -59,17 +61,3 @@ def _is_new(path: Path, seen: set[tuple[int, int]]) -> bool:
         return False
     seen.add(key)
     return True
-
-
-def _problem(error: Exception) -> str:
-    match error:
-        case FileNotFoundError():
-            return "no such file or folder"
-        case PermissionError():
-            return "permission denied"
-        case RuntimeError():
-            return "symbolic link that leads to itself"
-        case OSError() if error.strerror:
-            return error.strerror.lower()
-        case _:
-            return "not a usable path"

@@ -4,7 +4,6 @@ One request per line on standard input, one response per line on standard output
 over this process can only produce a wrong document. Ends when standard input ends. Never imports torch.
 """
 
-import argparse
 import contextlib
 import json
 import logging
@@ -22,16 +21,15 @@ from retrieval.loaders.load import load
 
 
 def main() -> None:
-    """Answer requests until the parent ends."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--memory", type=int, default=0, help="bytes of address space")
-    memory = options.parse_args().memory
+    """Answer requests until the parent ends. The program's argument is the limit of its address space, in bytes."""
     responses = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no response
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    if memory:
-        _limit_memory(memory)
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses to set it
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
@@ -44,13 +42,6 @@ def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
     for line in source:
         requests.put(line)
     os._exit(0)
-
-
-def _limit_memory(size: int) -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses to set it
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def _response(request: bytes) -> bytes:

@@ -13,38 +13,36 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Self, get_args
+from typing import IO
 
-from retrieval.documents.document import Block, BlockKind, Document
+from pydantic import TypeAdapter
+
+from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.text.printing import printable
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-m", "retrieval.reading.process")
 _LONGEST_RESPONSE = 256 * 2**20
+_DOCUMENT = TypeAdapter(Document)
 
 
-class FileReader:
+class FileReader(contextlib.AbstractContextManager["FileReader"]):
     """Reads one file at a time, from any thread. Starts its child with the first file; `close()` ends it."""
 
     def __init__(self, *, seconds: float = 60.0, memory: int = 2 * 2**30, command: Sequence[str] = _COMMAND) -> None:
         """seconds: the limit for one file; memory: bytes of address space, for the child as a whole."""
         self._seconds = seconds
-        self._command = [*command, f"--memory={memory}"]
+        self._command = [*command, str(memory)]
         self._child: _Child | None = None
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def load(self, path: Path) -> Document:
-        """Read one file, as `loaders.load` does.
-
-        Raises UnreadableDocument, also for a file that takes too long, needs too much memory, or breaks the
-        reading process.
+        """Read one file, as `loaders.load` does. Raises UnreadableDocument, also for a file that takes too long, needs
+        too much memory, or breaks the child.
         """
         with self._lock:
             if self._child is None:
@@ -99,9 +97,9 @@ class _Child:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
             with contextlib.suppress(OSError):
-                pipe.close() if pipe else None
+                pipe.close()
 
 
 def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
@@ -121,19 +119,6 @@ def _document(response: bytes | None, path: Path) -> Document:
         fields = json.loads(response or b"null")
         if "reason" in fields:
             raise UnreadableDocument(path, printable(fields["reason"]))
-        return Document(
-            path=path,
-            title=str(fields["title"]),
-            blocks=tuple(_block(**block) for block in fields["blocks"]),
-            content_hash=str(fields["content_hash"]),
-            is_faq=bool(fields["is_faq"]),
-            remarks=tuple(str(remark) for remark in fields["remarks"]),
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return _DOCUMENT.validate_python(fields | {"path": path})
+    except (ValueError, TypeError, RecursionError):
         raise UnreadableDocument(path, "the reader stopped unexpectedly on it") from None
-
-
-def _block(kind: BlockKind, text: str, level: int) -> Block:
-    if kind not in get_args(BlockKind) or not isinstance(text, str) or not isinstance(level, int):
-        raise ValueError(kind)
-    return Block(kind=kind, text=text, level=level)

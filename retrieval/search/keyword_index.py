@@ -8,7 +8,7 @@ kept in memory only and is rebuilt from the stored passages. Not covered: phrase
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +19,16 @@ from retrieval.text.terms import asked_words, stem, words
 
 K1, B = 1.2, 0.75
 """Saturation of repeated terms, and how much long windows count less: the usual values; others were no better."""
-
 LARGE, COMMON_RARITY = 10_000, 1.5
 """In an index of at least LARGE windows, a query leaves out terms that more than a fifth of the windows have: they say
 little and cost most of the time."""
-NEAR_COPY = 0.95
-"""Share of their words that near copies have in common."""
-DECISIVE = frozenset(
-    """
-    no not never none nor without except unless only cannot t zero one two three four five six seven eight
-    nine ten eleven twelve fifteen twenty thirty forty fifty sixty ninety hundred thousand first second third
-    half double once twice
-    """.split()  # noqa: SIM905  # a list of words reads better so
+NEAR_COPY = 0.95  # share of their words that near copies have in common
+DECISIVE = frozenset(  # English words that change what a sentence says; digits of all scripts need no list
+    """no not never none nor without except unless only cannot t zero one two three four five six seven eight nine ten
+    eleven twelve fifteen twenty thirty forty fifty sixty ninety hundred thousand first second third half double once
+    twice""".split()  # noqa: SIM905  # a list of words reads better so
 )
-"""English words that change what a sentence says. Digits, and numbers of other scripts, need no list."""
-DENIALS = frozenset("不没无未勿别非禁")
-"""The same in Chinese and Japanese, where they are parts of words."""
+DENIALS = frozenset("不没无未勿别非禁")  # the same in Chinese and Japanese, where they are parts of words
 
 Scores = npt.NDArray[np.float32]
 
@@ -43,10 +37,8 @@ class KeywordIndex:
     """An empty index; `updated` gives others. Reading is safe from several threads."""
 
     def __init__(self) -> None:
-        self.window_ids = np.zeros(0, np.int64)
-        """The window of each row of `_counts`."""
-        self.words: dict[str, int] = {}
-        """Every word of the passages, folded, with its column of `_counts`, in order of the columns."""
+        self.window_ids = np.zeros(0, np.int64)  # of each row of `_counts`
+        self.words: dict[str, int] = {}  # every word of the passages, folded, with its column of `_counts`, in order
         self._counts = sparse.csr_matrix((0, 0), dtype=np.float32)
         self._weigh()
 
@@ -56,14 +48,10 @@ class KeywordIndex:
         """
         stays = ~np.isin(passage_ids(self.window_ids), [*removed, *added])
         kept = self._counts[stays]
+        in_use = kept.getnnz(axis=0) > 0
+        kept = kept[:, in_use]
         new = KeywordIndex()
-        if stays.all():
-            new.words = dict(self.words)
-        else:
-            in_use = np.flatnonzero(kept.getnnz(axis=0))
-            kept = kept[:, in_use]
-            by_column = list(self.words)
-            new.words = {by_column[column]: number for number, column in enumerate(in_use.tolist())}
+        new.words = {word: column for column, word in enumerate(compress(self.words, in_use))}
         columns, counts, starts = array("i"), array("f"), array("i", [0])  # a tenth of the memory of lists
         for text in chain.from_iterable(added.values()):
             for word, count in Counter(words(text)).items():

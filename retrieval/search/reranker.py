@@ -8,11 +8,10 @@ from typing import Protocol
 
 from sentence_transformers import CrossEncoder
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import RetrievalError, first_line
 from retrieval.search.retriever import PassageHit
 
-RERANKED = 20
-"""Passages read together with the question."""
+RERANKED = 20  # passages read together with the question
 MAX_TOKENS = 512
 
 
@@ -30,17 +29,11 @@ class CrossEncoderReranker:
         folder = Path(name_or_path).expanduser()
         is_local = folder.is_dir()
         try:
-            self._model = CrossEncoder(
-                str(folder) if is_local else name_or_path,
-                device=device,
-                max_length=MAX_TOKENS,
-                local_files_only=is_local,
-            )
+            name = str(folder) if is_local else name_or_path
+            self._model = CrossEncoder(name, device=device, max_length=MAX_TOKENS, local_files_only=is_local)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise RetrievalError(
-                f"reranker {name_or_path}: cannot be loaded ({reason}); give a folder or a hub name, or leave it out"
-            ) from error
+            reason = f"cannot be loaded ({first_line(error)}); give a folder or a hub name, or leave it out"
+            raise RetrievalError(f"reranker {name_or_path}: {reason}") from error
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
         pairs = [(question, text) for text in texts]
@@ -52,5 +45,4 @@ def rerank(
 ) -> list[PassageHit]:
     """The same passages, best first as the reranker reads them."""
     scores = reranker.scores(question, [text_of(hit) for hit in found])
-    order = sorted(range(len(found)), key=lambda place: (-scores[place], place))
-    return [found[place] for place in order]
+    return [found[place] for place in sorted(range(len(found)), key=lambda place: -scores[place])]

@@ -8,6 +8,7 @@ knows little Chinese. Adding ranks instead (Cormack et al. 2009) would let a sea
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -20,8 +21,7 @@ from retrieval.search.windows import passage_id, passage_ids
 
 CANDIDATES = 300
 """Windows either search proposes. One that only keywords propose counts with the lowest cosine of the others."""
-ALIKE = 0.1
-"""Near copies differ in score by less than this."""
+ALIKE = 0.1  # near copies differ in score by less than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageHit:
-    """A passage found. id: its passage id. score: what passages are ranked by. Of its best window, cosine: with the
-    question, -1 to 1; share: of the question's words that it has, 0 to 1.
-    """
+    """A passage found."""
 
     id: int
-    score: float
-    cosine: float
-    share: float
+    score: float  # what passages are ranked by
+    cosine: float  # of its best window with the question, -1 to 1
+    share: float  # of the question's words that its best window has, 0 to 1
 
 
 class Retriever:
@@ -69,10 +67,8 @@ class Retriever:
         A blank wording finds nothing. within: only these passages.
         """
         best: dict[int, PassageHit] = {}
-        for query in queries:
-            for found in self._fused(query, within):
-                if found.id not in best or found.score > best[found.id].score:
-                    best[found.id] = found
+        for found in chain.from_iterable(self._fused(query, within) for query in queries):
+            best[found.id] = max(best.get(found.id, found), found, key=lambda hit: hit.score)  # the first of equals
         chosen: list[PassageHit] = []
         for found in sorted(best.values(), key=lambda found: (-found.score, found.id)):
             if len(chosen) >= k:

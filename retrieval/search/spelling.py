@@ -15,8 +15,7 @@ from rapidfuzz.distance import OSA
 from retrieval.text.terms import UNSPACED, folded, stem
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
-_LEAST_SIMILARITY = 0.7
-"""Corrects all but two words of 16 misspelt sample questions; unrelated words are less similar."""
+_LEAST_SIMILARITY = 0.7  # corrects all but two words of 16 misspelt sample questions
 
 
 class Spelling:

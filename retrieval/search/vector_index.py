@@ -15,9 +15,9 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -32,8 +32,7 @@ _SAMPLE = 10_000  # vectors from which mean and covariance are computed
 _MAGIC = b"warmdesk vectors 3\n"
 
 
-@dataclass(frozen=True, slots=True)
-class WindowHit:
+class WindowHit(NamedTuple):
     """A window found. id: its window id. score: its cosine with the question, from -1 to 1."""
 
     id: int
@@ -43,14 +42,16 @@ class WindowHit:
 class VectorIndex:
     """An empty index; `updated` and `load` give others. Reading is safe from several threads.
 
-    embedder: the name of the embedder that makes the vectors. dimension: numbers in a vector.
+    embedder: the name of the embedder that makes the vectors. dimension: numbers in a vector. vectors: none by default.
     """
 
-    def __init__(self, embedder: str, dimension: int) -> None:
+    def __init__(self, embedder: str, dimension: int, vectors: faiss.Index | None = None) -> None:
         self.embedder = embedder
         self.dimension = dimension
         half = faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-        self._faiss: faiss.IndexIDMap = faiss.IndexIDMap(half)
+        index = faiss.IndexIDMap(half) if vectors is None else vectors
+        assert isinstance(index, faiss.IndexIDMap)
+        self._faiss = index
 
     @property
     def passage_ids(self) -> frozenset[int]:
@@ -78,7 +79,7 @@ class VectorIndex:
         """
         vectors = np.zeros((0, self.dimension), np.float32) if added_vectors is None else added_vectors
         self._check(vectors, len(added_ids))
-        new = self._like(faiss.clone_index(self._faiss))
+        new = VectorIndex(self.embedder, self.dimension, faiss.clone_index(self._faiss))
         gone = self._window_ids[np.isin(passage_ids(self._window_ids), [*removed_ids, *added_ids])]
         if len(gone):
             new._faiss.remove_ids(faiss.IDSelectorBatch(gone))
@@ -130,10 +131,7 @@ class VectorIndex:
 
     @classmethod
     def load(cls, path: Path, embedder: str, dimension: int) -> "VectorIndex":
-        """Read an index that `embedder` made.
-
-        Raises IndexDamaged when the file is missing, truncated, altered, or of another embedder or dimension.
-        """
+        """Read an index. Raises IndexDamaged when it is missing, truncated, altered, or of another embedder."""
         try:
             with path.open("rb") as file:
                 magic, digest, header_line = (file.readline() for _ in range(3))
@@ -149,14 +147,7 @@ class VectorIndex:
         if (header["embedder"], header["dimension"]) != (embedder, dimension):
             made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
-        vectors = faiss.deserialize_index(np.frombuffer(payload, dtype=np.uint8))
-        return cls(embedder, dimension)._like(vectors)
-
-    def _like(self, vectors: faiss.Index) -> "VectorIndex":
-        assert isinstance(vectors, faiss.IndexIDMap)
-        other = VectorIndex(self.embedder, self.dimension)
-        other._faiss = vectors
-        return other
+        return cls(embedder, dimension, faiss.deserialize_index(np.frombuffer(payload, dtype=np.uint8)))
 
     def _check(self, vectors: Vectors, count: int) -> None:
         if vectors.shape != (count, self.dimension):
@@ -170,9 +161,8 @@ class VectorIndex:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let faiss use the calling thread only: starting others takes longer than one query.
-
-    The number belongs to the calling thread, so it is set for each search. Torch reads it too, so it is set back.
+    """Let faiss use the calling thread only: starting others takes longer than one query. The number belongs to the
+    calling thread, so it is set for each search; torch reads it too, so it is set back.
     """
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -190,9 +180,8 @@ def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise
     if os.name == "posix":  # the rename itself must survive a power cut, too
         folder = os.open(path.parent, os.O_RDONLY)
         try:

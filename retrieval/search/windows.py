@@ -7,8 +7,9 @@ article of the sample help centre is among the first three for 96 % of its quest
 Indexes hold window ids: the passage's id times WINDOWS_PER_PASSAGE, plus the window's place in the passage.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,9 @@ import numpy.typing as npt
 from retrieval.documents.cutting import cut
 from retrieval.documents.document import with_headings
 
-WINDOWS_PER_PASSAGE = 4096
-"""Most windows of one passage. Part of the format of index files."""
-WINDOW_TOKENS = 60
-"""Most tokens of a part, headings not counted."""
-CHARACTERS_PER_TOKEN = 4
-"""About what the embedder's tokenizer counts, without calling it."""
+WINDOWS_PER_PASSAGE = 4096  # at most; part of the format of index files
+WINDOW_TOKENS = 60  # most of a part, headings not counted
+CHARACTERS_PER_TOKEN = 4  # about what the embedder's tokenizer counts, without calling it
 
 
 def window_texts(heading_path: Sequence[str], text: str) -> list[str]:
@@ -33,12 +31,8 @@ def window_texts(heading_path: Sequence[str], text: str) -> list[str]:
 
 def window_ids(passages: Sequence[int]) -> npt.NDArray[np.int64]:
     """Window ids, given the passage id of each window in order."""
-    seen: Counter[int] = Counter()
-    ids = np.zeros(len(passages), np.int64)
-    for place, passage in enumerate(passages):
-        ids[place] = passage * WINDOWS_PER_PASSAGE + seen[passage]
-        seen[passage] += 1
-    return ids
+    places: defaultdict[int, Iterator[int]] = defaultdict(count)
+    return np.array([passage * WINDOWS_PER_PASSAGE + next(places[passage]) for passage in passages], np.int64)
 
 
 def passage_ids(window_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -9,63 +9,43 @@ from collections.abc import Iterable, Iterator
 
 from retrieval.text.terms import CHINESE_JAPANESE
 
-ABBREVIATED = "".join(
-    rf"(?<!\b{word}\.)"
-    for word in ("[A-Z]", "Mr", "Ms", "Mrs", "Dr", "St", "No", "vs", r"e\.g", r"i\.e", "incl", "excl")
+ABBREVIATIONS = r"[A-Z] Mr Ms Mrs Dr St No vs e\.g i\.e incl excl"
+BEFORE_NUMBERS = "max min ca approx Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
+NO_END = (  # a full stop here ends no sentence
+    "".join(rf"(?<!\b{word}\.)" for word in ABBREVIATIONS.split())
+    + "".join(rf"(?<!\b{word}\.(?=\s\d))" for word in BEFORE_NUMBERS.split())
+    + r"(?<!\b[ap]\.m\.(?=\s(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)))"
 )
-COUNTING = "".join(
-    rf"(?<!\b{word}\.(?=\s\d))"
-    for word in (
-        *("max", "min", "ca", "approx"),
-        *("Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"),
-    )
-)
-"""No sentence ends with these before a number."""
-BEFORE_DAY = r"(?<!\b[ap]\.m\.(?=\s(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)))"
-UPPER = "A-ZÀ-ÖØ-ÞΆ-ΏΑ-ΫЀ-Я"
-"""Latin, Greek and Cyrillic capitals."""
+UPPER = "A-ZÀ-ÖØ-ÞΆ-ΏΑ-ΫЀ-Я"  # Latin, Greek and Cyrillic
 ENDS = re.compile(
-    rf"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.)){ABBREVIATED}{COUNTING}{BEFORE_DAY}"
+    rf"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.)){NO_END}"
     rf"[\"'”’)]*\s+(?=[\"'“‘(]?[0-9{UPPER}])"
     r"|(?<=[。！？])[」』”]*"
 )
-CONTINUES = re.compile(r"[a-zß-öø-ÿ]")
-"""A line that begins so continues the sentence of the line before."""
+CONTINUES = re.compile(r"[a-zß-öø-ÿ]")  # a line that begins so continues the sentence of the line before
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
-STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")
-"""A list item or a table row."""
-ROW = re.compile(r"\w[^.!?;]*: [^;]*; \w[^.!?;]*: ")
-"""A table row of two columns or more, as the readers of documents write it."""
-WRAPPED = 55
-"""A line of so many characters without an end was wrapped."""
-
-SHORT = 60
-"""A line of at most so many characters without an end is a heading."""
+STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")  # a list item or a table row
+ROW = re.compile(r"\w[^.!?;]*: [^;]*; \w[^.!?;]*: ")  # of a table of two columns or more, as the loaders write it
+WRAPPED = 55  # a line of so many characters without an end was wrapped
+SHORT = 60  # a line of at most so many characters without an end is a heading
 ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
-ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")
-"""Questions, and lines that introduce a list."""
+ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")  # questions, and lines that introduce a list
 LETTER = re.compile(r"[^\W\d_]")
-DEPENDS = re.compile(
+DEPENDS = re.compile(  # beginnings of sentences that cannot be understood without the one before
     r"(?:It|They|This|That|These|Those|Then|Otherwise|Its|Their|Both|Instead|There|In that case|But|And|So|For example"
     r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that)|If you [^,]*, (?:it|they))\b"
 )
-"""Beginnings of sentences that cannot be understood without the one before."""
-POINTS_BACK = re.compile(
+POINTS_BACK = re.compile(  # refers to the sentence before: "for that time"
     r"\b(?:after|as|at|before|by|during|for|from|in|of|on|to|until|with|within) (?:that|those) "
     r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
 )
-"""Refers to the sentence before: "for that time"."""
-TOGETHER = 60
-"""Most words of a statement; a Chinese or Japanese character counts as a word."""
+TOGETHER = 60  # most words of a statement; a Chinese or Japanese character counts as a word
 COUNTED = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
-UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
-"""Characters of scripts without spaces between items, and with their own full stop."""
-PARTED = re.compile(r"[,;:.，；：、。]$")
-"""The end of an item after which no comma is needed."""
-DENIES = re.compile(
+UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")  # no spaces between items, and a full stop of its own
+PARTED = re.compile(r"[,;:.，；：、。]$")  # no comma is needed after such an item
+DENIES = re.compile(  # a line before a list that negates its items
     r"\b(?:never|not|no|nor|without|except|unless|avoid|cannot)\b|n't\b|[不没无未勿别禁]", re.IGNORECASE
 )
-"""A line before a list that negates its items."""
 
 
 def sentences(text: str) -> list[str]:
@@ -129,17 +109,13 @@ def as_said(statement: str) -> str:
 
 def _needs(lead: str, listed: str, item: str) -> bool:
     """Whether a list item cannot be understood without the line before the list."""
-    if ASKS.search(item):
-        return False
     is_fragment = CONTINUES.match(item) or not ENDED.search(item) or listed.endswith((",", ";", "，", "；", "、"))
-    return bool(is_fragment or DENIES.search(lead))
+    return bool(is_fragment or DENIES.search(lead)) and not ASKS.search(item)
 
 
 def _with_item(listed: str, item: str) -> str:
-    is_unspaced = UNSPACED.match(item)
-    if PARTED.search(listed):
-        return listed + item if is_unspaced else f"{listed} {item}"
-    return listed + "、" + item if is_unspaced else f"{listed}, {item}"
+    comma, space = ("、", "") if UNSPACED.match(item) else (",", " ")
+    return listed + ("" if PARTED.search(listed) else comma) + space + item
 
 
 def _is_long(text: str) -> bool:

@@ -14,32 +14,24 @@ from threading import Lock
 
 import snowballstemmer
 
+# Ranges of regular expressions. UNSPACED: no spaces between words; Korean has some, and glues particles on.
 CHINESE_JAPANESE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-"""As a range of a regular expression."""
 UNSPACED = f"{CHINESE_JAPANESE}\uac00-\ud7af"
-"""Scripts without spaces between words, as a range of a regular expression. Korean has some, and glues particles on."""
 
 _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*")
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _STEMMER = snowballstemmer.stemmer("english")
-_STEMMING = Lock()
-"""The stemmer keeps the word in its own attributes while it works, so only one thread at a time may use it."""
-
-COMMON = frozenset(
-    map(
-        _STEMMER.stemWord,
-        """
-        a about after again all also am an and any are as at be because been before being both but by can
-        could did do does doing don each few for from further get got had has have he hello here hers hi him
-        his how i if in into is it its just like ll long m many may me might more most much must my need no
-        nor not now of off on once only or other our out over own please re s same shall she should so some
-        such t than that the their them then there these they this those through to too under until up us ve
-        very want was we were what when where which while who whom why will with would you your
-        """.split(),  # noqa: SIM905  # a list of words reads better so
-    )
-)
-"""Stems of English words that say nothing about the topic of a question. The shipped search classifier was fitted with
-exactly these."""
+_STEMMING = Lock()  # the stemmer keeps the word in its own attributes, so only one thread at a time may use it
+_COMMON_WORDS = """
+    a about after again all also am an and any are as at be because been before being both but by can could did do does
+    doing don each few for from further get got had has have he hello here hers hi him his how i if in into is it its
+    just like ll long m many may me might more most much must my need no nor not now of off on once only or other our
+    out over own please re s same shall she should so some such t than that the their them then there these they this
+    those through to too under until up us ve very want was we were what when where which while who whom why will with
+    would you your
+"""
+COMMON = frozenset(map(_STEMMER.stemWord, _COMMON_WORDS.split()))
+"""Stems that say nothing about the topic of a question. The shipped search classifier was fitted with exactly these."""
 
 
 def folded(text: str) -> str:
