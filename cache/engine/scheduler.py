@@ -16,7 +16,9 @@ MAX_ROWS_WHILE_DECODING = 128
 
 
 def schedule(sequences: Collection[Sequence]) -> dict[Sequence, int]:
-    """Divide the next pass: rows by sequence, in order. Every sequence has at least one pending row."""
+    """Divide the next pass into scheduled chunks: rows by sequence, in order. Every sequence has at least one pending
+    row.
+    """
     scheduled = {sequence: 1 for sequence in sequences if sequence.pending == 1}
     token_budget = (MAX_ROWS_WHILE_DECODING if scheduled else MAX_ROWS) - len(scheduled)
     for sequence in sequences:
