@@ -84,7 +84,7 @@ class Calibration:
             for row in self.rows
             if row.kl is not None and row.gold_logp_delta is not None and row.contains_gold is not None
         )
-        return f"{self.policy}, wording {self.answer_mode} ({figures}; {self.questions} questions, {self.measured})"
+        return f"{self.policy}, answer mode {self.answer_mode} ({figures}; {self.questions} questions, {self.measured})"
 
 
 def setup_of(settings: Settings) -> str:

@@ -85,8 +85,8 @@ class Finder:
             return NOTHING
         found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
         passages = analyse(found, found_texts, self._search.embed_sentences)
-        asked, wording = queries[0], queries[-1]
-        features = statement_features(retriever, wording, asked, passages)
+        asked, with_context = queries[0], queries[-1]
+        features = statement_features(retriever, with_context, asked, passages)
         logits: dict[str, float] = {}
         for passage, rows in zip(passages, features, strict=True):
             for text, row in zip(passage.statements, rows, strict=True):
@@ -95,7 +95,7 @@ class Finder:
         return SearchResults(
             passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
             statements=tuple(RankedStatement(text=text, logit=logit) for text, logit in likeliest_first),
-            relevance=self.classifier.is_answered(passage_features(retriever, wording, asked, passages)),
+            relevance=self.classifier.is_answered(passage_features(retriever, with_context, asked, passages)),
         )
 
 
