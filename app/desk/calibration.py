@@ -113,7 +113,7 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 def refusal_bias(margins: Sequence[float]) -> float:
     """What to add to the logit of the refusal so that at most the share FALSE_REFUSALS of these questions, all
-    answerable, is refused. margins: see `evals.quality.Outcome`.
+    answerable, is refused. margins: see `evals.quality.CaseOutcome`.
     """
     if not margins:
         return 0.0
