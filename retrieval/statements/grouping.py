@@ -1,0 +1,73 @@
+"""The sentences of a line, each with the following ones that cannot be understood without it."""
+
+import re
+from collections.abc import Iterator
+
+from retrieval.statements.references import without_references
+from retrieval.statements.statement import num_words
+from retrieval.text.sentences import ASKS, LETTER, sentences
+
+TOGETHER = 60
+"""Most words of sentences that are kept together."""
+
+_DEPENDS = re.compile(
+    r"(?:They|These|Those|Then|Otherwise|Its|Their|Both|Instead|In (?:that|this) case|But|And|So|For example|Or"
+    r"|It(?! (?:is|was|may|can) (?:\w+ ){1,2}(?:to|that)\b)|(?:This|That|Such)(?! (?:page|article|guide|section)\b)"
+    r"|(?:After|Before) that|Until then|Without (?:it|them)|If (?:it|they|not|so|this|that|you do)\b"
+    r"|If you [^,]*, (?:it|they)"
+    r"|Dies(?:e[rsnm]?)?|Dann|Danach|Dadurch|Dafür|Dabei|Deshalb|Sonst|Andernfalls|Aber|Und|Beide|In diesem Fall)\b"
+    r"|[这该此其它]|否则|但是?|因此|所以|届时|之后"
+)
+_POINTS_BACK = re.compile(  # refers to the sentence before: "for that time"
+    r"\b(?:after|as|at|before|by|during|for|from|in|of|on|to|until|with|within) (?:that|those) "
+    r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
+)
+_CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights."
+    r"(?!(?:how|what(?! if)|which|who|where|why|when|wie|was|welche[rsnm]?|wer|wo|warum|wann)\b)[^:]*[?？][\"'”’)」』]*",
+    re.IGNORECASE,
+)
+_SHORT = 15  # words of a question that sets a condition for the next sentence
+_BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
+
+
+def located(text: str) -> Iterator[tuple[str, int, int]]:
+    """The sentences of a line with the characters they stand for."""
+    at = 0
+    for sentence in sentences(text):
+        start, length = text.find(sentence, at), len(sentence)
+        if start < 0:  # spaces differ
+            found = re.compile(r"\s+".join(map(re.escape, sentence.split()))).search(text, at)
+            start, length = (found.start(), len(found[0])) if found else (at, 0)
+        at = start + length
+        yield sentence, start, at
+
+
+def grouped(text: str) -> Iterator[tuple[str, int, int]]:
+    """What a line says in parts that can be understood alone, with the characters they stand for. Cross references are
+    left out, and questions that set no condition.
+    """
+    group, first, last, condition = "", 0, 0, ""
+    begin = 0
+    for sentence, start, end in located(text):
+        if _CONDITION.fullmatch(sentence) and num_words(sentence) <= _SHORT:
+            condition, begin = sentence, start
+            continue
+        said = "" if ASKS.search(sentence) or not LETTER.search(sentence) else without_references(sentence)
+        if condition and said:
+            said, start, condition = _joined(condition, said), begin, ""
+        depends = (
+            num_words(said) < 2 or _DEPENDS.match(sentence) or _POINTS_BACK.search(sentence) or _BARE.fullmatch(group)
+        )
+        if group and said and depends and num_words(group) + num_words(said) <= TOGETHER:
+            group, last = _joined(group, said), end
+            continue
+        if group and said:
+            yield group, first, last
+        if said:
+            group, first, last = said, start, end
+    if group and not _BARE.fullmatch(group):
+        yield group, first, last
+
+
+def _joined(group: str, sentence: str) -> str:
+    return group + ("" if group.endswith(("。", "！", "？")) else " ") + sentence

@@ -1,0 +1,193 @@
+"""The statements of a list: single items, short ones together, procedures; each with the line that governs the list."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from retrieval.statements.governing import announces_steps, denies, is_fragment, is_needed, under
+from retrieval.statements.grouping import grouped, located
+from retrieval.statements.lines import TextLine
+from retrieval.statements.statement import Statement, num_words
+from retrieval.text.sentences import ASKS, as_said
+from retrieval.text.terms import CHINESE_JAPANESE
+
+LONGEST_LIST = 60
+"""Words of items that are told together, with their governing line."""
+LONGEST_PROCEDURE = 120
+"""Words of a procedure; a longer one is cut between steps."""
+
+_SHORT = 15  # words of an item that is told together with its neighbours
+_PLAIN = 4  # words of an item that commas part from the next
+_FULL = 6  # words of a sentence that says something without the rest of its step
+_FEW = 30  # words of the items below a step that are told with it
+_QUESTION_LINK = re.compile(
+    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b", re.IGNORECASE
+)
+_AND = re.compile(r"[,;，；、]?\s*\b(?:and|or|und|oder|and/or)$|[,;，；、。.]$")
+_ENDED = re.compile(r"[.!。！]$")
+_UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
+
+
+@dataclass(slots=True)
+class _Entry:
+    line: TextLine
+    said: str  # without cross references; "" if nothing is left
+    below: list["_Entry"] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.below[-1].end if self.below else self.line.end
+
+
+def listed(lines: Sequence[TextLine], governing: str) -> Iterator[Statement]:
+    """The statements of the items of one list, at all levels. governing: the line that introduces the list, with its
+    colon, or the heading above; "" if there is none. Steps of several sentences are also given alone.
+    """
+    items = _tree(lines)
+    if _is_procedure(items, governing):
+        yield from _procedure(items, governing)
+    else:
+        yield from _items(items, governing)
+
+
+def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
+    roots: list[_Entry] = []
+    path: list[_Entry] = []
+    for line in lines:
+        item = _Entry(line, _said(line.text))
+        while path and path[-1].line.level >= line.level:
+            path.pop()
+        (path[-1].below if path else roots).append(item)
+        path.append(item)
+    return roots
+
+
+def _said(text: str) -> str:
+    """An item without questions, cross references and links to other pages."""
+    parts = [said for said, _, _ in grouped(text)]
+    if not parts or (len(parts) == 1 and _QUESTION_LINK.match(text) and is_fragment(text)):
+        return ""
+    return ("" if _UNSPACED.search(parts[0][-2:]) else " ").join(parts)
+
+
+def _is_procedure(items: Sequence[_Entry], governing: str) -> bool:
+    if len(items) < 2:
+        return False
+    fragments = sum(is_fragment(item.line.text) and num_words(item.said) < 4 for item in items)
+    if 2 * fragments > len(items) or any(item.line.text[:1].islower() for item in items):
+        return False
+    if items[0].line.number is not None:
+        return not (
+            denies(governing) and governing.endswith((":", "：")) and all(is_fragment(i.line.text) for i in items)
+        )
+    return announces_steps(governing)
+
+
+def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
+    numbers = [item.line.number for item in items]
+    if len(set(numbers)) == 1 and numbers[0] is not None:  # Markdown lets authors number every step 1
+        numbers = list(range(1, len(items) + 1))
+    introduction = governing.rstrip(":：.。 ")
+    if introduction and not introduction.endswith(("?", "？")):
+        introduction += "：" if _UNSPACED.search(introduction[-1:]) else ":"
+    written: list[str] = []
+    first = 0
+    for n, (item, number) in enumerate(zip(items, numbers, strict=True)):
+        step = _step(item, "-" if number is None else f"{number}.")
+        room = LONGEST_PROCEDURE - num_words(introduction) - sum(map(num_words, written))
+        if written and num_words(step) > room:
+            yield _with_steps(introduction, written, items[first].line.start, items[n - 1].end)
+            written, first = [], n
+        written.append(step)
+    yield _with_steps(introduction, written, items[first].line.start, items[-1].end)
+    for item in items:
+        groups = list(grouped(item.line.text))
+        if len(groups) > 1:
+            for said, start, end in groups[1:]:
+                if num_words(said) >= _FULL:
+                    yield Statement(as_said(said), item.line.start + start, item.line.start + end, "item")
+        if item.below and not _is_told_with_step(item):
+            yield from _items(item.below, item.line.text)
+
+
+def _step(item: _Entry, marker: str) -> str:
+    lines = [f"{marker} {item.line.text}"]
+    if _is_told_with_step(item):
+        lines += [f"   - {below.line.text}" for below in item.below]
+    return "\n".join(" ".join(line.split()) if n == 0 else line for n, line in enumerate(lines))
+
+
+def _is_told_with_step(item: _Entry) -> bool:
+    short = sum(num_words(below.line.text) for below in item.below) <= _FEW and not any(b.below for b in item.below)
+    return bool(item.below) and (short or ASKS.search(item.line.text) is not None)
+
+
+def _with_steps(introduction: str, steps: Sequence[str], start: int, end: int) -> Statement:
+    text = "\n".join([*filter(None, [introduction]), *steps])
+    return Statement(as_said(text), start, end, "procedure")
+
+
+def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
+    """Runs of short items together, the others alone, each followed by what stands below it."""
+    run: list[_Entry] = []
+    for item in items:
+        fits = num_words(governing) + sum(num_words(i.said) for i in run) + num_words(item.said) <= LONGEST_LIST
+        alike = not run or _is_told_under(run[-1], governing) == _is_told_under(item, governing)
+        if run and not (_is_short(item) and fits and alike):
+            yield _told(run, governing)
+            run = []
+        if not item.said:
+            continue
+        if _is_short(item):
+            run.append(item)
+        elif not ASKS.search(item.said):
+            yield _told([item], governing)
+        if item.below:
+            yield from _below(item, governing)
+    if run:
+        yield _told(run, governing)
+
+
+def _below(item: _Entry, governing: str) -> Iterator[Statement]:
+    above = item.line.text
+    if not above.endswith((":", "：")) and not is_fragment(above):
+        above = list(located(above))[-1][0]
+    above = under(governing, above) if denies(governing) else above
+    yield from listed([line for child in item.below for line in _lines(child)], above)
+
+
+def _lines(item: _Entry) -> Iterator[TextLine]:
+    yield item.line
+    for child in item.below:
+        yield from _lines(child)
+
+
+def _is_short(item: _Entry) -> bool:
+    one = len(list(located(item.said))) <= 1
+    return bool(item.said) and not item.below and one and num_words(item.said) <= _SHORT and not ASKS.search(item.said)
+
+
+def _is_told_under(item: _Entry, governing: str) -> bool:
+    return is_needed(governing, item.said)
+
+
+def _told(run: Sequence[_Entry], governing: str) -> Statement:
+    text = _joined([item.said for item in run])
+    if _is_told_under(run[0], governing):
+        text = under(governing, text)
+    return Statement(as_said(text), run[0].line.start, run[-1].line.end, "list" if len(run) > 1 else "item")
+
+
+def _joined(items: Sequence[str]) -> str:
+    """Short items in one line; sentences stay sentences."""
+    if len(items) == 1:
+        return items[0]
+    if all(_ENDED.search(item) for item in items):
+        return ("" if _UNSPACED.search(items[0][-2:]) else " ").join(items)
+    bare = [_AND.sub("", item) for item in items[:-1]] + [items[-1]]
+    unspaced = _UNSPACED.search(bare[0][-1:])
+    if any(num_words(item) > (2 * _PLAIN if unspaced else _PLAIN) for item in bare) or any(
+        mark in item for item in bare for mark in (",", ":", "，", "：", "、", ".")
+    ):
+        return ("；" if unspaced else "; ").join(bare)
+    return ("、" if unspaced else ", ").join(bare)
