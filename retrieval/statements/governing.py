@@ -33,9 +33,10 @@ _UNFINISHED = re.compile(  # "Phishing attacks may:"
 )
 _PROBLEM = re.compile(r"^(?:I\b|I[’']|my\b|it\b|they\b|if\b|when\b|what if\b|.*\bbut not\b)", re.IGNORECASE)
 _GENERIC = re.compile(
-    r"(?:the )?(?:full |complete )?(?:list|overview|at a glance|details?|examples?|summary|tables?|codes?|all codes|steps?"
-    r"|step[- ]by[- ]step|instructions?|procedure|in short|notes?|liste|übersicht|auf einen blick|einzelheiten|beispiele?"
-    r"|schritte?|schritt für schritt|anleitung|清单|列表|一览|概述|概览|示例|步骤|操作步骤)",
+    r"(?:the )?(?:full |complete )?(?:list|overview|at a glance|details?|examples?|summary|tables?|codes?|all codes"
+    r"|steps?|step[- ]by[- ]step|instructions?|procedure|in short|notes?"
+    r"|liste|übersicht|auf einen blick|einzelheiten|beispiele?|schritte?|schritt für schritt|anleitung"
+    r"|清单|列表|一览|概述|概览|示例|步骤|操作步骤)",
     re.IGNORECASE,
 )
 _STEPS = re.compile(

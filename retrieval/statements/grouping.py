@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from retrieval.statements.references import without_references
 from retrieval.statements.statement import num_words
 from retrieval.text.sentences import ASKS, LETTER, sentences
+from retrieval.text.terms import CHINESE_JAPANESE
 
 TOGETHER = 60
 """Most words of sentences that are kept together."""
@@ -23,10 +24,12 @@ _POINTS_BACK = re.compile(  # refers to the sentence before: "for that time"
     r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
 )
 _CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights."
-    r"(?!(?:how|what(?! if)|which|who|where|why|when|wie|was|welche[rsnm]?|wer|wo|warum|wann)\b)[^:]*[?？][\"'”’)」』]*",
+    r"(?!(?:how|what(?! if)|which|who|where|why|when|wie|was|welche[rsnm]?|wer|wo|warum|wann)\b)"
+    r"[^:]*[?？][\"'”’)」』]*",
     re.IGNORECASE,
 )
 _SHORT = 15  # words of a question that sets a condition for the next sentence
+_UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 _BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
 
 

@@ -1,7 +1,7 @@
 """The rows of tables as sentences: the first cell is the subject, the others say something about it.
 
-Headers are only interpreted where one word tells what they are (a reason, a meaning, a price, "Returnable?"); everything
-else keeps its name: "Eco – running time: 35 minutes". No value is changed.
+Headers are only interpreted where a word tells what they are (a reason, a meaning, a price, "Returnable?"); all else
+keeps its name: "Eco – running time: 35 minutes". No value is changed.
 """
 
 import re
@@ -32,8 +32,8 @@ _ACTION = re.compile(
 _SPEAKS = re.compile(  # a value that tells by itself what it is: an amount of money, or a time
     r"(?:(?:up to|from|about|ca\.|bis zu|ab|[约至]|until|within) ?)?"
     r"(?:(?:EUR|USD|GBP|CHF|CNY|RMB|[€$£¥]) ?\d|\d[\d.,]* ?(?:EUR|USD|GBP|CHF|€|\$|£|元)"
-    r"|\d[\d.,–-]*(?: (?:to|bis|or|oder) \d+)? ?(?:(?:working|business|calendar) )?(?:minutes?|hours?|days?|weeks?|months?|years?"
-    r"|Minuten?|Stunden?|Werktage?n?|Tage?n?|Wochen?|Monate?n?|Jahre?n?|(?:个)?(?:工作日|分钟|小时|天|周|月|年))"
+    r"|\d[\d.,–-]*(?: (?:to|bis|or|oder) \d+)? ?(?:(?:working|business|calendar) )?"
+    r"(?:minutes?|hours?|days?|weeks?|months?|years?|Minuten?|Stunden?|Werktage?n?|Tage?n?|Wochen?|Monate?n?|Jahre?n?|(?:个)?(?:工作日|分钟|小时|天|周|月|年))"
     r"|free\b|kostenlos|免费)"
 )
 _MONEY_OR_TIME = re.compile(

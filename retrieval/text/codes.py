@@ -1,5 +1,6 @@
-"""Codes and model names in a text: error codes, products, forms. "E03", "e 3" and "E3" are one, as are "KM-450", "km 450"
-and "KM450"; "SV-3 Pro" is another model than "SV-3".
+"""Codes and model names in a text: error codes, products, forms.
+
+"E03", "e 3" and "E3" are one, as are "KM-450", "km 450" and "KM450"; "SV-3 Pro" is another model than "SV-3".
 
 A code is a family (its letters), a number and perhaps a variant. Codes are told by their form, so that every company's
 names are found. Prices, amounts, dates, paper sizes and numbered steps are none. Not covered: names without a number.
@@ -17,25 +18,27 @@ _CODE = re.compile(
     r"(?P<rest>[A-Za-z]{0,2}(?:-(?:\d{1,4}|[A-Z]{1,4}))*)"
     rf"(?![A-Za-z0-9%€$£°]|[.,:/]\d)(?P<variant>{_VARIANTS})"
 )
-_NO_FAMILY = frozenset(  # words and units before numbers of every kind; months, days, prices, steps
-    """
-    a about above after age aged ages all almost already also am an and any april around art article as at august be been
-    before below between bis both but by ca can cents chapter chf chfs class click cny column cost costs cup cups day days dec
-    december dem den der des die diese do does each ein eine either eur euro euros every exactly feb february fee fig figure
-    first for free friday from ft gbp get g gmt h half has have her his hour hours how i if im in inr is it item items its
-    jan january july june jpy jul jun just kg last least lesson level line lines make many march max maximum may mehr min
-    minimum minus minute minutes mon monday month months more most my nach need next nine no nor not nov november nr number
-    oct october of on one only option or order orders our out over page pages para part pay per phase phone pick please plus
-    pm point points press q question rmb room row rule s sat saturday section seite sep sept september set since size so
-    some step steps sunday tab table take tel than that the their them then there these they this those thursday till to
-    top total tuesday two type und under unit unter until up us usd use used using via vol von vor wait was we wednesday
-    week weeks well were what when which while who why with within without year years you your zip zu
-    montag dienstag mittwoch donnerstag freitag samstag sonntag januar februar april juni juli oktober dezember schritt
-    abschnitt kapitel tabelle punkt ab mit nur oder pro um
-    """.split()
-)
+_NO_FAMILIES = """
+    a ab about above abschnitt after age aged ages all almost already also am an and any april around art article as
+    at august be been before below between bis both but by ca can cents chapter chf chfs class click cny column cost
+    costs cup cups day days dec december dem den der des dezember die dienstag diese do does donnerstag each ein eine
+    either eur euro euros every exactly feb februar february fee fig figure first for free freitag friday from ft g
+    gbp get gmt h half has have her his hour hours how i if im in inr is it item items its jan januar january jpy jul
+    juli july jun june juni just kapitel kg last least lesson level line lines make many march max maximum may mehr
+    min minimum minus minute minutes mit mittwoch mon monday montag month months more most my nach need next nine no
+    nor not nov november nr number nur oct october oder of oktober on one only option or order orders our out over
+    page pages para part pay per phase phone pick please plus pm point points press pro punkt q question rmb room row
+    rule s samstag sat saturday schritt section seite sep sept september set since size so some sonntag step steps
+    sunday tab tabelle table take tel than that the their them then there these they this those thursday till to top
+    total tuesday two type um und under unit unter until up us usd use used using via vol von vor wait was we
+    wednesday week weeks well were what when which while who why with within without year years you your zip zu
+"""
+_NO_FAMILY = frozenset(_NO_FAMILIES.split())
+"""Words and units before numbers of every kind: prices, months, days, steps. English and German."""
 _ALIKE = dict.fromkeys(("err", "errors", "code", "codes", "fault", "errorcode", "fehler", "fehlercode"), "error")
-_FORMS = frozenset("error form model version formular modell schedule".split())  # also before numbers in small letters
+_FORMS = frozenset(
+    ("error", "form", "model", "version", "formular", "modell", "schedule")
+)  # also before numbers in small letters
 _PAPER = re.compile(r"[ab][0-6]", re.IGNORECASE)
 _PAPER_NEAR = re.compile(
     r"(?i:\b(?:paper|sheets?|pages?|size|format|print\w*|labels?|envelopes?|din|blatt|papier|druck\w*)\b)|[纸打印]"
@@ -99,8 +102,8 @@ def _is_on_anothers_page(asked: Sequence[_Code], told: Sequence[_Code], above: S
 
 
 def _found(text: str, *, is_question: bool = False) -> Iterator[_Code]:
-    """The codes of a text in their order, with those between the ends of a range. Customers write names in small letters,
-    so that in a question any word before a number may be a name.
+    """The codes of a text in their order, with those between the ends of a range. Customers write names in small
+    letters: in a question any word before a number may be a name.
     """
     text = unicodedata.normalize("NFKC", text)
     before: _Code | None = None
