@@ -81,7 +81,9 @@ def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
 
 def _parted(line: str, following: str | None) -> tuple[str, str]:
     """(what a line says, its last sentence if that introduces what follows)."""
-    last, start, _ = list(located(line))[-1] if line else ("", 0, 0)
+    if following != "item" and not line.endswith((":", "：")):
+        return line, ""
+    last, start, _ = list(located(line))[-1]
     introduces = last.endswith((":", "：")) or (
         following == "item" and (last.endswith(("?", "？")) or announces_steps(last))
     )

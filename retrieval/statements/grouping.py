@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from retrieval.statements.references import without_references
 from retrieval.statements.statement import num_words
@@ -33,6 +34,14 @@ _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 _BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
 
 
+class Group(NamedTuple):
+    """Sentences that are told together, and the characters of the line that they stand for."""
+
+    text: str
+    start: int
+    end: int
+
+
 def located(text: str) -> Iterator[tuple[str, int, int]]:
     """The sentences of a line with the characters they stand for."""
     at = 0
@@ -45,32 +54,39 @@ def located(text: str) -> Iterator[tuple[str, int, int]]:
         yield sentence, start, at
 
 
-def grouped(text: str) -> Iterator[tuple[str, int, int]]:
-    """What a line says in parts that can be understood alone, with the characters they stand for. Cross references are
-    left out, and questions that set no condition.
+def grouped(text: str) -> Iterator[Group]:
+    """What a line says in parts that can be understood alone. Cross references are left out, and questions that set no
+    condition for the sentence behind them.
     """
-    group, first, last, condition = "", 0, 0, ""
-    begin = 0
+    group, condition = Group("", 0, 0), Group("", 0, 0)
     for sentence, start, end in located(text):
-        if _CONDITION.fullmatch(sentence) and num_words(sentence) <= _SHORT:
-            condition, begin = sentence, start
+        if ASKS.search(sentence):
+            sets_condition = _CONDITION.fullmatch(sentence) and num_words(sentence) <= _SHORT
+            condition = Group(sentence if sets_condition else "", start, end)
             continue
-        said = "" if ASKS.search(sentence) or not LETTER.search(sentence) else without_references(sentence)
-        if condition and said:
-            said, start, condition = _joined(condition, said), begin, ""
-        depends = (
-            num_words(said) < 2 or _DEPENDS.match(sentence) or _POINTS_BACK.search(sentence) or _BARE.fullmatch(group)
-        )
-        if group and said and depends and num_words(group) + num_words(said) <= TOGETHER:
-            group, last = _joined(group, said), end
+        said = without_references(sentence) if LETTER.search(sentence) else ""
+        if not said:
             continue
-        if group and said:
-            yield group, first, last
-        if said:
-            group, first, last = said, start, end
-    if group and not _BARE.fullmatch(group):
-        yield group, first, last
+        following = Group(said, start, end)
+        if condition.text:
+            following, condition = _joined(condition, following), Group("", 0, 0)
+        if group.text and _depends(following.text, group.text):
+            group = _joined(group, following)
+            continue
+        if group.text:
+            yield group
+        group = following
+    if group.text and not _BARE.fullmatch(group.text):
+        yield group
 
 
-def _joined(group: str, sentence: str) -> str:
-    return group + ("" if group.endswith(("。", "！", "？")) else " ") + sentence
+def _depends(sentence: str, before: str) -> bool:
+    """Whether a sentence cannot be understood without the one before it, or that one not without it."""
+    depends = _DEPENDS.match(sentence) or _POINTS_BACK.search(sentence) or _BARE.fullmatch(before)
+    is_rest = " " not in sentence and not _UNSPACED.search(sentence)
+    return bool(depends or is_rest) and num_words(before) + num_words(sentence) <= TOGETHER
+
+
+def _joined(first: Group, second: Group) -> Group:
+    space = "" if first.text.endswith(("。", "！", "？")) else " "
+    return Group(first.text + space + second.text, first.start, second.end)

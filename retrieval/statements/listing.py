@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from retrieval.statements.governing import announces_steps, denies, is_fragment, is_needed, under
-from retrieval.statements.grouping import grouped, located
+from retrieval.statements.grouping import Group, grouped, located
 from retrieval.statements.lines import TextLine
 from retrieval.statements.statement import Statement, num_words
 from retrieval.text.sentences import ASKS, as_said
@@ -31,7 +31,8 @@ _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 @dataclass(slots=True)
 class _Entry:
     line: TextLine
-    said: str  # without cross references; "" if nothing is left
+    groups: Sequence[Group]  # what is said, without cross references
+    said: str  # the same in one
     below: list["_Entry"] = field(default_factory=list)
 
     @property
@@ -54,7 +55,8 @@ def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
     roots: list[_Entry] = []
     path: list[_Entry] = []
     for line in lines:
-        item = _Entry(line, _said(line.text))
+        groups = list(grouped(line.text))
+        item = _Entry(line, groups, _said(line.text, groups))
         while path and path[-1].line.level >= line.level:
             path.pop()
         (path[-1].below if path else roots).append(item)
@@ -62,12 +64,11 @@ def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
     return roots
 
 
-def _said(text: str) -> str:
-    """An item without questions, cross references and links to other pages."""
-    parts = [said for said, _, _ in grouped(text)]
-    if not parts or (len(parts) == 1 and _QUESTION_LINK.match(text) and is_fragment(text)):
+def _said(text: str, groups: Sequence[Group]) -> str:
+    """What an item says; "" for a mere link to another page."""
+    if not groups or (len(groups) == 1 and _QUESTION_LINK.match(text) and is_fragment(text)):
         return ""
-    return ("" if _UNSPACED.search(parts[0][-2:]) else " ").join(parts)
+    return ("" if _UNSPACED.search(groups[0].text[-2:]) else " ").join(group.text for group in groups)
 
 
 def _is_procedure(items: Sequence[_Entry], governing: str) -> bool:
@@ -101,20 +102,18 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
         written.append(step)
     yield _with_steps(introduction, written, items[first].line.start, items[-1].end)
     for item in items:
-        groups = list(grouped(item.line.text))
-        if len(groups) > 1:
-            for said, start, end in groups[1:]:
-                if num_words(said) >= _FULL:
-                    yield Statement(as_said(said), item.line.start + start, item.line.start + end, "item")
+        for said, start, end in item.groups[1:]:
+            if num_words(said) >= _FULL:
+                yield Statement(as_said(said), item.line.start + start, item.line.start + end, "item")
         if item.below and not _is_told_with_step(item):
             yield from _items(item.below, item.line.text)
 
 
 def _step(item: _Entry, marker: str) -> str:
-    lines = [f"{marker} {item.line.text}"]
+    lines = [f"{marker} {item.said or item.line.text}"]
     if _is_told_with_step(item):
-        lines += [f"   - {below.line.text}" for below in item.below]
-    return "\n".join(" ".join(line.split()) if n == 0 else line for n, line in enumerate(lines))
+        lines = [f"{marker} {item.line.text}", *(f"   - {below.said}" for below in item.below if below.said)]
+    return "\n".join(lines)
 
 
 def _is_told_with_step(item: _Entry) -> bool:
@@ -163,8 +162,8 @@ def _lines(item: _Entry) -> Iterator[TextLine]:
 
 
 def _is_short(item: _Entry) -> bool:
-    one = len(list(located(item.said))) <= 1
-    return bool(item.said) and not item.below and one and num_words(item.said) <= _SHORT and not ASKS.search(item.said)
+    is_one = len(item.groups) == 1 and num_words(item.said) <= _SHORT
+    return is_one and bool(item.said) and not item.below and not ASKS.search(item.said)
 
 
 def _is_told_under(item: _Entry, governing: str) -> bool:

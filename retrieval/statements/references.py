@@ -37,12 +37,25 @@ _POINTERS = [
         rf"\b(?:is|are|can be)(?: \w+)? (?:{_TOLD}|found|covered|documented)\b[^.]{{0,30}}? {_PLACE}",
     )
 ]
-_HINT = re.compile(
-    r"see\b|refer|cf\b|descri|expla|shown|list|outl|detail|specif|mention|found|cover|docum|steps|instruc|click|siehe|vgl"
-    r"|wie |folgen|klick|[详参见点]",
-    re.IGNORECASE,
+_HINTS = (
+    *(
+        "see",
+        "refer",
+        "cf.",
+        "descri",
+        "expla",
+        "shown",
+        "list",
+        "outl",
+        "detail",
+        "specif",
+        "mention",
+        "found",
+        "cover",
+    ),
+    *("docum", "steps", "instruc", "click", "siehe", "vgl", "wie", "folgen", "klick", "详", "参", "见", "点"),
 )
-"""One of these is in every sentence that `_CUTS` and `_POINTERS` find: most sentences are looked through only once."""
+"""One of these is in every sentence that `_CUTS` and `_POINTERS` find: few sentences are searched for all of them."""
 
 _OPENS = "|".join(
     (  # how sentences begin that are nothing but a reference
@@ -106,7 +119,8 @@ def lists_links(heading: str) -> bool:
 def without_references(sentence: str) -> str:
     """The sentence without its references to other places; "" if it is nothing but one."""
     is_pointer = _ONLY.match(sentence) is not None
-    if not is_pointer and _HINT.search(sentence):
+    lower = sentence.lower()
+    if not is_pointer and any(hint in lower for hint in _HINTS):
         for cut in _CUTS:
             sentence = cut.sub("", sentence)
         is_pointer = any(pointer.search(sentence) for pointer in _POINTERS)
