@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from retrieval.statements.governing import announces_steps, denies, governing_heading, turns_sentences, under
-from retrieval.statements.grouping import grouped, located
+from retrieval.statements.grouping import grouped, located, needs_before
 from retrieval.statements.lines import TextLine, lines_of
 from retrieval.statements.listing import listed
 from retrieval.statements.references import is_furniture, lists_links
@@ -11,6 +11,7 @@ from retrieval.statements.rows import row_statements
 from retrieval.statements.statement import Statement, num_words
 from retrieval.text.sentences import as_said
 
+_LONGEST_INTRODUCTION = 30  # words
 _SHORT = 15  # words; a longer sentence denies what it has to deny itself
 
 
@@ -84,10 +85,13 @@ def _parted(line: str, following: str | None) -> tuple[str, str]:
     if following != "item" and not line.endswith((":", "：")):
         return line, ""
     last, start, _ = list(located(line))[-1]
+    before = list(located(line[:start]))
+    if before and needs_before(last) and num_words(line[before[-1][1] :]) <= _LONGEST_INTRODUCTION:
+        start = before[-1][1]  # "Scammers write to you. They may:"
     introduces = last.endswith((":", "：")) or (
         following == "item" and (last.endswith(("?", "？")) or announces_steps(last))
     )
-    return (line[:start], last) if introduces else (line, "")
+    return (line[:start], line[start:]) if introduces else (line, "")
 
 
 def _sentences(text: str, offset: int, heading: str) -> Iterator[Statement]:

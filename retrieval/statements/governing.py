@@ -41,11 +41,12 @@ _GENERIC = re.compile(
 )
 _STEPS = re.compile(
     r"(?!.*\b(?:need|requires?|have|using)\b)"
-    r"(?:to [a-z]+ .*[:：]$|.*\b(?:steps|follow the|do the following|as follows|how to)\b"
+    r"(?:to [a-z]+ .*[:：]$|.*\b(?:(?:these|following|next) (?:\w+ )?steps|follow the|do the following|as follows)\b"
+    r"|how to\b|steps (?:to|for)\b|.*\bsteps[:：]?$"
     r"|.*\b(?:schritte?|so gehen sie|gehen sie .* vor|anleitung)\b|.*(?:步骤|如下操作|操作如下|方法如下))",
     re.IGNORECASE,
 )
-_LABEL = re.compile(r"[^.:;!?–：。]{1,40}[:：]")
+_LABEL = re.compile(r"[^.:;!?–：。]{1,60}[:：]")
 _LOWER = re.compile(r"[a-zß-öø-ÿ]")
 _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 _LONG = 35  # words; a longer line is repeated only if the meaning hangs on it

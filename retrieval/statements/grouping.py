@@ -80,9 +80,14 @@ def grouped(text: str) -> Iterator[Group]:
         yield group
 
 
+def needs_before(sentence: str) -> bool:
+    """Whether a sentence speaks of what the one before it said."""
+    return bool(_DEPENDS.match(sentence) or _POINTS_BACK.search(sentence))
+
+
 def _depends(sentence: str, before: str) -> bool:
     """Whether a sentence cannot be understood without the one before it, or that one not without it."""
-    depends = _DEPENDS.match(sentence) or _POINTS_BACK.search(sentence) or _BARE.fullmatch(before)
+    depends = needs_before(sentence) or _BARE.fullmatch(before)
     is_rest = " " not in sentence and not _UNSPACED.search(sentence)
     return bool(depends or is_rest) and num_words(before) + num_words(sentence) <= TOGETHER
 

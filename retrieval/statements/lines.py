@@ -17,6 +17,7 @@ _MARKED = re.compile(r"( *)([-*•·–]|\d{1,3}[.)])[ \t]+(?=\S)")
 _NAMED = r"[^\s:;][^:;]{0,59}: "  # the name of a column
 _ROW = re.compile(rf"(?:[^;:]*; )?{_NAMED}[^;]*; {_NAMED}")  # two named cells, perhaps behind one without a name
 _LONGEST_HEADING = 80  # characters
+_WIDEST = 120  # characters of a line in a text that is wrapped; in others, a line ends where its author ended it
 _CODE = re.compile(r"[{}<>=$\\|]|^[#/@.]|\(\)|;$|^\w+ --?\w")
 _CONTENT = re.compile(r"[^\W_]")
 _FULL_STOP = re.compile(r"[,;，；、]$")
@@ -56,12 +57,14 @@ def _spans(text: str) -> list[tuple[int, int]]:
     """First and last character of every line; a wrapped line goes on in the next."""
     spans: list[tuple[int, int]] = []
     at, is_open = 0, False
+    is_wrapped = max(map(len, text.split("\n"))) <= _WIDEST
     for raw in text.splitlines(keepends=True):
         line = raw.strip()
         if _CONTENT.search(line):
             start = at + len(raw) - len(raw.lstrip())
             indent = start - at
-            if is_open and not _MARKED.match(raw) and goes_on(text[spans[-1][0] : spans[-1][1]], line):
+            may_go_on = is_open and (is_wrapped or line[0].islower()) and not _MARKED.match(raw)
+            if may_go_on and goes_on(text[spans[-1][0] : spans[-1][1]], line):
                 spans[-1] = spans[-1][0], start + len(line)
             else:
                 spans.append((start - indent, start + len(line)))

@@ -16,12 +16,14 @@ LONGEST_LIST = 60
 LONGEST_PROCEDURE = 120
 """Words of a procedure; a longer one is cut between steps."""
 
+_SLACK = 20  # words by which a procedure may be longer and still stay whole
 _SHORT = 15  # words of an item that is told together with its neighbours
 _PLAIN = 4  # words of an item that commas part from the next
 _FULL = 6  # words of a sentence that says something without the rest of its step
 _FEW = 30  # words of the items below a step that are told with it
 _QUESTION_LINK = re.compile(
-    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b", re.IGNORECASE
+    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b|(?:and )?(?:many )?more…?$",
+    re.IGNORECASE,
 )
 _AND = re.compile(r"[,;，；、]?\s*\b(?:and|or|und|oder|and/or)$|[,;，；、。.]$")
 _ENDED = re.compile(r"[.!。！]$")
@@ -91,16 +93,10 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
     introduction = governing.rstrip(":：.。 ")
     if introduction and not introduction.endswith(("?", "？")):
         introduction += "：" if _UNSPACED.search(introduction[-1:]) else ":"
-    written: list[str] = []
-    first = 0
-    for n, (item, number) in enumerate(zip(items, numbers, strict=True)):
-        step = _step(item, "-" if number is None else f"{number}.")
-        room = LONGEST_PROCEDURE - num_words(introduction) - sum(map(num_words, written))
-        if written and num_words(step) > room:
-            yield _with_steps(introduction, written, items[first].line.start, items[n - 1].end)
-            written, first = [], n
-        written.append(step)
-    yield _with_steps(introduction, written, items[first].line.start, items[-1].end)
+    steps = [_step(item, "-" if number is None else f"{number}.") for item, number in zip(items, numbers, strict=True)]
+    for first, last in _parts([num_words(step) for step in steps]):
+        text = "\n".join([*filter(None, [introduction]), *steps[first:last]])
+        yield Statement(as_said(text), items[first].line.start, items[last - 1].end, "procedure")
     for item in items:
         for said, start, end in item.groups[1:]:
             if num_words(said) >= _FULL:
@@ -121,9 +117,16 @@ def _is_told_with_step(item: _Entry) -> bool:
     return bool(item.below) and (short or ASKS.search(item.line.text) is not None)
 
 
-def _with_steps(introduction: str, steps: Sequence[str], start: int, end: int) -> Statement:
-    text = "\n".join([*filter(None, [introduction]), *steps])
-    return Statement(as_said(text), start, end, "procedure")
+def _parts(words: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, behind the last) step of the parts of a procedure, about equally long. words: of its steps."""
+    num_parts = max(1, -(-(sum(words) - _SLACK) // LONGEST_PROCEDURE))
+    first = said = part = 0
+    for n, more in enumerate(words):
+        if n > first and said + more / 2 > (part + 1) * sum(words) / num_parts:
+            yield first, n
+            first, part = n, part + 1
+        said += more
+    yield first, len(words)
 
 
 def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
@@ -149,10 +152,14 @@ def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
 
 def _below(item: _Entry, governing: str) -> Iterator[Statement]:
     above = item.line.text
-    if not above.endswith((":", "：")) and not is_fragment(above):
-        above = list(located(above))[-1][0]
-    above = under(governing, above) if denies(governing) else above
-    yield from listed([line for child in item.below for line in _lines(child)], above)
+    if (
+        above.endswith((":", "：", "?", "？"))
+        or is_fragment(above)
+        or all(is_fragment(i.line.text) for i in item.below)
+    ):
+        *_, (above, _, _) = located(above)
+        governing = under(governing, above) if denies(governing) else above
+    yield from listed([line for child in item.below for line in _lines(child)], governing)
 
 
 def _lines(item: _Entry) -> Iterator[TextLine]:

@@ -65,10 +65,10 @@ _OPENS = "|".join(
         r"(?:to )?(?:learn|find out|read) more\b|learn (?:how|about)\b|(?:back|return) to top",
         r"(?:for )?(?:more|further|additional) (?:information|details|help)\b[^.]*"
         r"\b(?:see|visit|read|refer|found|available)\b",
-        r"(?:in |on )?this (?:page|article|guide|section|topic|document|tutorial|chapter),? (?:also )?"
+        r"(?:in |on )?this (?:page|article|guide|section|topic|document|tutorial|chapter|table),? (?:also )?"
         r"(?:explains?|describes?|shows?|sums?|covers?|lists?|provides?|contains?|tells|walks|gives?|outlines?|discusses|answers"
         r"|introduces|helps|is about|is for|you|we|will)\b",
-        r"(?:here|below|above)(?: is| are| you[’']ll find| you will find|[’']s)\b[^.]*\b"
+        r"(?:here|below|above),?(?: is| are| you[’']ll find| you will find|[’']s)\b[^.]*\b"
         r"(?:solutions?|table|list|steps|overview|how|what|some|techniques|links?|resources|breakdown)\b",
         r"the following (?:table|list|sections?|steps)\b",
         r"(?:mehr|weitere|nähere) (?:dazu|informationen|infos|details|einzelheiten|erfahren)\b|siehe\b",

@@ -43,7 +43,11 @@ _MONEY_OR_TIME = re.compile(
 )
 _ABLE = re.compile(r"(?!(?:avail|suit|cap|applic|pay|port|comfort|reli|vari)able)([a-z]{3,})able", re.IGNORECASE)
 _SHARED = re.compile(r"(?:\w+ed|free|possible|allowed|needed|valid)", re.IGNORECASE)
-_SHORT_SUBJECT = re.compile(r"\d.*|[!-~]{1,3}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)", re.IGNORECASE)
+_SHORT_SUBJECT = re.compile(  # says nothing without the name of its column
+    r"(?:(?:from|up to|over|under|above|below|until|more than|less than|ab|bis|über|unter|mehr als) )?[€$£]?(?:EUR )?\d.*"
+    r"|[!-~]{1,3}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)",
+    re.IGNORECASE,
+)
 _GERMAN = re.compile(r"[äöüß]|\b(?:und|der|die|das|nicht|mit|ist|ab|bis|Tage?|Preis|Dauer)\b")
 _PARTICIPLE_LAST = re.compile(r"([A-Z][\w ]+), ([a-z]+ed)")
 _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
@@ -118,7 +122,7 @@ def _spaced(subject: str, told: Sequence[Cell], is_german: bool) -> str:
     named = any(": " in part for part in parts)
     text = opening or subject
     if parts:
-        text += ("; " if opening else " – " if named else ": ") + "; ".join(parts)
+        text += ("; " if opening else " – " if named else ": ") + _listed(parts, "; ")
     if reasons:
         text += f" ({'; '.join(reasons)})"
     for sentence in sentences:
@@ -132,7 +136,11 @@ def _chinese(subject: str, told: Sequence[Cell]) -> str:
         for name, value in told
     ]
     named = any("：" in part for part in parts)
-    return subject + ("——" if named else "：") + "；".join(part.rstrip("。") for part in parts)
+    return subject + ("——" if named else "：") + _listed(parts, "；")
+
+
+def _listed(parts: Sequence[str], mark: str) -> str:
+    return mark.join([*(part.rstrip(".。") for part in parts[:-1]), parts[-1]])
 
 
 def _predicate(name: str, value: str) -> str:
