@@ -1,0 +1,1 @@
+"""Cuts passages into statements, the parts that an answer is made of."""

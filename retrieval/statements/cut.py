@@ -1,0 +1,103 @@
+"""Cuts a passage's text into its statements, in their order."""
+
+from collections.abc import Iterator, Sequence
+
+from retrieval.statements.governing import announces_steps, denies, governing_heading, turns_sentences, under
+from retrieval.statements.grouping import grouped, located, needs_before
+from retrieval.statements.lines import TextLine, lines_of
+from retrieval.statements.listing import listed
+from retrieval.statements.references import is_furniture, lists_links
+from retrieval.statements.rows import row_statements
+from retrieval.statements.statement import Statement, num_words
+from retrieval.text.sentences import as_said
+
+_LONGEST_INTRODUCTION = 30  # words
+_SHORT = 15  # words; a longer sentence denies what it has to deny itself
+
+
+def statements_of(text: str, heading_path: Sequence[str]) -> tuple[Statement, ...]:
+    """The statements of a passage, each once. Questions, headings, cross references and page furniture are none.
+
+    heading_path: the headings above the text, from the document's title down. Spans do not overlap, except that the
+    later sentences of a procedure's steps are also given alone.
+    """
+    found: dict[str, Statement] = {}
+    for statement in _statements(lines_of(text), heading_path):
+        found.setdefault(statement.text, statement)
+    return tuple(found.values())
+
+
+def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Iterator[Statement]:
+    headings = list(heading_path)
+    introduction = ""
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        group = _alike(lines, at) if line.kind in ("item", "row") else [line]
+        at += len(group)
+        following = lines[at].kind if at < len(lines) else None
+        if is_furniture(line.text):
+            continue
+        if line.kind == "heading" or line.text in heading_path:
+            headings = list(heading_path) if line.text in heading_path else [*heading_path, line.text]
+        elif line.kind == "row":
+            yield from row_statements(group, governing_heading(headings))
+        elif line.kind == "item":
+            if not lists_links(introduction or (headings[-1] if headings else "")):
+                yield from listed(group, introduction or governing_heading(headings))
+        else:
+            text, introduction = _parted(line.text, following)
+            if introduction and following != "item":  # it stands above more than a list
+                headings = [*heading_path, introduction]
+            yield from _sentences(text, line.start, governing_heading(headings))
+            continue
+        introduction = ""
+
+
+def _alike(lines: Sequence[TextLine], at: int) -> list[TextLine]:
+    """The lines of one list or table."""
+    first, group = lines[at], [lines[at]]
+    for line in lines[at + 1 :]:
+        if line.kind != first.kind or (
+            _first_column(line) != _first_column(first) if line.kind == "row" else _starts(line, group)
+        ):
+            break
+        group.append(line)
+    return group
+
+
+def _first_column(row: TextLine) -> str:
+    """The name of a row's first cell; "" if it has none."""
+    name, named, _ = row.text.partition(": ")
+    return name if named and "; " not in name else ""
+
+
+def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
+    """Whether an item is the first of another list."""
+    if item.level:
+        return False
+    restarts = item.number == 1 and (group[-1].number or 1) > 1
+    return restarts or (item.number is None) != (group[0].number is None)
+
+
+def _parted(line: str, following: str | None) -> tuple[str, str]:
+    """(what a line says, its last sentence if that introduces what follows)."""
+    if following != "item" and not line.endswith((":", "：")):
+        return line, ""
+    last, start, _ = list(located(line))[-1]
+    before = list(located(line[:start]))
+    if before and needs_before(last) and num_words(line[before[-1][1] :]) <= _LONGEST_INTRODUCTION:
+        start = before[-1][1]  # "Scammers write to you. They may:"
+    introduces = last.endswith((":", "：")) or (
+        following == "item" and (last.endswith(("?", "？")) or announces_steps(last))
+    )
+    return (line[:start], line[start:]) if introduces else (line, "")
+
+
+def _sentences(text: str, offset: int, heading: str) -> Iterator[Statement]:
+    governing = heading if turns_sentences(heading) else ""
+    for said, start, end in grouped(text):
+        needs = governing and not denies(said) and num_words(said) <= _SHORT
+        whole = under(governing, said) if needs else said
+        if not whole.endswith((":", "：")):
+            yield Statement(as_said(whole), offset + start, offset + end, "sentence")

@@ -1,0 +1,139 @@
+"""Codes and model names in a text: error codes, products, forms.
+
+"E03", "e 3" and "E3" are one, as are "KM-450", "km 450" and "KM450"; "SV-3 Pro" is another model than "SV-3".
+
+A code is a family (its letters), a number and perhaps a variant. Codes are told by their form, so that every company's
+names are found. Prices, amounts, dates, paper sizes and numbered steps are none. Not covered: names without a number.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+_VARIANTS = r"(?:(?i: ?(?:pro|max|plus|mini|ultra|lite|xl|xxl|xs|ti|neo|air)\b(?! (?:an?|the|my|your|one|two|\d+)\b)))*"
+_CODE = re.compile(
+    r"(?<![A-Za-z0-9€$£¥@_.])(?P<letters>[A-Za-z]{1,12})(?P<gap>[- ]?|[ ]?#)"
+    r"0*(?P<number>\d{1,5}(?:\.\d{1,2})?)"
+    r"(?P<rest>[A-Za-z]{0,2}(?:-(?:\d{1,4}|[A-Z]{1,4}))*)"
+    rf"(?![A-Za-z0-9%€$£°]|[.,:/]\d)(?P<variant>{_VARIANTS})"
+)
+_NO_FAMILIES = """
+    a ab about above abschnitt after age aged ages all almost already also am an and any april around art article as
+    at august be been before below between bis both but by ca can cents chapter chf chfs class click cny column cost
+    costs cup cups day days dec december dem den der des dezember die dienstag diese do does donnerstag each ein eine
+    either eur euro euros every exactly feb februar february fee fig figure first for free freitag friday from ft g
+    gbp get gmt h half has have her his hour hours how i if im in inr is it item items its jan januar january jpy jul
+    juli july jun june juni just kapitel kg last least lesson level line lines make many march max maximum may mehr
+    min minimum minus minute minutes mit mittwoch mon monday montag month months more most my nach need next nine no
+    nor not nov november nr number nur oct october oder of oktober on one only option or order orders our out over
+    page pages para part pay per phase phone pick please plus pm point points press pro punkt q question rmb room row
+    rule s samstag sat saturday schritt section seite sep sept september set since size so some sonntag step steps
+    sunday tab tabelle table take tel than that the their them then there these they this those thursday till to top
+    total tuesday two type um und under unit unter until up us usd use used using via vol von vor wait was we
+    wednesday week weeks well were what when which while who why with within without year years you your zip zu
+"""
+_NO_FAMILY = frozenset(_NO_FAMILIES.split())
+"""Words and units before numbers of every kind: prices, months, days, steps. English and German."""
+_ALIKE = dict.fromkeys(("err", "errors", "code", "codes", "fault", "errorcode", "fehler", "fehlercode"), "error")
+_FORMS = frozenset(
+    ("error", "form", "model", "version", "formular", "modell", "schedule")
+)  # also before numbers in small letters
+_PAPER = re.compile(r"[ab][0-6]", re.IGNORECASE)
+_PAPER_NEAR = re.compile(
+    r"(?i:\b(?:paper|sheets?|pages?|size|format|print\w*|labels?|envelopes?|din|blatt|papier|druck\w*)\b)|[纸打印]"
+)
+_COUNTS = re.compile(
+    r" (?:%|(?:working |business )?(?i:days?|hours?|minutes?|weeks?|months?|years?|times|items|euros?|eur)\b)"
+)
+_RANGE = re.compile(r"\s?(?:to|bis|through|–|-|至|到)\s?")
+_MODEL = re.compile(r"[A-Z]{2,}-?\d")  # how models are written: "KM-450", and not "E3"
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    family: str
+    number: str
+    variant: str
+    start: int
+    end: int
+    is_model: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}{self.number}{self.variant}"
+
+
+def codes(text: str) -> frozenset[str]:
+    """The codes and models of a text, each in one spelling: "e3", "km450", "sv3pro", "form1040"."""
+    return frozenset(code.name for code in _found(text))
+
+
+def is_about_another(question: str, statement: str, headings: Sequence[str]) -> bool:
+    """Whether the question names a code or model, and the statement tells of another one of the same family.
+
+    headings: of the statement, from the document's title down; they tell the model where the statement names none.
+    False if the question names none, and if the statement or its headings name the one asked about.
+    """
+    asked = list(_found(question, is_question=True))
+    if not asked:
+        return False
+    told = list(_found(statement))
+    above = [code for heading in headings for code in _found(heading)]
+    families = {code.family for code in asked}
+    return any(_contradicts(family, asked, told, above) for family in families) or _is_on_anothers_page(
+        asked, told, above
+    )
+
+
+def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
+    wanted = {code.name for code in asked if code.family == family}
+    named = {code.name for code in (*told, *above) if code.family == family}
+    return bool(named) and not named & wanted
+
+
+def _is_on_anothers_page(asked: Sequence[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
+    """Whether the question names a model and its error code, and the same code stands on the page of another model."""
+    models = {code.family for code in asked if code.is_model or len(code.family) > 1}
+    others = {code.family for code in above if code.is_model}
+    if not models or not others or models & {code.family for code in (*told, *above)}:
+        return False
+    return bool({code.name for code in asked} & {code.name for code in told})
+
+
+def _found(text: str, *, is_question: bool = False) -> Iterator[_Code]:
+    """The codes of a text in their order, with those between the ends of a range. Customers write names in small
+    letters: in a question any word before a number may be a name.
+    """
+    text = unicodedata.normalize("NFKC", text)
+    before: _Code | None = None
+    for match in _CODE.finditer(text):
+        code = _code_of(match, is_question)
+        if code is None or _is_paper(match):
+            continue
+        if before and before.family == code.family and _RANGE.fullmatch(text, before.end, code.start):
+            yield from _between(before, code)
+        yield code
+        before = code
+
+
+def _code_of(match: re.Match[str], is_question: bool) -> _Code | None:
+    letters, number = match["letters"], match["number"]
+    family = _ALIKE.get(letters.lower(), letters.lower())
+    is_name = len(letters) <= 3 or not letters.islower() or is_question or family in _FORMS
+    is_spaced = match["gap"] not in ("", "-")
+    if family in _NO_FAMILY or (is_spaced and (not is_name or _COUNTS.match(match.string, match.end()))):
+        return None
+    variant = re.sub(r"[^a-z0-9]", "", (match["rest"] + match["variant"]).lower())
+    return _Code(family, number, variant, match.start(), match.end(), _MODEL.match(match[0]) is not None)
+
+
+def _is_paper(match: re.Match[str]) -> bool:
+    near = match.string[max(0, match.start() - 12) : match.end() + 12]
+    return _PAPER.fullmatch(match[0]) is not None and _PAPER_NEAR.search(near) is not None
+
+
+def _between(first: _Code, last: _Code) -> Iterator[_Code]:
+    if first.number.isdigit() and last.number.isdigit():
+        for number in range(int(first.number) + 1, min(int(last.number), int(first.number) + 100)):
+            yield _Code(first.family, str(number), "", first.start, last.end, first.is_model)

@@ -1,0 +1,124 @@
+"""Codes and model names are found in every spelling, and tell which page is about another one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.text.codes import codes, is_about_another
+
+KM, SV3, SV3PRO, IH = (
+    ("KM-450 Aran Duo: error codes",),
+    ("SV-3 vacuum",),
+    ("SV-3 Pro vacuum",),
+    ("IH-2 hob: error codes",),
+)
+
+
+@pytest.mark.parametrize("text", ["E3", "E03", "e 03", "E-3", "显示E03错误", "Ｅ０３"])
+def test_an_error_code_has_one_name(text: str) -> None:
+    assert codes(text) == {"e3"}
+
+
+@pytest.mark.parametrize("text", ["KM-450", "KM450", "km 450", "km-450", "Is the KM-450's tank full?"])
+def test_a_model_has_one_name(text: str) -> None:
+    assert codes(text) == {"km450"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SV-3 Pro and SV-3", {"sv3pro", "sv3"}),
+        ("sv-3 pro wont charge", {"sv3pro"}),
+        ("The SV-3 plus a dock", {"sv3"}),
+        ("part SV3P-BAT", {"sv3pbat"}),
+        ("Form 1040 or form 1099-K", {"form1040", "form1099k"}),
+        ("error 7, error code 07", {"error7"}),
+        ("Windows 11, iPhone 15 Pro Max", {"windows11", "iphone15promax"}),
+        ("COVID-19", {"covid19"}),
+        ("E01 to E04", {"e1", "e2", "e3", "e4"}),
+        ("E01, E04", {"e1", "e4"}),
+    ],
+)
+def test_codes(text: str, expected: set[str]) -> None:
+    assert codes(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "EUR 5",
+            "5 EUR",
+            "€5",
+            "USD20",
+            "up to EUR 4.95",
+            "24 hours",
+            "20 kg",
+            "230 V",
+            "30 %",
+            "A4 paper",
+            "print it on A4",
+        ),
+        *(
+            "2FA",
+            "2024-05-01",
+            "May 5",
+            "24 December",
+            "Monday 9:00",
+            "step 3",
+            "Page 12",
+            "Section 4",
+            "from 60 to 80",
+        ),
+        *(
+            "call +353 1 555 0142",
+            "LM-4821907",
+            "3 to 5 days",
+            "Schritt 2",
+            "ab 50 Euro",
+            "am 3. Mai",
+            "within 14 days",
+        ),
+    ],
+)
+def test_amounts_dates_and_steps_are_no_codes(text: str) -> None:
+    assert codes(text) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("question", "statement", "headings", "expected"),
+    [
+        ("sv-3 pro wont charge", "Use the charger marked 21.6 V.", SV3, True),
+        ("sv-3 wont charge", "Use the dock.", SV3PRO, True),
+        ("sv-3 pro wont charge", "Use the dock.", SV3PRO, False),
+        ("sv-3 pro wont charge", "The charger of the small SV-3 leads to b2.", SV3PRO, False),
+        ("SV-3 battery", "Motors of vacuum cleaners (SV-3, SV-3 Pro, RV-8): 5 years.", ("Warranty",), False),
+        ("my vacuum wont charge", "Use the dock.", SV3PRO, False),
+        ("KM-450 shows E3", "Code E06: Overheated.", KM, True),
+        ("KM-450 shows E3", "Code E03: Brewing unit missing.", KM, False),
+        ("km450 e3", "Fill the tank.", KM, False),
+        ("KM-450 shows E3", "Code E3: Pan too hot.", IH, True),
+        ("what is E3", "Code E3: Pan too hot.", IH, False),
+        ("KM-450 shows E3", "For E01 to E05 restart it.", KM, False),
+        ("Form 1040 deadline", "Form 1099 is due in January.", ("Forms",), True),
+        ("form 1040 deadline", "Forms are due in January.", ("Taxes",), False),
+        ("can I return 2 pillows", "Refunds take 3 days.", ("Return 30 days",), False),
+        ("delivery for EUR 60", "Delivery costs EUR 4.95.", ("Delivery",), False),
+        ("windows 10 support", "Windows 11 is supported.", ("Windows",), True),
+        ("error 7", "Code 8: wheel stuck.", ("RV-8",), True),
+        ("error 7", "Code 7: brush stuck.", ("RV-8",), False),
+    ],
+)
+def test_another_model_or_code(question: str, statement: str, headings: tuple[str, ...], expected: bool) -> None:
+    assert is_about_another(question, statement, headings) is expected
+
+
+@given(st.from_regex(r"[BDGKLRVXZ]{2,3}", fullmatch=True), st.integers(1, 9999))
+def test_spelling_does_not_matter(letters: str, number: int) -> None:
+    spellings = [f"{letters}-{number}", f"{letters}{number}", f"{letters.lower()} {number}", f"{letters} 0{number}"]
+    assert [codes(f"My {spelling} is broken") for spelling in spellings] == [{f"{letters.lower()}{number}"}] * 4
+    other = f"{letters}-{number + 1}"
+    assert [is_about_another(spelling, f"Fill the {other}.", ()) for spelling in spellings] == [True] * 4
+    assert not is_about_another(spellings[0], f"Fill the {other}.", [f"{spellings[1]} and {other}"])
