@@ -68,6 +68,7 @@ ONLY_IN = {
     "pptx": {"retrieval.loaders.pptx"},
     "python_calamine": {"retrieval.loaders.spreadsheet"},
     "docutils": {"retrieval.loaders.rst"},
+    "py3langid": {"retrieval.text.language"},
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "sqlalchemy": {
         *(
