@@ -70,6 +70,8 @@ ONLY_IN = {
     "pptx": {"retrieval.loaders.pptx"},
     "python_calamine": {"retrieval.loaders.spreadsheet"},
     "docutils": {"retrieval.loaders.rst"},
+    "py3langid": {"retrieval.text.language"},
+    "Stemmer": {"retrieval.text.terms"},
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "sqlalchemy": {
         *(

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from meanings import HashEmbedder
+from german_help import DOCUMENTS, QUESTIONS
+from meanings import HashEmbedder, retriever_of
 
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Embedder
-from retrieval.search.sentence_embedder import SentenceEmbedder
+from retrieval.search.sentence_embedder import SentenceEmbedder, languages_of_card
+from retrieval.search.windows import window_texts
 
 PACKAGE = Path(__file__).parent.parent / "retrieval"
 
@@ -87,10 +89,41 @@ def test_the_bundled_model_reads_whole_passages(bundled: SentenceEmbedder) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["How do I return a building?", "Wie lange dauert die Rückerstattung?", "KM-450", "!?", ""],
+    ["How do I return a building?", "minimum pasword length", "KM-450", "!?", ""],
 )
-def test_the_bundled_model_knows_words_of_letters(bundled: SentenceEmbedder, text: str) -> None:
+def test_the_bundled_model_knows_english(bundled: SentenceEmbedder, text: str) -> None:
     assert bundled.knowledge(text) == 1.0
+
+
+@pytest.mark.parametrize("text", ["Wie lange dauert die Rückerstattung?", "¿Dónde está mi pedido?", "Где мой заказ?"])
+def test_the_bundled_model_knows_some_of_languages_whose_letters_it_has(bundled: SentenceEmbedder, text: str) -> None:
+    assert bundled.knowledge(text) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("card", "languages"),
+    [
+        ("---\nlanguage: en\n---\nA model.", ("en",)),
+        ("---\nlanguage: [de, no, zh-Hant]\n---\n", ("de", "no", "zh")),
+        ("---\nlanguage:\n- multilingual\n- en\n---\n", ()),
+        ("---\nlicense: mit\n---\n", ()),
+        ("A model.", ()),
+        ("", ()),
+    ],
+)
+def test_languages_of_a_model_card(card: str, languages: tuple[str, ...]) -> None:
+    assert languages_of_card(card) == languages
+
+
+def test_a_model_that_names_no_language_is_trusted_by_its_tokens(
+    bundled: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for languages in ((), ("de",)):
+        monkeypatch.setattr(bundled, "_languages", languages)
+        assert bundled.knowledge("Wie lange dauert die Rückerstattung?") == 1.0
+        assert bundled.knowledge("退款需要多长时间？") < 0.7
+    assert bundled.knowledge("KM-450") == 1.0, "what says little counts as a language that the model knows"
+    assert bundled.knowledge("How long does a refund take?") == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("text", ["退款需要多长时间？", "如何退货", "我想换货", "환불은 언제 되나요", "😀"])
@@ -164,3 +197,13 @@ def _imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.split(".")[0])
     return names
+
+
+def test_german_questions_find_their_documents(bundled: SentenceEmbedder) -> None:
+    titles = list(DOCUMENTS)
+    windows = {at: window_texts((title,), DOCUMENTS[title]) for at, title in enumerate(titles)}
+    retriever = retriever_of(windows, bundled)
+    found = [[titles[hit.id] for hit in retriever.search([retriever.query(asked)], 3)] for asked, _ in QUESTIONS]
+    right = [title for _, title in QUESTIONS]
+    assert sum(best == title for (best, *_), title in zip(found, right, strict=True)) >= 27
+    assert all(title in three for three, title in zip(found, right, strict=True))

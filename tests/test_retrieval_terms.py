@@ -6,7 +6,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import snowballstemmer
+from Stemmer import Stemmer
 
 from retrieval.text.terms import COMMON, asked_words, is_unspaced, stem, words
 
@@ -92,6 +92,6 @@ def test_scripts_without_spaces() -> None:
 def test_threads_may_stem_at_once() -> None:
     letters = random.Random(7)
     unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(8000)]
-    expected = [snowballstemmer.stemmer("english").stemWord(word) for word in unseen]
+    expected = Stemmer("en").stemWords(unseen)
     with ThreadPoolExecutor(4) as pool:
         assert all(found == expected for found in pool.map(lambda _: [stem(word) for word in unseen], range(4)))

@@ -31,7 +31,7 @@ class Embedder(Protocol):
         """The vector of a question, shape `[dimension]`. Some models embed questions and documents differently."""
 
     def knowledge(self, text: str) -> float:
-        """How well the embedder knows the language of a text, from 0 to 1."""
+        """How well the embedder knows the language of a text, from 0 to 1; not how well its script."""
 
     def knows_word(self, word: str) -> bool:
         """Whether a word in lower case is one token of the embedder."""

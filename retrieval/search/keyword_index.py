@@ -15,7 +15,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from retrieval.search.windows import WINDOWS_PER_PASSAGE, passage_ids, window_ids
-from retrieval.text.terms import asked_words, stem, words
+from retrieval.text.language import language_of
+from retrieval.text.stems import Stems
+from retrieval.text.terms import asked_words, words
 
 K1, B = 1.2, 0.75
 """Saturation of repeated terms, and how much long windows count less: the usual values; others were no better."""
@@ -38,6 +40,7 @@ class KeywordIndex:
 
     def __init__(self) -> None:
         self.window_ids = np.zeros(0, np.int64)  # of each row of `_counts`
+        self.languages = np.zeros(0, "<U2")  # of each row: that of its passage
         self.words: dict[str, int] = {}  # every word of the passages, folded, with its column of `_counts`, in order
         self._counts = sparse.csr_matrix((0, 0), dtype=np.float32)
         self._weigh()
@@ -66,6 +69,9 @@ class KeywordIndex:
         new.window_ids = np.append(
             self.window_ids[stays], window_ids([id_ for id_, texts in added.items() for _ in texts])
         )
+        languages = [language_of(texts[0]) if texts else "" for texts in added.values()]
+        of_windows = np.repeat(np.array(languages, "<U2"), list(map(len, added.values())))
+        new.languages = np.append(self.languages[stays], of_windows)
         new._weigh()
         return new
 
@@ -75,7 +81,7 @@ class KeywordIndex:
         """
         scores = np.zeros(len(self.window_ids), np.float32)
         most = 0.0
-        for term in dict.fromkeys(stem(word) for word in asked_words(query)):
+        for term in dict.fromkeys(map(self.stems, asked_words(query))):
             column = self.terms.get(term)
             if column is not None and len(self.window_ids) >= LARGE and self._rarity[column] < COMMON_RARITY:
                 continue
@@ -107,7 +113,8 @@ class KeywordIndex:
 
     def _weigh(self) -> None:
         """Add up the counts of words with the same stem, and compute the BM25 weight of each stem in each window."""
-        stems = [stem(word) for word in self.words]
+        self.stems = self._stems()
+        stems = list(map(self.stems, self.words))
         self.terms: dict[str, int] = {}
         columns = [self.terms.setdefault(term, len(self.terms)) for term in stems]
         ones = np.ones(len(stems), np.float32)
@@ -124,3 +131,11 @@ class KeywordIndex:
         weights.data *= (K1 + 1) / (weights.data + norm[weights.indices])
         weights.data *= np.repeat(self._rarity, np.diff(weights.indptr))
         self._weights = weights
+
+    def _stems(self) -> Stems:
+        """Each word belongs to the language of most windows that have it; of equals to the more frequent one."""
+        names, numbers = np.unique(self.languages, return_counts=True)
+        by_frequency = names[np.argsort(-numbers, kind="stable")]
+        with_word = [self._counts[self.languages == name].getnnz(axis=0) for name in by_frequency]
+        languages = by_frequency[np.argmax(with_word, axis=0)].tolist() if with_word else []
+        return Stems(dict(zip(self.words, languages, strict=True)), tuple(by_frequency.tolist()))

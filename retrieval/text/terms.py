@@ -2,17 +2,18 @@
 
 Full-width letters and digits count as plain ones. A run of Chinese, Japanese or Korean gives its characters and its
 pairs of characters, so that a word of two is found without a dictionary. A model number gives its parts and the whole:
-"KM-450", "KM450" and "km 450" find each other, as do "e-mail" and "email". All words are stemmed by the English rules
-(Snowball), which seldom does harm in other languages. The grounding checks use the same stems and the same list of
-common words. Not covered: synonyms (embeddings know them), misspelling (`spelling`).
+"KM-450", "KM450" and "km 450" find each other, as do "e-mail" and "email". Words are stemmed by the Snowball rules of
+their language (snowballstem.org); `stems` says which that is in an index of several languages. The grounding checks use
+the same stems and the same list of common words. Not covered: synonyms (embeddings know them), misspelling
+(`spelling`), parts of compounds.
 """
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import Lock
 
-import snowballstemmer
+from Stemmer import Stemmer
 
 # Ranges of regular expressions. UNSPACED: no spaces between words; Korean has some, and glues particles on.
 CHINESE_JAPANESE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -20,8 +21,8 @@ UNSPACED = f"{CHINESE_JAPANESE}\uac00-\ud7af"
 
 _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*")
 _PART = re.compile(r"\d+|[^\W\d_]+")
-_STEMMER = snowballstemmer.stemmer("english")
-_STEMMING = Lock()  # the stemmer keeps the word in its own attributes, so only one thread at a time may use it
+_APART = frozenset({"customs"})  # the English rules would make it the stem of "customer"
+_STEMMING = Lock()  # a stemmer keeps the word in its own attributes, so only one thread at a time may use it
 _COMMON_WORDS = """
     a about after again all also am an and any are as at be because been before being both but by can could did do does
     doing don each few for from further get got had has have he hello here hers hi him his how i if in into is it its
@@ -30,7 +31,7 @@ _COMMON_WORDS = """
     those through to too under until up us ve very want was we were what when where which while who whom why will with
     would you your
 """
-COMMON = frozenset(map(_STEMMER.stemWord, _COMMON_WORDS.split()))
+COMMON = frozenset(map(Stemmer("en").stemWord, _COMMON_WORDS.split()))
 """Stems that say nothing about the topic of a question. The shipped search classifier was fitted with exactly these."""
 
 
@@ -50,11 +51,23 @@ def asked_words(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=100_000)
-def stem(word: str) -> str:
-    """What a word is counted as."""
+def stem(word: str, language: str = "en") -> str:
+    """What a word of a text in this language is counted as. Languages without a stemmer take the English one, which
+    changes only Latin words.
+    """
+    if word in _APART:
+        return word
     with _STEMMING:
-        stemmed: str = _STEMMER.stemWord(word)
+        stemmed: str = _stemmer(language).stemWord(word)
     return stemmed
+
+
+@cache
+def _stemmer(language: str) -> Stemmer:
+    try:
+        return Stemmer(language)
+    except KeyError:
+        return Stemmer("en")
 
 
 def is_unspaced(word: str) -> bool:

@@ -1,0 +1,85 @@
+"""Stems in indexes of one language and of several."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.text.terms import stem
+
+GERMAN = [
+    "Sie können geöffnete Bestellungen innerhalb von vierzehn Tagen nach der Lieferung zurückgeben.",
+    "Die Garantie gilt für zwei Jahre. Wir reparieren Geräte, die in dieser Zeit ausfallen.",
+    "Gutscheine werden nicht in Geld ausgezahlt, sondern bei der nächsten Bestellung verrechnet.",
+]
+ENGLISH = [
+    "You can return opened orders within fourteen days after the delivery.",
+    "The warranty covers two years. We repair appliances that fail in this time, and replace the batteries.",
+    "Gift cards are not paid out in money, but are used for the next purchase.",
+]
+
+
+def index_of(*texts: str) -> KeywordIndex:
+    return KeywordIndex().updated((), {number: [text] for number, text in enumerate(texts)})
+
+
+def best(index: KeywordIndex, question: str) -> str:
+    """The window that has most of a question."""
+    return [*GERMAN, *ENGLISH][int(index.scores(question).argmax())]
+
+
+@pytest.mark.parametrize(
+    ("forms", "language"),
+    [
+        ("lieferung lieferungen", "de"),
+        ("bücher büchern", "de"),
+        ("livraison livraisons", "fr"),
+        ("pedido pedidos", "es"),
+        ("возврат возврата возвраты", "ru"),
+        ("delivery deliveries", "en"),
+        ("delivery deliveries", "zh"),
+    ],
+)
+def test_forms_of_a_word_have_one_stem_by_the_rules_of_their_language(forms: str, language: str) -> None:
+    assert len({stem(form, language) for form in forms.split()}) == 1
+
+
+@pytest.mark.parametrize("pair", ["customs customer", "police policy", "internal international", "universe university"])
+def test_words_of_different_meaning_keep_apart(pair: str) -> None:
+    first, second = pair.split()
+    assert stem(first) != stem(second)
+
+
+def test_a_german_question_finds_other_forms_of_its_words() -> None:
+    index = index_of(*GERMAN)
+    assert set(index.languages) == {"de"}
+    for question, expected in (("Rückgabe einer Lieferung", 0), ("Gerät", 1), ("Gutschein", 2)):
+        assert best(index, question) == GERMAN[expected]
+
+
+def test_both_languages_of_an_index_are_stemmed_by_their_own_rules() -> None:
+    index = index_of(*GERMAN, *ENGLISH)
+    assert set(index.languages) == {"de", "en"}
+    assert best(index, "Gerät") == GERMAN[1]
+    assert best(index, "battery") == ENGLISH[1]
+    assert index.stems("bestellungen") == stem("bestellungen", "de")
+    assert index.stems("batteries") == stem("battery")
+
+
+def test_a_passage_that_is_misread_does_not_change_the_stems_of_frequent_words() -> None:
+    once, index = index_of(*ENGLISH), index_of(*ENGLISH, "Wir haben batteries und appliances für Sie im Geschäft.")
+    assert set(index.languages) == {"de", "en"}
+    assert all(index.stems(word) == once.stems(word) for word in ("orders", "delivery", "warranty"))
+
+
+def test_a_word_the_index_does_not_have_is_stemmed_as_the_form_that_it_has() -> None:
+    index = index_of(*GERMAN, *ENGLISH)
+    assert index.stems("gutscheins") == index.stems("gutscheine")
+    assert index.stems("purchases") == index.stems("purchase")
+    assert index.stems("zeppelins") in {stem("zeppelins"), stem("zeppelins", "de")}
+    assert KeywordIndex().stems("zeppelins") == stem("zeppelins")
+
+
+def test_languages_follow_changes() -> None:
+    index = index_of(*GERMAN).updated([0, 1], {7: [ENGLISH[0], ENGLISH[1]], 8: []})
+    assert index.languages.tolist() == ["de", "en", "en"]
