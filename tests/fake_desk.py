@@ -26,6 +26,7 @@ from app.domain.answers import (
     AnswerUsage,
     Citation,
     ConversationSummary,
+    Outcome,
     Overview,
     Turn,
     UsedModule,
@@ -124,6 +125,7 @@ MODULES = (
 def make_answer(conversation_id: str, message_id: str, question: str) -> Answer:
     """The answer a question gets."""
     refused = "weather" in question
+    outcome: Outcome = "nothing" if refused else "answered"
     hostile = "html" in question
     text = REFUSAL if refused else HOSTILE if hostile else RETURNS
     citations: tuple[Citation, ...] = () if refused else CITATIONS
@@ -136,7 +138,7 @@ def make_answer(conversation_id: str, message_id: str, question: str) -> Answer:
         usage = AnswerUsage(prompt_tokens=131, completion_tokens=22, computed=27, session=0, prefix=104, module=0)
     return Answer(
         answer=text,
-        refused=refused,
+        outcome=outcome,
         conversation_id=conversation_id,
         message_id=message_id,
         citations=citations,
@@ -357,7 +359,10 @@ class FakeDesk:
                 passages=0,
                 conversations=0,
                 answers=0,
+                answered=0,
+                unsure=0,
                 refusals=0,
+                smalltalk=0,
                 computed_tokens=0,
                 session_tokens=0,
                 prefix_tokens=0,
