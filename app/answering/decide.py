@@ -51,10 +51,13 @@ class Decider:
         language = language_of(question, "en" if earlier is None else language_of(earlier))
         find = partial(self._finder.find, count=self._settings.passages, collections=collections)
         said = heard(question, language)
-        if said is not None and said.kind == "human":
-            return self._person(find(texts_in(said.language).says["contact_question"]), said.language)
         if said is not None and said.kind != "vague":
-            return Decision(outcome="smalltalk", results=NOTHING, says=texts_in(said.language).says[said.kind])
+            says = texts_in(said.language).says
+            if said.kind != "human":
+                return Decision(outcome="smalltalk", results=NOTHING, says=says[said.kind])
+            if contact_links(self._settings):
+                return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, said.language))
+            return self._contact_page(find(says["contact_question"]), said.language)
         results = find(question, earlier=earlier)
         if said is not None and earlier is None and results.passages:
             return _question_back(results, said.language)
@@ -78,14 +81,13 @@ class Decider:
         own = self._settings.answer_above
         return self._finder.classifier.certain if own is None else own
 
-    def _person(self, results: SearchResults, language: str) -> Decision:
-        """The contacts that are set; if there are none, what the documents surely say about it."""
-        says_it = results.statements and results.relevance >= self._answer_above
-        if contact_links(self._settings) or not says_it:
-            return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
-        page = human_text(self._settings, language, as_said(results.statements[0].text))
-        best = replace(results, passages=results.passages[:1])
-        return Decision(outcome="smalltalk", results=best, says=page)
+    def _contact_page(self, results: SearchResults, language: str) -> Decision:
+        """What the documents say about reaching a person, if they surely do."""
+        page = ""
+        if results.statements and results.relevance >= self._answer_above:
+            page = as_said(results.statements[0].text)
+        best = replace(results, passages=results.passages[:1]) if page else NOTHING
+        return Decision(outcome="smalltalk", results=best, says=human_text(self._settings, language, page))
 
 
 def earlier_question(past: Sequence[PastMessage]) -> str | None:

@@ -20,12 +20,11 @@ def nothing_text(settings: Settings, language: str) -> str:
 
 
 def human_text(settings: Settings, language: str, page: str = "") -> str:
-    """The reply to a request for a person. page: what the documents say about it, if no contact is set."""
+    """The reply to a request for a person. page: what the documents say about it, in place of the contacts."""
     texts = texts_in(language)
-    contacts = contact_lines(settings, texts)
-    if not contacts and page:
+    if page:
         return texts.says["human"] + BETWEEN + page
-    return _with_contacts(texts.says["human"], contacts, language)
+    return _with_contacts(texts.says["human"], contact_lines(settings, texts), language)
 
 
 def vague_text(topics: Sequence[str], language: str) -> str:
