@@ -138,6 +138,7 @@ def fit(
         embedder=embedder,
         fitted_on=f"{len(labels):,} questions of {fitted_on}",
         threshold=round(threshold, 4),
+        certain=round(threshold, 4),
         relevance=_fitted(names, rows, labels, balanced=True),
         written=_fitted(list(WRITTEN_FEATURES), rows[:, columns], labels, balanced=True),
         sentence=_fitted(sentence_names, sentence_rows, is_right, balanced=False),

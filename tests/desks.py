@@ -15,7 +15,8 @@ from app.domain.settings import Settings
 
 
 def small_settings(folder: Path, **changes: object) -> Settings:
-    """Small passages, short answers, memory for about 1,700 tokens of the tiny model, and no refusals."""
+    """Small passages, short answers, memory for about 1,700 tokens of the tiny model, and every question
+    answered."""
     values: dict[str, object] = {
         "data_dir": folder,
         "memory": 4 << 20,
@@ -24,6 +25,7 @@ def small_settings(folder: Path, **changes: object) -> Settings:
         "passage_tokens": 200,
         "answer_tokens": 8,
         "refuse_below": -1.0,
+        "answer_above": -1.0,
         "system_text": "Answer from the pages.",
         "answer_mode": "free",
     }

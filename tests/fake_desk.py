@@ -1,9 +1,9 @@
 """A `Desk` without model, database or clock: fixed answers chosen by words in the question. For tests and
 screenshots.
 
-Words that matter: "weather" is refused, "crash" fails before the answer, "break" fails in the middle, "html"
-answers with hostile text, "follow" has a notice. Anything else is answered from three documents about a
-home-ware shop.
+Words that matter: "weather" is not answered, of "perhaps" the desk is not certain, "hello" is small talk, "crash" fails
+before the answer, "break" fails in the middle, "html" answers with hostile text, "follow" has a notice. Anything else
+is answered from three documents about a home-ware shop.
 
 Documents whose names have "crash" in them fail when they are taken in or forgotten, "unreadable" ones are refused.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from app.domain.answers import (
     AnswerUsage,
     Citation,
     ConversationSummary,
+    Outcome,
     Overview,
     Turn,
     UsedModule,
@@ -54,7 +55,20 @@ RETURNS = (
     "counts.\n- The original packaging isn't required, but all accessories are.\n\nReturning in any of our "
     "stores is free."
 )
-REFUSAL = "I can't find that in our help pages. Please write to our team, and they will be happy to help."
+REFUSAL = (
+    "I can't find that in our help pages. You can reach our team here:\n\n- E-mail: care@larkmoor.example\n"
+    "- Phone: +353 1 555 0100\n- Web: https://larkmoor.example/contact?from=chat&lang=en\n- Hours: Mon-Fri 9:00-17:00"
+)
+CONTACTS = {
+    "care@larkmoor.example": "mailto:care@larkmoor.example",
+    "+353 1 555 0100": "tel:+35315550100",
+    "https://larkmoor.example/contact?from=chat&lang=en": "https://larkmoor.example/contact?from=chat&lang=en",
+}
+UNSURE = (
+    "I am not certain; this may help:\n\nReturning in any of our stores is free.\n\nA parcel that was opened by the "
+    "courier is looked at on its own."
+)
+HELLO = "Hello! What would you like to know?"
 _QUOTE = (
     "Changed your mind? You have 30 days from delivery to send an item back, and you don't need to give a "
     "reason.\n\n"
@@ -123,20 +137,28 @@ MODULES = (
 
 def make_answer(conversation_id: str, message_id: str, question: str) -> Answer:
     """The answer a question gets."""
-    refused = "weather" in question
+    outcomes: dict[str, tuple[Outcome, str]] = {
+        "weather": ("nothing", REFUSAL),
+        "perhaps": ("unsure", UNSURE),
+        "hello": ("smalltalk", HELLO),
+    }
+    outcome, text = next((ends for word, ends in outcomes.items() if word in question), ("answered", RETURNS))
+    refused, sourceless = outcome == "nothing", outcome in ("nothing", "smalltalk")
     hostile = "html" in question
-    text = REFUSAL if refused else HOSTILE if hostile else RETURNS
-    citations: tuple[Citation, ...] = () if refused else CITATIONS
-    modules: tuple[UsedModule, ...] = () if refused else MODULES
+    citations: tuple[Citation, ...] = () if sourceless else CITATIONS
+    modules: tuple[UsedModule, ...] = () if sourceless else MODULES
     if hostile:
+        text = HOSTILE
         citations = (Citation(document=HOSTILE, title=HOSTILE, passage=HOSTILE, quote=HOSTILE, score=0.5),)
         modules = (replace(MODULES[3], id=HOSTILE, document=HOSTILE, miss_reason=HOSTILE),)
     usage = AnswerUsage(prompt_tokens=1451, completion_tokens=84, computed=250, session=0, prefix=104, module=1097)
+    if outcome == "smalltalk":
+        usage = AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0)
     if refused:
         usage = AnswerUsage(prompt_tokens=131, completion_tokens=22, computed=27, session=0, prefix=104, module=0)
     return Answer(
         answer=text,
-        refused=refused,
+        outcome=outcome,
         conversation_id=conversation_id,
         message_id=message_id,
         citations=citations,
@@ -357,7 +379,10 @@ class FakeDesk:
                 passages=0,
                 conversations=0,
                 answers=0,
+                answered=0,
+                unsure=0,
                 refusals=0,
+                smalltalk=0,
                 computed_tokens=0,
                 session_tokens=0,
                 prefix_tokens=0,
@@ -366,6 +391,9 @@ class FakeDesk:
                 ttft_ms_p95=None,
             )
         )
+
+    def contacts(self) -> Mapping[str, str]:
+        return CONTACTS
 
     def is_ready(self) -> bool:
         return self.ready

@@ -81,7 +81,7 @@ def make_overview(now: datetime) -> Overview:
     kept = sum(row.num_bytes for row in modules if row.tier != "none")
     prompt, reused = sum(p.prompt_tokens for p in points), sum(p.reused_tokens for p in points)
     return Overview(
-        documents=37, passages=412, conversations=61, answers=180, refusals=14,
+        documents=37, passages=412, conversations=61, answers=180, answered=141, unsure=17, refusals=14, smalltalk=8,
         computed_tokens=prompt - reused, session_tokens=int(reused * 0.12), prefix_tokens=int(reused * 0.09),
         module_tokens=reused - int(reused * 0.12) - int(reused * 0.09),
         ttft_ms_median=131.0, ttft_ms_p95=842.0,

@@ -30,7 +30,7 @@ def an_answer(conversation_id: str, number: int = 0, *, refused: bool = False) -
     )
     return Answer(
         answer=f"You have {number} days.",
-        refused=refused,
+        outcome="nothing" if refused else "answered",
         conversation_id=conversation_id,
         message_id=new_id(),
         citations=() if refused else (citation, replace(citation, document="/kb/other.md", score=0.25)),

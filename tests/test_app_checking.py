@@ -29,7 +29,9 @@ def pieces(text: str, size: int = 5) -> Iterator[str]:
 
 
 def checked(text: str, answer_mode: AnswerMode = "checked", question: str = "Can I return a gift card?") -> CheckedText:
-    return CheckedText(pieces(text), AnswerChecker(question, PASSAGES), refusal=REFUSAL, answer_mode=answer_mode)
+    return CheckedText(
+        pieces(text), AnswerChecker(question, PASSAGES), refusal=REFUSAL, nothing=REFUSAL, answer_mode=answer_mode
+    )
 
 
 def test_what_the_passages_support_passes_unchanged() -> None:
@@ -49,7 +51,9 @@ def test_a_sentence_is_held_back_until_it_is_complete() -> None:
             yield piece
             given.append(piece)
 
-    answer = CheckedText(slowly(), AnswerChecker("?", PASSAGES), refusal=REFUSAL, answer_mode="checked")
+    answer = CheckedText(
+        slowly(), AnswerChecker("?", PASSAGES), refusal=REFUSAL, nothing=REFUSAL, answer_mode="checked"
+    )
     shown = iter(answer)
     assert next(shown) == "You can return an item within 30 days of delivery."
     assert len(given) == 2, "shown as soon as the next sentence begins"
@@ -62,7 +66,9 @@ STEPS = "To send it:\n\n1. Open the app\n2. Choose the item. Check it.\n3. Print
 def test_a_list_keeps_its_lines() -> None:
     passage = "Send it\nTo send it:\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
     for size in (1, 5, 100):
-        answer = CheckedText(pieces(STEPS, size), AnswerChecker("?", [passage]), refusal=REFUSAL, answer_mode="checked")
+        answer = CheckedText(
+            pieces(STEPS, size), AnswerChecker("?", [passage]), refusal=REFUSAL, nothing=REFUSAL, answer_mode="checked"
+        )
         assert "".join(answer) == answer.text == STEPS
         assert not answer.is_changed
         assert answer.score == 1.0
@@ -104,7 +110,7 @@ def test_a_check_added_from_outside_decides_what_is_shown() -> None:
 
     said = "Stickers: The label costs EUR 3.50. You can return an item within 30 days of delivery."
     checker = AnswerChecker("?", PASSAGES, (*CHECKS, no_labels))
-    answer = CheckedText(pieces(said), checker, refusal=REFUSAL, answer_mode="checked")
+    answer = CheckedText(pieces(said), checker, refusal=REFUSAL, nothing=REFUSAL, answer_mode="checked")
     assert (
         "".join(answer) == "The label costs EUR 3.50. You can return an item within 30 days of delivery." == answer.text
     )

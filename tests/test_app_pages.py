@@ -15,7 +15,7 @@ from app.domain.answers import AnswerUsage, Overview
 from app.domain.formatting import ago, count, milliseconds, percent, size
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
-from app.web.markup import answer_html
+from app.web.markup import answer_html, linked
 from app.web.rendering import render
 
 
@@ -24,7 +24,7 @@ def admin(name: str, overview: Overview) -> str:
 
 
 def transcript(desk: FakeDesk, conversation_id: str) -> str:
-    return render("chat/transcript.html", turns=desk.turns(conversation_id))
+    return render("chat/transcript.html", turns=desk.turns(conversation_id), contacts=desk.contacts())
 
 
 @pytest.fixture
@@ -179,6 +179,42 @@ def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> Non
     assert "Not found in the documents" in page
 
 
+@pytest.mark.parametrize(
+    ("word", "badge", "sources"),
+    [
+        ("returns", None, "3 sources"),
+        ("perhaps", "Not certain", "3 nearest pages"),
+        ("weather", "Not found in the documents", None),
+        ("hello", None, None),
+    ],
+)
+def test_each_outcome_looks_different(desk: FakeDesk, word: str, badge: str | None, sources: str | None) -> None:
+    desk.store(word, make_answer("c", "m", word))
+    page = transcript(desk, "c")
+    assert ("wd-outcome" in page) == (badge is not None)
+    assert badge is None or badge in page
+    assert ("wd-citation" in page) == (sources is not None)
+    assert sources is None or sources in page
+
+
+def test_contacts_are_links_only_where_the_desk_speaks_itself(desk: FakeDesk) -> None:
+    desk.store("weather", make_answer("a", "m1", "weather"))
+    page = transcript(desk, "a")
+    for address in ("mailto:care@larkmoor.example", "tel:+35315550100"):
+        assert f'<a href="{address}"' in page
+    assert 'href="https://larkmoor.example/contact?from=chat&amp;lang=en"' in page
+    quoting = replace(make_answer("b", "m2", "returns"), answer="Write to care@larkmoor.example.")
+    desk.store("returns", quoting)
+    assert "<a " not in transcript(desk, "b")
+
+
+def test_links_are_escaped() -> None:
+    text = '"><script>&'
+    html = linked(answer_html(f"Call {text}"), {text: f"https://x/{text}"})
+    assert "<script" not in html
+    assert html.count("<a ") == 1
+
+
 def test_notice_is_shown_only_if_there_is_one(desk: FakeDesk) -> None:
     desk.store("follow", make_answer("a", "m1", "follow"))
     desk.store("plain", make_answer("b", "m2", "plain"))
@@ -205,7 +241,9 @@ def test_dashboard_numbers() -> None:
     assert "186,495 of 238,670" in text
     assert "131 ms" in text
     assert "842 ms" in text
-    assert "8% of all answers" in text
+    assert "82% of the questions" in text
+    for share in ("10%: shown what may help", "8%: shown the contacts", "8 small talk"):
+        assert share in text
     assert "of 1.00 GiB" in check(admin("memory", overview))
     for reason in REASONS:
         assert REASON_WORDS[reason] in check(admin("misses", overview))

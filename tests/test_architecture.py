@@ -20,10 +20,11 @@ ROOMS = {
     "app.web": "app.desk app.storage app.domain retrieval.loaders retrieval.text",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
-    "app.desk": "app.answering app.knowledge app.storage app.domain cache retrieval",
-    "app.answering": "app.knowledge app.grounding app.storage app.domain cache retrieval.documents "
+    "app.desk": "app.answering app.knowledge app.replies app.storage app.domain cache retrieval",
+    "app.answering": "app.knowledge app.replies app.grounding app.storage app.domain cache retrieval.documents "
     "retrieval.statements retrieval.text",
     "app.knowledge": "app.storage app.domain cache retrieval",
+    "app.replies": "app.domain retrieval.text",
     "app.grounding": "retrieval.text",
     "app.storage": "app.domain retrieval.search",
     "app.domain": "cache.engine cache.prompt",

@@ -6,6 +6,7 @@ that was said is lost.
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
@@ -26,6 +27,9 @@ from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
+
+UNSURE_STATEMENTS = 2
+"""The most statements of an answer that the desk is not sure of."""
 
 
 class Answering:
@@ -85,17 +89,19 @@ class Answering:
                 running = generation, self.checked(generation, prepared)
         ids = {"conversation_id": conversation_id, "question_id": question_id}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
-        return AnswerInProgress(self._history, asked, running, self.settings.refusal_text)
+        return AnswerInProgress(self._history, asked, running)
 
     def request(self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy) -> Request:
         """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal."""
         plan, model, settings = prepared.plan, self.engine.model, self.settings
         assert plan is not None
         choices = None
-        if self._answer_mode == "quote":
+        if self._mode_of(prepared) == "quote":
             room = model.info.max_positions - plan.next_position
             statements, stop = prepared.results.statements, min(model.info.stop_tokens)
             choices = choices_of(statements, settings.refusal_text, model.tokenizer, stop, room)
+            if prepared.decision.outcome == "unsure":
+                choices = replace(choices, most=min(choices.most, UNSURE_STATEMENTS))
         sampling = Sampling(
             max_tokens=max(settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=settings.temperature,
@@ -108,4 +114,14 @@ class Answering:
     def checked(self, pieces: Iterable[str], prepared: PreparedQuestion) -> CheckedText:
         """An answer as it may be shown."""
         checker = AnswerChecker(prepared.question, prepared.passages)
-        return CheckedText(pieces, checker, refusal=self.settings.refusal_text, answer_mode=self._answer_mode)
+        return CheckedText(
+            pieces,
+            checker,
+            refusal=self.settings.refusal_text,
+            nothing=prepared.decision.nothing,
+            answer_mode=self._mode_of(prepared),
+        )
+
+    def _mode_of(self, prepared: PreparedQuestion) -> AnswerMode:
+        """An answer that the desk is not sure of is quoted, whoever words the others."""
+        return "quote" if prepared.decision.outcome == "unsure" else self._answer_mode

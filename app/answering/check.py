@@ -1,7 +1,8 @@
 """The text of an answer as it may be shown: of a checked answer, only what the passages support.
 
 A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
-left out; if nothing is left, the answer is the refusal. Not covered: what counts as support (`app.grounding.check`).
+left out; if nothing is left, the answer says that there is none. Not covered: what counts as support
+(`app.grounding.check`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,11 +20,14 @@ ENOUGH_OF_REFUSAL = 40
 class CheckedText:
     """Iterate for the text to show; read the rest afterwards."""
 
-    def __init__(self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, answer_mode: AnswerMode) -> None:
-        """answer_mode: what is `free` passes unchanged, and so does a `quote`, which consists of the passages'
-        statements already.
+    def __init__(
+        self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, nothing: str, answer_mode: AnswerMode
+    ) -> None:
+        """refusal: how the model says that it does not know. nothing: what is shown instead. answer_mode: what is
+        `free` passes unchanged, and so does a `quote`, which consists of the passages' statements already.
         """
-        self._pieces, self._checker, self._refusal, self._answer_mode = pieces, checker, refusal, answer_mode
+        self._pieces, self._checker, self._answer_mode = pieces, checker, answer_mode
+        self._refusal, self._nothing = refusal, nothing
         self._said = ""
         self._gap = ""
         self._given = ""
@@ -54,14 +58,14 @@ class CheckedText:
             self._has_quotation = False
             self._courtesies.clear()
             self._gap = ""
-            yield from self._show(self._refusal)
+            yield from self._show(self._nothing)
 
     def _pass(self, gap: str, sentence: str) -> Iterator[str]:
         if "\n" in gap or not self._gap:  # the line break before a sentence that is left out remains
             self._gap = gap
         if self.is_refusal or self._refusal.startswith(self._said.strip()):
             if not self._shown:
-                yield from self._show(self._refusal)
+                yield from self._show(self._nothing)
             return
         if ALONE.fullmatch(sentence) and not self._yes_no:
             self._yes_no = sentence + " "  # means something with the next sentence only
@@ -97,7 +101,7 @@ class CheckedText:
     def is_refusal(self) -> bool:
         """Whether the model said that it does not know, or nothing it said could be shown."""
         says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
-        return says_so or self._shown == [self._refusal]
+        return says_so or self._shown == [self._nothing]
 
     @property
     def text(self) -> str:

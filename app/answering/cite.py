@@ -8,8 +8,7 @@ a passage that holds it. Not covered: checking the answer's statements against t
 import re
 from collections.abc import Sequence
 
-from app.answering.quote import BETWEEN
-from app.domain.answers import Citation
+from app.domain.answers import BETWEEN, Citation
 from app.domain.documents import StoredPassage
 from retrieval.text.sentences import as_said, statements
 
@@ -37,11 +36,18 @@ def cite(answer: str, found: Sequence[tuple[StoredPassage, float]]) -> list[tupl
         holding = [id_ for id_, ones in said.items() if paragraph in ones]
         if holding and cited.isdisjoint(holding):
             cited.add(holding[0])
-    return [
-        (p, Citation(document=p.document, title=p.title, passage=p.label, quote=p.text, score=round(score, 4)))
-        for p, score in found
-        if p.id in cited
-    ]
+    return [(passage, citation(passage, score)) for passage, score in found if passage.id in cited]
+
+
+def citation(passage: StoredPassage, score: float) -> Citation:
+    """A passage as it is shown below an answer."""
+    return Citation(
+        document=passage.document,
+        title=passage.title,
+        passage=passage.label,
+        quote=passage.text,
+        score=round(score, 4),
+    )
 
 
 def long_words(text: str) -> frozenset[str]:

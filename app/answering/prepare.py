@@ -1,10 +1,11 @@
-"""From a question to its search results and prompt plan. Nothing is computed by the model, and nothing is recorded."""
+"""From a question to its decision and prompt plan. Nothing is computed by the model, and nothing is recorded."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from app.answering.decide import Decider, Decision
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -22,16 +23,21 @@ OLDER_TURNS_LEFT_OUT = "This conversation is longer than the model can read: its
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with what the documents say about it. in_prompt: every passage of the prompt by its module's name.
-    plan: None if the documents do not answer the question.
+    """A question with what was decided about it. in_prompt: every passage of the prompt by its module's name. plan:
+    None if the model is not asked.
     """
 
     question: str
-    results: SearchResults
+    decision: Decision
     retrieve_ms: float
     in_prompt: dict[str, StoredPassage]
     plan: Plan | None
     notice: str | None = None
+
+    @property
+    def results(self) -> SearchResults:
+        """What the documents say about it."""
+        return self.decision.results
 
     @property
     def passages(self) -> list[str]:
@@ -45,7 +51,7 @@ class QuestionPreparer:
     def __init__(
         self, settings: Settings, library: Library, finder: Finder, engine: Engine, prompts: PromptBuilder
     ) -> None:
-        self._settings, self._library, self._finder = settings, library, finder
+        self._settings, self._library, self._decider = settings, library, Decider(settings, finder)
         self._engine, self._prompts = engine, prompts
 
     def valid(self, question: str) -> str:
@@ -62,24 +68,18 @@ class QuestionPreparer:
         return question
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
-        """Search and plan. A follow-up is also searched together with the question before it. Raises DeskError if the
-        prompt does not fit the model.
-        """
+        """Decide and, if the model is to be asked, plan. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
-        earlier = next((message.text for message in reversed(past) if message.role == "user"), None)
-        results = self._finder.find(question, earlier=earlier, count=self._settings.passages, collections=collections)
+        decision = self._decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
         plan, notice = None, None
-        refuse_below = self._settings.refuse_below
-        if refuse_below is None:
-            refuse_below = self._finder.classifier.threshold
-        if results.passages and results.relevance >= refuse_below:
-            turns, in_prompt = self._turns(past, results.passages, question)
+        if decision.asks_model:
+            turns, in_prompt = self._turns(past, decision.results.passages, question)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
-            question=question, results=results, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
+            question=question, decision=decision, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
         )
 
     def _turns(
@@ -87,7 +87,7 @@ class QuestionPreparer:
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
         """The conversation as prompt turns, and every passage in it by its module's name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
-        answered = [(asked, said) for asked, said in pairs if not said.refused]
+        answered = [(asked, said) for asked, said in pairs if said.text]  # something from the documents was said
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}
         stored = {passage.id: passage for passage in self._library.passages(sorted(ids))}
         turns = [

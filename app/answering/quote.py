@@ -12,6 +12,7 @@ and models without a chat template, whose answers begin with a space.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.domain.answers import BETWEEN
 from app.knowledge.finder import RankedStatement
 from cache.engine.constraints import Choice, Choices
 from cache.prompt.parts import Text
@@ -28,8 +29,6 @@ MARGIN = 3.5
 (Sample questions, nothing refused: all facts in 79 % of the answers with three, in 86 % with five.)"""
 MOST_STATEMENTS = 60
 """How many statements are offered at most."""
-BETWEEN = "\n\n"
-"""What stands between the statements of an answer."""
 
 
 def choices_of(ranked: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:

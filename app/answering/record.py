@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass, fields
 
 from app.answering.check import CheckedText
-from app.answering.cite import cite
+from app.answering.cite import citation, cite
 from app.answering.prepare import PreparedQuestion
-from app.domain.answers import Answer, AnswerTimings, AnswerUsage, UsedModule
+from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
 from app.domain.policies import Policy
 from app.storage.answer_rows import AnswerDetails, ModuleDetails
 from app.storage.history import new_id
@@ -30,38 +30,47 @@ class AskedQuestion:
     question_id: str = ""
 
 
-def refusal(text: str, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    """The fixed answer if no passage is close enough: without model and citations."""
+def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
+    """The answer in the desk's own words, with the pages that it names."""
+    decision = asked.prepared.decision
+    cited = () if decision.outcome == "nothing" else decision.results.passages
     total = round((time.perf_counter() - asked.started) * 1e3, 3)
     retrieve = round(asked.prepared.retrieve_ms, 3)
     answer = Answer(
-        answer=text,
-        refused=True,
+        answer=decision.says,
+        outcome=decision.outcome,
         conversation_id=asked.conversation_id,
         message_id=new_id(),
-        citations=(),
+        citations=tuple(citation(one.passage, one.cosine) for one in cited),
         usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
         modules=(),
         timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
         policy=asked.policy,
         exact=True,
+        quoted=bool(cited),  # its words are gone when the document is forgotten
     )
-    return answer, AnswerDetails(question_id=asked.question_id, finish_reason="refused")
+    details = AnswerDetails(
+        question_id=asked.question_id,
+        finish_reason="refused" if answer.refused else "stop",
+        passage_ids=tuple(one.passage.id for one in cited),
+    )
+    return answer, details
 
 
 def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
     """The answer of a completion as it was shown, and what else is stored of it."""
     prepared, timings = asked.prepared, completion.timings
+    outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
     found = () if shown.is_refusal else prepared.results.passages
     cited = cite(shown.text, [(one.passage, one.cosine) for one in found])
     notices = [QUOTED if shown.is_quotation else None, NOTICES.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(
-        answer=shown.text,
-        refused=shown.is_refusal,
+        answer=prepared.decision.says + BETWEEN + shown.text if outcome == "unsure" else shown.text,
+        outcome=outcome,
         conversation_id=asked.conversation_id,
         message_id=new_id(),
-        citations=tuple(citation for _, citation in cited),
+        citations=tuple(one for _, one in cited),
         usage=AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)}),
         modules=tuple(
             UsedModule(

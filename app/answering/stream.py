@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from app.answering.check import CheckedText
-from app.answering.record import AskedQuestion, finished, refusal
-from app.domain.answers import Answer
+from app.answering.record import AskedQuestion, finished, without_model
+from app.domain.answers import BETWEEN, Answer
 from app.domain.errors import DeskError
 from app.storage.history import History
 from cache.engine.request import Generation
@@ -14,21 +14,22 @@ from cache.errors import CacheError
 class AnswerInProgress:
     """The desk's own `app.desk.interface.AnswerStream`."""
 
-    def __init__(
-        self, history: History, asked: AskedQuestion, running: tuple[Generation, CheckedText] | None, refusal_text: str
-    ) -> None:
-        """running: the engine's answer and its text as it may be shown; None if the documents do not answer."""
-        self._history, self._asked, self._running, self._refusal_text = history, asked, running, refusal_text
+    def __init__(self, history: History, asked: AskedQuestion, running: tuple[Generation, CheckedText] | None) -> None:
+        """running: the engine's answer and its text as it may be shown; None if the model is not asked."""
+        self._history, self._asked, self._running = history, asked, running
         self._answer: Answer | None = None
 
     def __iter__(self) -> Iterator[str]:
+        says = self._asked.prepared.decision.says
         if self._running is None:
-            self._answer, details = refusal(self._refusal_text, self._asked)
+            self._answer, details = without_model(self._asked)
             self._history.record_answer(self._answer, details)
-            yield self._refusal_text
+            yield says
             return
         generation, shown = self._running
         try:
+            if says:
+                yield says + BETWEEN
             yield from shown
         except CacheError as error:
             raise DeskError(str(error), code="engine") from error

@@ -59,7 +59,7 @@ def print_answer(answer: Answer) -> None:
     print("\n")
     for number, citation in enumerate(answer.citations, start=1):
         print(f"[{number}] {citation.title}: {citation.passage}\n    {citation.document}")
-    if not answer.refused:
+    if answer.usage.prompt_tokens:
         print(reuse_line(answer))
     if answer.notice:
         print(answer.notice)
@@ -103,7 +103,10 @@ def print_overview(overview: Overview) -> None:
     total = reused + overview.computed_tokens
     share = f"{100 * reused / total:.1f} %" if total else "-"
     print(f"{overview.documents} documents, {overview.passages} passages, {len(overview.modules)} encoded")
-    print(f"{overview.answers} answers ({overview.refusals} refused) in {overview.conversations} conversations")
+    print(
+        f"{overview.answers} answers ({overview.unsure} unsure, {overview.refusals} found nothing, "
+        f"{overview.smalltalk} small talk) in {overview.conversations} conversations"
+    )
     print(f"{reused:,} of {total:,} prompt tokens reused ({share})")
     if overview.ttft_ms_median is not None:
         print(f"first token: median {overview.ttft_ms_median:.0f} ms")

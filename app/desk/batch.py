@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.answering.answering import Answering
-from app.answering.record import AskedQuestion, finished, refusal
+from app.answering.record import AskedQuestion, finished, without_model
 from app.desk.batch_files import BatchQuestion
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
@@ -89,7 +89,7 @@ def run_batch(
             continue
         plan = asked[index].prepared.plan
         if plan is None:
-            settle(index, refusal(answering.settings.refusal_text, asked[index])[0])
+            settle(index, without_model(asked[index])[0])
         else:
             plans[index] = plan
 

@@ -3,7 +3,7 @@
 Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is a fake of this interface.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Protocol, Unpack
 
@@ -67,6 +67,9 @@ class Desk(Protocol):
 
     def overview(self) -> Overview:
         """The dashboard's numbers. Does not wait for running answers."""
+
+    def contacts(self) -> Mapping[str, str]:
+        """Addresses of links (http, https, mailto, tel), by the text that stands for them in answers."""
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now. Does not load anything."""

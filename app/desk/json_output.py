@@ -41,7 +41,16 @@ def answer_json(answer: Answer) -> dict[str, Any]:
     """The document of `ask`."""
     document = asdict(answer)
     timings = document.pop("timings")
-    return {**document, "usage": usage_json(answer.usage), "timings_ms": timings}
+    text, outcome = document.pop("answer"), document.pop("outcome")
+    return {
+        "answer": text,
+        "outcome": outcome,
+        "refused": answer.refused,
+        "statements": list(answer.statements),
+        **document,
+        "usage": usage_json(answer.usage),
+        "timings_ms": timings,
+    }
 
 
 def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) -> dict[str, Any]:

@@ -5,7 +5,7 @@ before the first question. Close it to finish writing modules and to release the
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
 from app.knowledge.uploads import keep_upload, remove_partial_uploads
 from app.knowledge.warm import Warming
+from app.replies.contacts import contact_links
 from app.storage.database import open_database
 from app.storage.history import History
 from app.storage.library import Library
@@ -244,6 +245,10 @@ class Service:
             answer_mode=self.answer_mode,
             calibration="" if self.calibration is None else self.calibration.line(),
         )
+
+    def contacts(self) -> Mapping[str, str]:
+        """How customers reach people, as links."""
+        return contact_links(self.settings)
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now."""

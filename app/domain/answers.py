@@ -2,6 +2,20 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
+
+Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
+"""How a question ended. answered: sure enough. unsure: what may help, or a question back. nothing: the documents do not
+answer. smalltalk: a greeting and the like, answered without the documents."""
+BETWEEN = "\n\n"
+"""What stands between the statements of an answer, and behind the line with which an unsure one begins."""
+
+
+def from_documents(text: str, outcome: Outcome) -> str:
+    """The part of an answer's text that comes from the documents, without what the desk itself says."""
+    if outcome == "unsure":
+        return text.partition(BETWEEN)[2]
+    return text if outcome == "answered" else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +78,14 @@ class AnswerTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A finished answer. policy: how its passages were linked; exact: no module stood in for full attention. grounding:
-    how well the passages support what the model said, 0 to 1, None for refusals; quoted: whether sentences of the
-    passages stand in place of the model's words. notice: something the reader should know (older turns were dropped,
-    the answer was cut), or None.
+    """A finished answer. outcome: how the question ended. policy: how its passages were linked; exact: no module stood
+    in for full attention. grounding: how well the passages support what the model said, 0 to 1, None where nothing was
+    checked; quoted: whether sentences of the passages stand in place of the model's words. notice: something the reader
+    should know (older turns were dropped, the answer was cut), or None.
     """
 
     answer: str
-    refused: bool
+    outcome: Outcome
     conversation_id: str
     message_id: str
     citations: tuple[Citation, ...]
@@ -83,6 +97,17 @@ class Answer:
     grounding: float | None = None
     quoted: bool = False
     notice: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the documents answer nothing."""
+        return self.outcome == "nothing"
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What is said from the documents, a paragraph each, in the order shown."""
+        said = from_documents(self.answer, self.outcome)
+        return tuple(paragraph for paragraph in said.split(BETWEEN) if paragraph.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,13 +214,17 @@ class AnswerPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTotals:
-    """Numbers over all stored answers (`app.storage.statistics`). *_tokens: prompt tokens by source. ttft_ms_*: None
+    """Numbers over all stored answers (`app.storage.statistics`). answered, unsure, refusals (nothing), smalltalk: how
+    many ended so. *_tokens: prompt tokens by source. ttft_ms_*: None
     before the first answer. grounding: mean over answers; quoted: answers with quotations.
     """
 
     conversations: int
     answers: int
+    answered: int
+    unsure: int
     refusals: int
+    smalltalk: int
     computed_tokens: int
     session_tokens: int
     prefix_tokens: int

@@ -75,6 +75,14 @@ def _bytes(least: int) -> Any:
 _TEXT = _needs("text, not empty", pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
 NonEmpty = Annotated[str, _TEXT]
 OptionalNonEmpty = Annotated[str | None, _TEXT]
+_LINE = r"[^\x00-\x1f\x7f]"
+Line = Annotated[str | None, _needs("one line of text, not empty", pattern=rf"^{_LINE}*[^\s\x00-\x1f\x7f]{_LINE}*$")]
+Email = Annotated[str | None, _needs("an e-mail address", pattern=r"^[^\s@<>\"'&?%]+@[^\s@<>\"'&?%]+$")]
+Phone = Annotated[str | None, _needs("a phone number", pattern=r"^\+?[0-9][0-9 ()/.-]{2,30}$")]
+Url = Annotated[
+    str | None,
+    _needs("an address that begins with https://, http:// or mailto:", pattern=r"^(https?://|mailto:)[^\s<>\"'`\\]+$"),
+]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 Size = Annotated[int, BeforeValidator(parse_size)]
 
@@ -138,8 +146,11 @@ class Settings(BaseSettings):
     repetition_penalty: Annotated[float, _between(1, 2, "a number")] = 1.0
     """More than 1 keeps small models from repeating themselves; 1 changes nothing."""
     refuse_below: Annotated[float | None, _between(-1, 1, "a number")] = None
-    """The desk refuses to answer when the probability that the documents answer the question is lower than this; -1: it
-    always answers. Unset: the value fitted by `warmdesk calibrate-search`."""
+    """The desk says that it found nothing when the probability that the documents answer the question is lower than
+    this; -1: it always shows something. Unset: the value fitted by `warmdesk calibrate-search`."""
+    answer_above: Annotated[float | None, _between(-1, 1, "a number")] = None
+    """From this probability on the desk answers; between it and refuse_below it says that it is not certain, quotes at
+    most two statements and names the nearest pages. Unset: the value fitted by `warmdesk calibrate-search`."""
     max_question_chars: Annotated[int, _between(1, 1_000_000)] = 4000
     """Longest question, in characters."""
     system_text: NonEmpty = (
@@ -151,7 +162,16 @@ class Settings(BaseSettings):
         "I could not find an answer to this in our help pages. Please contact our customer service team, who "
         "will be glad to help."
     )
-    """The answer when no passage is close enough to the question."""
+    """The answer when the documents do not answer the question. Unset: the same in the customer's language (English,
+    German, French, Spanish, Chinese). Contacts that are set stand below it."""
+    contact_email: Email = None
+    """E-mail address for customers: shown where the documents do not answer, and to those who ask for a person."""
+    contact_phone: Phone = None
+    """Phone number for customers, shown in the same places."""
+    contact_hours: Line = None
+    """When somebody can be reached, as "Mon-Fri 9:00-17:00", shown in the same places."""
+    contact_url: Url = None
+    """Where a person takes over (a form, a chat): an address with https, http or mailto, shown in the same places."""
     database_url: NonEmpty = Field(
         # SQLAlchemy (from 2.1) decodes the path of a URL; a folder may be called "a?b" or "100%20".
         default_factory=lambda data: "sqlite:///" + quote(str(data["data_dir"] / "warmdesk.sqlite3")),

@@ -49,7 +49,7 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
         tokens=None if details.tokens is None else list(details.tokens),
         created=now,
         finish_reason=details.finish_reason,
-        **{name: getattr(answer, name) for name in ("refused", "policy", "exact", "grounding", "quoted", "notice")},
+        **{name: getattr(answer, name) for name in ("outcome", "policy", "exact", "grounding", "quoted", "notice")},
         citations=[
             CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
             for rank, (citation, passage_id) in enumerate(citations)

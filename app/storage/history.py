@@ -8,12 +8,13 @@ Not covered: numbers for the dashboard (`statistics`), documents (`library`), ma
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import cast
 from uuid import uuid4
 
 from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from app.domain.answers import Answer, ConversationSummary, Turn
+from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, from_documents
 from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
@@ -25,7 +26,8 @@ _TITLE_CHARS = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message as the next prompt needs it. passage_ids: the modules in the prompt of this answer, in its order; None
+    """A message as the next prompt needs it. text: of an answer, only what it says from the documents. outcome: of an
+    answer; None if nothing is known of it. passage_ids: the modules in the prompt of this answer, in its order; None
     for a module that is no passage. A passage may have been removed since.
     """
 
@@ -33,7 +35,7 @@ class PastMessage:
     role: str
     text: str
     tokens: tuple[int, ...] | None = None
-    refused: bool = False
+    outcome: Outcome | None = None
     passage_ids: tuple[int | None, ...] = ()
 
 
@@ -83,6 +85,7 @@ class History:
             row.to(
                 PastMessage,
                 message_id=row.id,
+                text=row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome)),
                 tokens=None if row.tokens is None else tuple(row.tokens),
                 passage_ids=tuple(module.passage_id for module in row.modules),
             )
@@ -91,7 +94,7 @@ class History:
 
     def record_question(self, conversation_id: str, text: str) -> str:
         """Append a question; returns the message's id. Raises DeskError when the conversation is gone."""
-        row = MessageRow(id=new_id(), role="user", text=text, created=_now(), refused=False)
+        row = MessageRow(id=new_id(), role="user", text=text, created=_now())
         with self._database.write() as session:
             _append(session, conversation_id, row)
         return row.id

@@ -222,12 +222,25 @@ def m005_sessions(connection: Connection) -> None:
     sessions.create(connection)
 
 
+def m006_outcomes(connection: Connection) -> None:
+    """How each answer ended, in place of whether it was refused."""
+    for statement in (
+        "ALTER TABLE messages ADD COLUMN outcome VARCHAR(16)",
+        "UPDATE messages SET outcome = CASE WHEN refused THEN 'nothing' ELSE 'answered' END WHERE role = 'assistant'",
+        "DROP INDEX ix_messages_role_created_refused",
+        "ALTER TABLE messages DROP COLUMN refused",
+        "CREATE INDEX ix_messages_role_created_outcome ON messages (role, created, outcome)",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
     m003_grounding,
     m004_collections,
     m005_sessions,
+    m006_outcomes,
 )
 
 

@@ -17,6 +17,8 @@ from app.storage.database import Database
 from app.storage.tables import ConversationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
 _QUESTION = aliased(MessageRow)
+_COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "smalltalk": "smalltalk"}
+"""Fields of `AnswerTotals`, and the outcome that each counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Statistics:
         query = select(
             select(func.count()).select_from(ConversationRow).label("conversations"),
             func.count().label("answers"),
-            func.count().filter(MessageRow.refused).label("refusals"),
+            *(func.count().filter(MessageRow.outcome == outcome).label(name) for name, outcome in _COUNTED.items()),
             *(func.coalesce(func.sum(getattr(UsageRow, one)), 0).label(f"{one}_tokens") for one in sources),
             func.avg(MessageRow.grounding).label("grounding"),
             func.count().filter(MessageRow.quoted.is_(True)).label("quoted"),

@@ -142,13 +142,13 @@ class MessageRow(Base):
     """A question or an answer. position: its place in the conversation, from 0.
 
     tokens: the exact ids that were generated, for the next turn's prompt; None if the text was changed afterwards.
-    question_id, refused, finish_reason, policy, exact, grounding, quoted and notice belong to answers.
+    question_id, finish_reason, policy, exact, grounding, quoted, notice and outcome belong to answers.
     """
 
     __tablename__ = "messages"
     __table_args__ = (
         UniqueConstraint("conversation_id", "position"),
-        Index(None, "role", "created", "refused"),  # the dashboard's time axis and counts, without the texts
+        Index(None, "role", "created", "outcome"),  # the dashboard's time axis and counts, without the texts
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -159,13 +159,13 @@ class MessageRow(Base):
     text: Mapped[str]
     tokens: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
     created: Mapped[datetime]
-    refused: Mapped[bool]
     finish_reason: Mapped[str | None]
     policy: Mapped[str | None]
     exact: Mapped[bool | None]
     notice: Mapped[str | None]
     grounding: Mapped[float | None]
     quoted: Mapped[bool | None]
+    outcome: Mapped[str | None] = mapped_column(String(16))
 
     citations: "Mapped[list[CitationRow]]" = relationship(order_by="CitationRow.rank", lazy="raise")
     modules: "Mapped[list[ModuleUseRow]]" = relationship(order_by="ModuleUseRow.rank", lazy="raise")

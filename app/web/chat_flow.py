@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from app.desk.interface import AnswerStream, Desk, Feedback
+from app.domain.answers import Turn
 from app.domain.errors import DeskError
 from app.web.rendering import render
 
@@ -62,7 +63,7 @@ class ChatFlow:
         try:
             turns = self._desk.turns(conversation_id) if conversation_id else []
             if turns:
-                page = render("chat/transcript.html", turns=turns)
+                page = self._transcript(turns)
             else:
                 conversation_id = ""
                 page = render("chat/empty.html", examples=self._examples, ready=self._desk.is_ready())
@@ -118,7 +119,7 @@ class ChatFlow:
         answer = stream.answer
         yield ChatView(
             conversation_id=answer.conversation_id,
-            transcript=render("chat/transcript.html", turns=self._desk.turns(answer.conversation_id)),
+            transcript=self._transcript(self._desk.turns(answer.conversation_id)),
             live="",
             conversations=self._listed(answer.conversation_id),
             answering=False,
@@ -144,6 +145,9 @@ class ChatFlow:
         except Exception as error:
             return ChatView(live=_failure("", error))
         return self.open("", session)
+
+    def _transcript(self, turns: Sequence[Turn]) -> str:
+        return render("chat/transcript.html", turns=turns, contacts=self._desk.contacts())
 
     def _listed(self, open_id: str) -> str:
         summaries = self._desk.conversations()

@@ -1,13 +1,16 @@
 """A model's answer as HTML that can do nothing harmful: a little Markdown, everything else is text.
 
 Honoured: paragraphs, line breaks, lists, **bold**, *italic*, `code`; headings become bold lines. Never honoured: raw
-HTML, images, links (a Markdown link becomes "label (address)" as plain text), tables, LaTeX.
+HTML, images, links (a Markdown link becomes "label (address)" as plain text), tables, LaTeX. Only the contacts of the
+settings become links, and only where the desk speaks itself (`linked`).
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markupsafe import Markup
@@ -36,6 +39,19 @@ def answer_html(text: str) -> Markup:
     text = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[1] else link[2], without_controls(text))
     text = _HEADING.sub(lambda heading: f"**{heading[1].rstrip('# ').replace('**', '')}**", _BULLET.sub(r"\1-", text))
     return Markup(_renderer().render(text).replace("\n", ""))
+
+
+def linked(html: Markup, links: Mapping[str, str]) -> Markup:
+    """HTML with an anchor for every text of `links` that stands in it; links: addresses by text, of the settings."""
+    by_html = {escapeHtml(text): escapeHtml(address) for text, address in links.items()}
+    if not by_html:
+        return html
+    longest_first = "|".join(map(re.escape, sorted(by_html, key=len, reverse=True)))
+
+    def anchor(found: re.Match[str]) -> str:
+        return f'<a href="{by_html[found[0]]}" rel="noopener noreferrer">{found[0]}</a>'
+
+    return Markup(re.sub(longest_first, anchor, str(html)))
 
 
 def caret_html(text: str) -> Markup:

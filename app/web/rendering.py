@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from app.domain import formatting, reuse_words
-from app.web.markup import answer_html, caret_html, without_controls
+from app.web.markup import answer_html, caret_html, linked, without_controls
 
 _FUNCTIONS = (
     *(formatting.ago, formatting.count, formatting.milliseconds, formatting.percent, formatting.short_path),
@@ -36,7 +36,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {function.__name__: function for function in (*_FUNCTIONS, answer_html, caret_html, day)}
+    environment.globals |= {
+        function.__name__: function for function in (*_FUNCTIONS, answer_html, caret_html, linked, day)
+    }
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
     environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table")}

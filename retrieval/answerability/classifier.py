@@ -21,6 +21,7 @@ class AnswerabilityClassifier:
     embedder: str  # whose cosines the models were fitted on
     fitted_on: str  # the questions, for people
     threshold: float  # probability below which the question counts as not answered
+    certain: float  # probability from which it counts as answered; between the two nobody is sure
     relevance: LogisticModel  # whether passages answer, for languages the embedder knows
     written: LogisticModel  # the same from words only, for others
     sentence: LogisticModel  # whether a statement answers
@@ -38,6 +39,7 @@ class AnswerabilityClassifier:
 def load_classifier(file: Path) -> AnswerabilityClassifier:
     """The models in a file."""
     kept = json.loads(file.read_text(encoding="utf-8"))
+    kept.setdefault("certain", kept["threshold"])  # written before there was such a value
     models = {name: LogisticModel(**kept[name]) for name in ("relevance", "written", "sentence")}
     return AnswerabilityClassifier(**(kept | models))
 
@@ -55,6 +57,7 @@ def rule_of_thumb(embedder: str) -> AnswerabilityClassifier:
         embedder=embedder,
         fitted_on="nothing",
         threshold=0.5,
+        certain=0.5,
         relevance=LogisticModel(weights={"best": 1.0}, means={"best": 0.3}, deviations={"best": 0.05}, bias=0.0),
         written=LogisticModel(weights={"covered": 1.0}, means={"covered": 0.4}, deviations={"covered": 0.1}, bias=0.0),
         sentence=LogisticModel(

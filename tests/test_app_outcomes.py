@@ -1,0 +1,186 @@
+"""Three outcomes and small talk, end to end with the tiny model: decided, said, cited, stored, and asked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+
+from app.answering.decide import earlier_question, is_topic
+from app.desk.batch_files import BatchQuestion
+from app.desk.json_output import answer_json, overview_json
+from app.desk.service import Service
+from app.domain.answers import Answer, Outcome, from_documents
+from app.storage.history import PastMessage
+
+GIFT_CARDS = "Can gift cards be returned?"
+CERTAIN, UNSURE = {"answer_above": -1.0}, {"answer_above": 1.0}
+LEAD = "I am not certain; this may help:"
+
+
+@contextmanager
+def desk_with_pages(folder: Path, **changes: object) -> Iterator[Service]:
+    with small_desk(folder / "desk", **changes) as desk:
+        desk.ingest([write_pages(folder / "pages")])
+        yield desk
+
+
+def test_an_unsure_answer_says_so_quotes_little_and_names_pages(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path, answer_mode="free", **UNSURE) as desk:
+        stream = desk.ask(GIFT_CARDS)
+        pieces = list(stream)
+        answer = stream.answer
+        stored = desk.turns(answer.conversation_id)[1].answer
+    assert answer.outcome == "unsure"
+    assert not answer.refused
+    assert "".join(pieces).strip() == answer.answer
+    assert answer.answer.startswith(LEAD + "\n\n")
+    assert 1 <= len(answer.statements) <= 2
+    assert all(any(text in one.quote for one in answer.citations) for text in answer.statements)
+    assert answer.quoted  # a desk that is not sure lets no model word it
+    assert stored == answer
+
+
+def test_the_line_of_an_unsure_answer_is_not_what_the_model_said(tmp_path: Path) -> None:
+    """The next prompt goes on from the model's own tokens, so all of the first turn is reused."""
+    with desk_with_pages(tmp_path, **UNSURE) as desk:
+        first = finish(desk, GIFT_CARDS)
+        [_, said] = desk.history.past(first.conversation_id)
+        second = finish(desk, "And how long do they last then?", conversation_id=first.conversation_id)
+    assert LEAD not in said.text
+    assert said.text == "\n\n".join(first.statements)
+    assert said.tokens is not None
+    assert second.usage.session >= first.usage.computed + first.usage.completion_tokens
+
+
+def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path, refuse_below=0.999, contact_email="care@shop.example") as desk:
+        answer = finish(desk, "Do you sell bicycles for children?")
+        chinese = finish(desk, "你们卖儿童自行车吗？")
+    for one in (answer, chinese):
+        assert (one.outcome, one.refused, one.citations, one.statements) == ("nothing", True, (), ())
+        assert "care@shop.example" in one.answer
+    assert "help pages" in answer.answer
+    assert "帮助页面" in chinese.answer
+
+
+def test_small_talk_needs_no_search_and_is_left_out_of_later_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with desk_with_pages(tmp_path) as desk:
+        monkeypatch.setattr(desk._finder, "find", lambda *args, **options: pytest.fail("searched"))
+        hello = finish(desk, "Hello!")
+        monkeypatch.undo()
+        alone = finish(desk, GIFT_CARDS)
+        after = finish(desk, GIFT_CARDS, conversation_id=hello.conversation_id)
+    assert (hello.outcome, hello.citations, hello.statements) == ("smalltalk", (), ())
+    assert hello.usage.prompt_tokens == 0
+    assert after.usage.prompt_tokens == alone.usage.prompt_tokens
+
+
+def test_a_person_is_reached_by_the_contacts_or_by_the_page_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with desk_with_pages(tmp_path / "a", contact_phone="+353 1 555 0100") as desk:
+        monkeypatch.setattr(desk._finder, "find", lambda *args, **options: pytest.fail("searched"))
+        named = finish(desk, "I want to talk to a human agent")
+    with desk_with_pages(tmp_path / "b") as desk:
+        found = finish(desk, "I want to talk to a human agent")
+    with desk_with_pages(tmp_path / "c", **UNSURE) as desk:
+        neither = finish(desk, "I want to talk to a human agent")
+    assert {one.outcome for one in (named, found, neither)} == {"smalltalk"}
+    assert "+353 1 555 0100" in named.answer
+    assert (len(named.citations), len(found.citations), len(neither.citations)) == (0, 1, 0)
+    assert "customer service team" in neither.answer
+
+
+@pytest.mark.parametrize("message", ["it does not work", "help", "?"])
+def test_what_is_too_vague_gets_one_question_back(tmp_path: Path, message: str) -> None:
+    with desk_with_pages(tmp_path) as desk:
+        answer = finish(desk, message)
+        [_, said] = desk.history.past(answer.conversation_id)
+    assert answer.outcome == "unsure"
+    assert answer.answer.startswith("What is it about? For example: ")
+    assert 1 <= len(answer.citations) <= 3
+    assert all(one.title in answer.answer for one in answer.citations)
+    assert (answer.statements, said.text, answer.usage.prompt_tokens) == ((), "", 0)
+
+
+def test_a_topic_lists_what_there_is_unless_search_is_sure(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path, **UNSURE) as desk:
+        unsure = finish(desk, "returns")
+    with desk_with_pages(tmp_path, **CERTAIN) as desk:
+        sure = finish(desk, "returns")
+    assert "What is it about?" in unsure.answer
+    assert "Returns" in unsure.answer
+    assert sure.outcome == "answered"
+
+
+def test_a_vague_message_after_a_question_is_about_that_question(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as desk:
+        first = finish(desk, GIFT_CARDS)
+        second = finish(desk, "it does not work", conversation_id=first.conversation_id)
+    assert second.outcome == "answered"
+    assert "Gift cards" in second.citations[0].title
+
+
+def test_without_documents_everything_but_small_talk_ends_in_nothing(tmp_path: Path) -> None:
+    with small_desk(tmp_path) as desk:
+        assert [finish(desk, text).outcome for text in ("help", "hello", GIFT_CARDS)] == [
+            "nothing",
+            "smalltalk",
+            "nothing",
+        ]
+
+
+def test_forgetting_a_document_removes_its_words_from_every_outcome(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path, **UNSURE) as desk:
+        answers = [finish(desk, text) for text in (GIFT_CARDS, "help")]
+        desk.forget("gift-cards.md")
+        texts = [desk.turns(answer.conversation_id)[1].text for answer in answers]
+    assert not any("Gift cards" in text for text in texts)
+
+
+def test_outcomes_are_counted_and_in_the_json(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path, **UNSURE) as desk:
+        answers = [finish(desk, text) for text in (GIFT_CARDS, "hello", "thanks", "help")]
+        document = overview_json(desk.overview())
+        batch = desk.batch([BatchQuestion(id="1", question=GIFT_CARDS, past=())], lambda done, total: None)
+    counts = {name: document[name] for name in ("answers", "answered", "unsure", "refusals", "smalltalk")}
+    assert counts == {"answers": 4, "answered": 0, "unsure": 2, "refusals": 0, "smalltalk": 2}
+    written = answer_json(answers[0])
+    assert (written["outcome"], written["refused"]) == ("unsure", False)
+    assert written["statements"] == list(answers[0].statements)
+    assert batch.answers[0].answer == answers[0].answer
+
+
+@pytest.mark.parametrize(
+    ("outcome", "part"), [("answered", "a\n\nb"), ("unsure", "b"), ("nothing", ""), ("smalltalk", "")]
+)
+def test_what_of_a_text_comes_from_the_documents(outcome: Outcome, part: str) -> None:
+    assert from_documents("a\n\nb", outcome) == part
+
+
+def test_small_talk_is_not_the_question_before() -> None:
+    def turn(question: str, outcome: Outcome) -> list[PastMessage]:
+        said = PastMessage(role="assistant", text="", outcome=outcome)
+        return [PastMessage(role="user", text=question), said]
+
+    assert earlier_question(turn("How long?", "answered") + turn("thanks", "smalltalk")) == "How long?"
+    assert earlier_question(turn("hello", "smalltalk")) is None
+    assert earlier_question([]) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "is_one"),
+    [("returns", True), ("退货", True), ("the delivery", True), ("E03", False), ("gift cards", False), ("who?", False)],
+)
+def test_topics(question: str, is_one: bool) -> None:
+    assert is_topic(question) == is_one
+
+
+def test_an_answer_is_refused_when_its_outcome_is_nothing() -> None:
+    assert isinstance(Answer.refused, property)

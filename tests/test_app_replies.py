@@ -1,0 +1,195 @@
+"""Small talk and the desk's own words: what is told from a question, and in which language it is answered."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from app.domain.errors import DeskError
+from app.domain.settings import Settings, load_settings
+from app.replies.answers import human_text, nothing_text, vague_text
+from app.replies.contacts import contact_links
+from app.replies.languages import FALLBACK, all_texts, texts_in
+from app.replies.smalltalk import KINDS, heard
+
+CONTACTS = {
+    "contact_email": "care@shop.example",
+    "contact_phone": "+353 1 555 (0100)",
+    "contact_hours": "Mon-Fri 9:00-17:00",
+    "contact_url": "https://shop.example/chat?a=1&b=2",
+}
+
+
+def kind_of(message: str, language: str = "en") -> str | None:
+    found = heard(message, language)
+    return None if found is None else found.kind
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Hello!", "greeting"),
+        ("helo", "greeting"),
+        ("good morning", "greeting"),
+        ("Hi, can you help me?", "greeting"),
+        ("thnks", "thanks"),
+        ("Thank you so much for your help!!", "thanks"),
+        ("no thanks", "thanks"),
+        ("thank you, that helped a lot", "thanks"),
+        ("thanks, bye", "goodbye"),
+        ("have a nice day", "goodbye"),
+        ("who are you", "identity"),
+        ("Are you a bot?", "identity"),
+        ("hello, am I talking to a human?", "identity"),
+        ("How are you?", "wellbeing"),
+        ("I want to talk to a human agent", "human"),
+        ("can I speak to a real person", "human"),
+        ("I'd like to speak to a manager", "human"),
+        ("please connect me to an agnet", "human"),
+        ("Hi, how are you? Can I talk to someone please?", "human"),
+        ("it does not work", "vague"),
+        ("It doesn't work!", "vague"),
+        ("thanks, it does not work", "vague"),
+        ("help", "vague"),
+        ("problem", "vague"),
+        ("?", "vague"),
+    ],
+)
+def test_small_talk_is_told(message: str, kind: str) -> None:
+    assert kind_of(message) == kind
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "hello, how do I return a lamp?",
+        "thanks! and how long does the refund take?",
+        "thanks, how do I do that?",
+        "how do I contact customer service?",
+        "customer service hours",
+        "operator manual",
+        "returns",
+        "delivery",
+        "my vacuum does not work",
+        "I have a problem with my order",
+        "who are your owners?",
+        "Where is my order 12345678?",
+        "yes",
+        "hello " * 30,
+    ],
+)
+def test_a_question_is_no_small_talk(message: str) -> None:
+    assert heard(message, "en") is None
+
+
+@pytest.mark.parametrize(
+    ("message", "language", "kind"),
+    [
+        ("Guten Tag, ich möchte mit einem Mitarbeiter sprechen", "de", "human"),
+        ("Danke schön!", "de", "thanks"),
+        ("es funktioniert nicht", "de", "vague"),
+        ("j’aimerais parler à un conseiller", "fr", "human"),
+        ("ça ne marche pas", "fr", "vague"),
+        ("¿Eres un robot?", "es", "identity"),
+        ("ADIOS", "es", "goodbye"),
+        ("我想转人工客服", "zh", "human"),
+        ("谢谢！", "zh", "thanks"),
+        ("不能用了", "zh", "vague"),
+    ],
+)
+def test_other_languages(message: str, language: str, kind: str) -> None:
+    found = heard(message, language)
+    assert found is not None
+    assert (found.kind, found.language) == (kind, language)
+
+
+@pytest.mark.parametrize(("message", "language"), [("danke", "de"), ("hola", "es"), ("hallo", "de"), ("merci", "fr")])
+def test_one_word_has_the_language_of_its_list(message: str, language: str) -> None:
+    """Of a single word no language can be told, and "hallo" is one letter from "hello"."""
+    found = heard(message, "en")
+    assert found is not None
+    assert found.language == language
+
+
+@pytest.mark.parametrize(
+    ("message", "language"), [("Hallo, wie lange dauert die Lieferung?", "de"), ("你好，退货期限是多久？", "zh")]
+)
+def test_questions_in_other_languages(message: str, language: str) -> None:
+    assert heard(message, language) is None
+
+
+@pytest.mark.parametrize("language", all_texts())
+def test_every_language_has_every_text(language: str) -> None:
+    texts, english = all_texts()[language], all_texts()[FALLBACK]
+    assert texts.says.keys() == english.says.keys()
+    assert texts.hears.keys() == english.hears.keys() == set(KINDS)
+    assert texts.around.keys() == english.around.keys()
+    formatter = string.Formatter()
+    for name, text in texts.says.items():
+        assert [field for _, field, _, _ in formatter.parse(text) if field] == (["topics"] if name == "vague" else [])
+    for kind in KINDS:  # each phrase is understood as what it is listed for, or as something more telling
+        for phrase in texts.hears[kind]:
+            found = heard(phrase, language)
+            assert found is not None
+            assert KINDS.index(found.kind) <= KINDS.index(kind), phrase
+
+
+def test_an_unknown_language_is_answered_in_english() -> None:
+    assert texts_in("fi") == texts_in("en")
+
+
+def test_nothing_is_said_in_the_customers_language_with_the_contacts() -> None:
+    settings = Settings(**CONTACTS)  # type: ignore[arg-type]
+    for language in all_texts():
+        text = nothing_text(settings, language)
+        assert text.startswith(texts_in(language).says["nothing"])
+        assert all(value in text for value in CONTACTS.values())
+        assert all(value in human_text(settings, language) for value in CONTACTS.values())
+    assert texts_in("de").says["no_contact"] in nothing_text(Settings(), "de")
+
+
+def test_the_operators_own_refusal_goes_before_ours() -> None:
+    assert nothing_text(load_settings({}, {}), "de") != nothing_text(load_settings({}, {}), "en")
+    assert nothing_text(load_settings({"refusal_text": "Ask Bob."}, {}), "de") == "Ask Bob."
+    assert nothing_text(Settings(refusal_text="Ask Bob."), "de") == "Ask Bob."
+    assert "care@shop.example" in nothing_text(
+        Settings(refusal_text="Ask Bob.", contact_email="care@shop.example"), "de"
+    )
+
+
+def test_a_person_without_contacts_is_what_a_page_says() -> None:
+    assert human_text(Settings(), "en", "Call 555 0100.").endswith("\n\nCall 555 0100.")
+
+
+def test_a_question_back_names_the_topics_as_they_are() -> None:
+    assert vague_text(["{0}", "Returns"], "en") == "What is it about? For example: {0}, Returns."
+
+
+def test_links_are_of_safe_kinds() -> None:
+    assert contact_links(Settings(**CONTACTS)) == {  # type: ignore[arg-type]
+        "care@shop.example": "mailto:care@shop.example",
+        "+353 1 555 (0100)": "tel:+35315550100",
+        "https://shop.example/chat?a=1&b=2": "https://shop.example/chat?a=1&b=2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("contact_url", "javascript:alert(1)"),
+        ("contact_url", "shop.example"),
+        ("contact_url", 'https://a"onclick=x'),
+        ("contact_url", "https://a b"),
+        ("contact_url", "https://a\njavascript:x"),
+        ("contact_email", "nobody"),
+        ("contact_email", "a@b?subject=x"),
+        ("contact_phone", "call us"),
+        ("contact_phone", "1\n2345"),
+        ("contact_hours", "9\n17"),
+        ("contact_hours", " "),
+    ],
+)
+def test_contacts_that_cannot_be_shown(key: str, value: str) -> None:
+    with pytest.raises(DeskError, match=key):
+        load_settings({key: value}, {})
