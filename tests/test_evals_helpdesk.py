@@ -114,21 +114,44 @@ def test_facts_may_be_spread_over_statements_but_not_for_the_first_one() -> None
 
 
 def test_another_value_for_the_same_thing_contradicts() -> None:
-    asked = question(question="How long do returns of lamps take?")
+    asked = question(question="How long do returns of lamps take?", gold="Returns of lamps take 30 days.")
     assert contradictions(asked, ["Returns of lamps take 14 days."]) == ["Returns of lamps take 14 days."]
     assert contradictions(asked, ["Returns of lamps take 30 days."]) == []
     assert contradictions(asked, ["Lamps need two bulbs."]) == []
     assert contradictions(asked, ["Parcels take 14 days."]) == []  # of something else
-    assert contradictions(asked, ["Returns of lamps take 30 days.", "Returns of lamps take 14 days."]) == []
+
+
+def test_a_rival_value_behind_the_right_one_does_not_contradict() -> None:
+    asked = question(question="How long is the label valid?", gold="The label is valid for 30 days.")
+    rival, right = "The label is valid for 14 days.", "Labels last 30 days."
+    assert contradictions(asked, [rival, right]) == [rival]
+    assert contradictions(asked, [right, rival]) == []
+    assert contradictions(asked, ["A label and a lamp, a chair, a bed and a table take 14 days."]) == []  # what of it?
+
+
+def test_the_opposite_contradicts() -> None:
+    asked = question(facts=(("cannot be returned",),), gold="No, opened pillows cannot be returned.")
+    assert contradictions(asked, ["Yes, of course."])
+    assert contradictions(asked, ["Opened pillows are returned free of charge."])
+    assert not contradictions(asked, ["No.", "Opened curtains need to be washed."])
+
+
+def test_what_is_said_of_another_model_contradicts_if_the_facts_are_not_shown() -> None:
+    asked = question(question="KM-450 shows E3", facts=(("jammed",),), gold="The grinder is jammed.")
+    assert contradictions(asked, ["E06 means an empty tank."]) == ["E06 means an empty tank."]
+    assert contradictions(asked, ["E06 means an empty tank.", "E03: the grinder is jammed."]) == []
+    assert contradictions(asked, ["E03 is for the service."]) == []
+    assert contradictions(asked, ["Unplug it."]) == []
 
 
 def test_values_have_kinds() -> None:
-    assert values("EUR 3.90, 5 %, 2 weeks and 12 codes by 3 May") == {
+    assert values("EUR 3.90, 5 %, 2 weeks and 12 codes by 3 May at 9:30") == {
         ("amount", "3.90"),
         ("share", "5"),
         ("duration", "2 week"),
         ("code", "12"),
         ("date", "3 may"),
+        ("time", "9:30"),
     }
 
 
