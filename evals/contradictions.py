@@ -20,9 +20,9 @@ from evals.fact_matching import Fact, holds_fact, words
 from evals.helpdesk_questions import CustomerQuestion
 from retrieval.text.terms import COMMON, stem
 
-SAME_THING = 0.4
+SAME_THING = 0.33
 """Share of a statement's telling words that the question and the gold answer have, if it is about the same thing."""
-SAME_WORDS = 0.6
+SAME_WORDS = 0.8
 """Share of the gold answer's telling words in a statement that says or denies the same."""
 SHARED = 2
 """Such words at least, in both."""
@@ -111,7 +111,7 @@ def values(text: str) -> set[Value]:
             found.add(("date", f"{word} {before if before in MONTHS else after}"))
         elif TIME.fullmatch(word):
             found.add(("time", word))
-        elif duration := next((stem(one) for one in said[at + 1 : at + 3] if stem(one) in DURATIONS), None):
+        elif duration := next((stem(one) for one in said[at + 1 : at + 4] if stem(one) in DURATIONS), None):
             found.add(("duration", f"{word} {duration}"))
         elif after.isalpha():
             found.add((stem(after), word))

@@ -3,7 +3,8 @@
 Made alike: case, full-width characters, typographic quotes, dashes, spaces and hyphens, English number words
 ("twenty-one" is 21), thousands separators (1,000 is 1000), and cents that are nought (5.00 is 5). A fact counts only
 as whole words: 18 is not in 180, "renew" not in "renewal". A Chinese or Japanese character is a word.
-Not covered: inflection ("day", "days"), units ("1 hour", "60 minutes"): a fact lists all forms that count.
+Not covered: thousands set apart by common spaces or full stops, inflection ("day", "days"), units ("1 hour",
+"60 minutes"): a fact lists all forms that count.
 """
 
 import re
@@ -25,15 +26,15 @@ TENS = {word: 10 * number for number, word in enumerate(TO_NINETY.split(), start
 SCALES = {"hundred": 100, "thousand": 1000}
 
 ALIKE = str.maketrans({**dict.fromkeys("‘’ʼ´`", "'"), **dict.fromkeys("‐‑‒–—−-", " "), "ß": "ss"})
-THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:[,  ' ]\d{3})+)(?!\d|[.,]\d{3})")
+THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:[,'’\u00a0\u2009\u202f]\d{3})+)(?!\d|[.,]\d{3})")
 NOUGHT_CENTS = re.compile(r"(\d)[.,]00(?!\d)")
 WORD = re.compile(rf"[{CHINESE_JAPANESE}]|\d+(?:[.,:/]\d+)*|[^\W\d{CHINESE_JAPANESE}]+(?:'[^\W\d]+)*|[€$£¥%]")
 
 
 def words(text: str) -> list[str]:
     """The words of a text, spelled alike; numbers, currency signs and % are words."""
-    text = unicodedata.normalize("NFKC", text).casefold().translate(ALIKE)
     text = THOUSANDS.sub(lambda found: found[1] + re.sub(r"\D", "", found[2]), text)
+    text = unicodedata.normalize("NFKC", text).casefold().translate(ALIKE)
     return _with_digits(WORD.findall(NOUGHT_CENTS.sub(r"\1", text)))
 
 

@@ -49,6 +49,8 @@ def judged(
         ("We can’t send it", "can't send"),
         ("up to 1,000 sites", "1000 sites"),
         ("EUR 5.00 per parcel", "EUR 5"),
+        ("call 1-877-438-4338.", "877-438-4338"),
+        ("1\u202f000\u202f000 rows", "1,000,000"),
         ("twenty-one days", "21 days"),
         ("two hundred characters", "200 characters"),
         ("use private_key_jwt", "private_key_jwt"),
