@@ -94,6 +94,20 @@ def is_one_line(ran: Ran) -> bool:
     return ran.status != 0 and len(lines) == 1 and lines[0].startswith("error: ")
 
 
+def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path) -> None:
+    pages, file = write_pages(tmp_path / "pages"), tmp_path / "questions.jsonl"
+    row = {"id": "a", "question": "Where is the repair bench?", "articles": ["stores.txt"], "facts": [["Galway"]]}
+    file.write_text(json.dumps({**row, "answer": "In Galway."}))
+    asked = ("eval", "helpdesk", "--documents", str(pages), "--data", str(file), "--arm", "search")
+    measured = run(*asked, "--json")
+    found = json.loads(measured.out.splitlines()[-1])
+    assert set(found) == {"rows", "summary"}
+    assert found["rows"][0]["id"] == "a"
+    assert all(set(figure) == {"value", "low", "high", "n"} for figure in found["summary"].values())
+    assert "1/1 " in measured.err
+    assert run(*asked).out.startswith("| figure | value |")
+
+
 def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
     report = run("ingest", str(pages), "--json").document

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals")
 ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.storage app.domain cache retrieval",
-    "evals": "app.training app.pml app.desk app.answering app.knowledge app.grounding app.domain cache retrieval",
+    "evals": "app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
+    "cache retrieval",
     "app.web": "app.desk app.storage app.domain retrieval.loaders retrieval.text",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",

@@ -1,13 +1,17 @@
 """The commands that measure, in `evals`: `bench ...` speed, `eval ...` answers, calibrate and calibrate-search."""
 
 import json
+import os
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
 
 import typer
 
 from app.cli.options import Common, open_service, progress_line, takes, whole_numbers
+from app.domain.settings import load_settings
 from app.domain.shipped import SHIPPED_DATA
 
 commands = typer.Typer()
@@ -164,6 +168,38 @@ def answers(
     with open_service(common.settings, "warmdesk eval answers") as service:
         result = measure_answers(service, data, limit=limit, report=progress_line)
     common.show(result, lambda: print(json.dumps(result, indent=2)))
+
+
+@evaluate.command()
+@takes("data_dir", "model", "adapter", "embedder", "device", "as_json")
+def helpdesk(
+    common: Common,
+    documents: Annotated[Path, typer.Option(help="Folder of the documents.")],
+    data: Annotated[Path, typer.Option(help="JSON lines {id, question, articles, facts, answer, history, kind}.")],
+    limit: Annotated[int | None, typer.Option(help="About so many questions, the same part of every kind.")] = None,
+    arm: Annotated[
+        Literal["search", "shipped", "checked"],
+        typer.Option(help="search: no language model. shipped: as configured. checked: the model's own words."),
+    ] = "shipped",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Do not encode the passages before; first_token_ms is then of cold ones.")
+    ] = False,
+) -> None:
+    """Whether a desk is right, to the point and honest about not knowing, on documents of your choice. It is made in a
+    temporary folder; with --data-dir it is kept, and made only once.
+    """
+    from evals.helpdesk import measure_helpdesk
+    from evals.helpdesk_figures import markdown
+    from evals.helpdesk_questions import read_questions, sample
+
+    questions = sample(read_questions(data), limit)
+    kept = common.flags["data_dir"]
+    with TemporaryDirectory(prefix="warmdesk-") if kept is None else nullcontext(kept) as folder:
+        mode = "checked" if arm == "checked" else None
+        settings = load_settings({**common.flags, "data_dir": folder, "answer_mode": mode}, os.environ)
+        with open_service(settings, "warmdesk eval helpdesk") as service:
+            result = measure_helpdesk(service, documents, questions, arm=arm, cold=cold, report=progress_line)
+    common.show(result.as_json(), lambda: print(markdown(result.summary)))
 
 
 @evaluate.command()

@@ -1,0 +1,84 @@
+"""What a customer is shown for a question, asked of an open desk through `Service.ask`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.answering.quote import BETWEEN
+from app.desk.service import Service
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage
+from app.storage.answer_rows import AnswerDetails
+from app.storage.history import new_id
+from retrieval.text.sentences import sentences
+
+Outcome: TypeAlias = Literal["answered", "unsure", "nothing", "smalltalk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownAnswer:
+    """An answer as its reader sees it. statements: in the order shown; none for nothing and small talk. documents: of
+    its sources, in order. first_ms: from the question's arrival to the first words. find_ms: the part of it before the
+    language model: search, judgement, ranking of statements.
+    """
+
+    outcome: Outcome
+    text: str
+    statements: tuple[str, ...]
+    documents: tuple[str, ...]
+    first_ms: float
+    find_ms: float
+
+
+def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]) -> ShownAnswer:
+    """Ask in a conversation in which the earlier questions and answers stand already; it is deleted afterwards."""
+    conversation = record_turns(service, history) if history else None
+    stream = service.ask(question, conversation_id=conversation)
+    for _ in stream:
+        pass
+    answer = stream.answer
+    service.delete_conversation(answer.conversation_id)
+    outcome = outcome_of(answer)
+    return ShownAnswer(
+        outcome=outcome,
+        text=answer.answer,
+        statements=statements_of(answer, outcome, service.answer_mode),
+        documents=tuple(dict.fromkeys(citation.document for citation in answer.citations)),
+        first_ms=answer.timings.ttft,
+        find_ms=answer.timings.retrieve,
+    )
+
+
+def outcome_of(answer: Answer) -> Outcome:
+    """How the question ended."""
+    return getattr(answer, "outcome", "nothing" if answer.refused else "answered")
+
+
+def statements_of(answer: Answer, outcome: Outcome, answer_mode: str) -> tuple[str, ...]:
+    """What the answer says, in parts: its quotations, or the sentences of the model."""
+    if outcome in ("nothing", "smalltalk"):
+        return ()
+    told: tuple[str, ...] | None = getattr(answer, "statements", None)
+    if told is not None:
+        return told
+    return tuple(answer.answer.split(BETWEEN) if answer_mode == "quote" else sentences(answer.answer))
+
+
+def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:
+    """A conversation with these questions and answers; its id. Answers have no sources and count nothing."""
+    conversation = service.history.start_conversation(history[0][0])
+    for asked, said in history:
+        question_id = service.history.record_question(conversation, asked)
+        answer = Answer(
+            answer=said,
+            refused=False,
+            conversation_id=conversation,
+            message_id=new_id(),
+            citations=(),
+            usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
+            modules=(),
+            timings=AnswerTimings(retrieve=0.0, load=0.0, prefill=0.0, ttft=0.0, total=0.0),
+            policy=service.policy,
+            exact=True,
+        )
+        service.history.record_answer(answer, AnswerDetails(question_id=question_id, finish_reason="stop"))
+    return conversation
