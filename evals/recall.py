@@ -16,19 +16,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from app.desk.search_calibration import find_classifier
+from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from evals.machine import describe_machine
 from evals.markdown_sections import table
 from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
-from evals.search_calibration import analyse_hits
-from retrieval.answerability.features import passage_features
+from retrieval.answerability.features import FoundPassageText
+from retrieval.answerability.judge import judge
 from retrieval.documents.document import with_headings
+from retrieval.ranking.encoder import PassageToRead, StatementEncoder
 from retrieval.search.embedding import Embedder
 from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
 from retrieval.search.retriever import CANDIDATES, PassageHit, Query, Retriever
 from retrieval.search.windows import passage_id
+from retrieval.statements.cut import statements_of
 
 IN_USE = ("fused", "reranked")
 """Rankers that the desk uses; the others are baselines."""
@@ -93,7 +95,8 @@ def measure_recall(
     else:
         corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
     retriever = corpus.retriever(remembering)
-    classifier = find_classifier(settings, embedder.name)
+    encoder = StatementEncoder(find_ranker(settings))
+    classifier = find_classifier(settings, embedder.name, encoder.name)
     rankers: dict[str, Ranker] = dict(RANKERS)
     if settings.reranker is not None:
         rankers["reranked"] = partial(reranked, CrossEncoderReranker(settings.reranker), corpus)
@@ -110,11 +113,9 @@ def measure_recall(
             names = list(dict.fromkeys(corpus.document_of[hit.id] for hit in hits))
             refused = None
             if name == "fused":
-                passages = analyse_hits(corpus, hits[: settings.passages], remembering.embed_sentences)
-                refused = not passages
-                if passages:
-                    features = passage_features(retriever, queries[-1], queries[0], passages)
-                    refused = classifier.is_answered(features) < classifier.threshold
+                passages = read_passages(corpus, encoder, hits)
+                judged = judge(retriever, encoder, classifier, queries, passages)
+                refused = not judged.ranked or classifier.is_answered(judged.features) < classifier.threshold
             outcome = SearchOutcome(
                 question=question,
                 rank=names.index(question.right) if question.right in names else None,
@@ -134,6 +135,25 @@ def measure_recall(
         "vectors": len(corpus.ids),
         "rows": [asdict(recall_row(source, name, outcomes)) for (source, name), outcomes in found.items()],
     }
+
+
+def read_passages(corpus: Corpus, encoder: StatementEncoder, hits: Sequence[PassageHit]) -> list[FoundPassageText]:
+    """The passages found with their statements; each is read when it is first found."""
+    found: list[FoundPassageText] = []
+    for hit in hits:
+        passage = corpus.passages[hit.id]
+        statements = statements_of(passage.text, passage.heading_path)
+        if hit.id not in corpus.read:
+            spans = [(one.start, one.end) for one in statements]
+            read = PassageToRead(headings=passage.heading_path, text=passage.text, spans=spans)
+            corpus.read[hit.id] = encoder.read([read])[0]
+        vectors = corpus.read[hit.id]
+        found.append(
+            FoundPassageText(
+                hit=hit, headings=passage.heading_path, text=passage.text, statements=statements, vectors=vectors
+            )
+        )
+    return found
 
 
 def by_embedding(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:

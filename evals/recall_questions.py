@@ -7,9 +7,9 @@ Files:
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from cache.prompt.parts import Text
 from retrieval.documents.document import Block, Document, Passage, content_hash
 from retrieval.documents.splitting import split
 from retrieval.errors import UnreadableDocument
+from retrieval.ranking.vectors import StatementVectors
 from retrieval.reading.files import find_files
 from retrieval.reading.reader import FileReader
 from retrieval.search.embedding import Embedder, Vectors
@@ -50,12 +51,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """passages: by number. document_of: the document of each passage. ids: for each row of `vectors`, its passage."""
+    """passages: by number. document_of: the document of each passage. ids: for each row of `vectors`, its passage.
+    read: the vectors of the statements of passages that were found.
+    """
 
     passages: dict[int, Passage]
     document_of: dict[int, str]
     ids: list[int]
     vectors: Vectors
+    read: dict[int, StatementVectors] = field(default_factory=dict)
 
     def retriever(self, embedder: Embedder) -> Retriever:
         """A retriever over the passages, as the desk has one."""
@@ -73,19 +77,12 @@ class RememberingEmbedder:
         self.knows_word, self.knowledge = embedder.knows_word, embedder.knowledge
         self.embed_documents = embedder.embed_documents
         self._known: dict[str, Vectors] = {}
-        self._sentences: dict[str, Vectors] = {}
 
     def embed_query(self, text: str) -> Vectors:
         """As the wrapped embedder; the same text is embedded once."""
         if text not in self._known:
             self._known[text] = self._embedder.embed_query(text)
         return self._known[text]
-
-    def embed_sentences(self, texts: Sequence[str]) -> Vectors:
-        """As `embed_documents`; the same text is embedded once."""
-        unknown = [text for text in texts if text not in self._sentences]
-        self._sentences.update(zip(unknown, self.embed_documents(unknown), strict=True))
-        return np.array([self._sentences[text] for text in texts]).reshape(-1, self.dimension)
 
 
 def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question], dict[str, Document]]:

@@ -1,164 +1,257 @@
-"""Fits the models of `retrieval.answerability.classifier`: do passages answer a question, and which statement does?
+"""Fits the models of `retrieval.answerability.classifier`: do the likeliest statements answer, and which one does?
 
-Logistic regression over the features of the passages that the desk would find, for questions whose answer is a sentence
-of the documents and questions without an answer. The threshold refuses FALSE_REFUSALS of the answered questions; each
-question's probability comes from a model that was fitted without it (cross-validation).
+Logistic regression over the features of what the desk would find, for questions of several help desks: those with an
+answer, those without one, and near misses, which are the questions with an answer asked again while the passages that
+hold it are hidden. Every help desk counts the same, however many questions it has.
+
+`certain` is chosen so that ANSWERED of the answerable questions are answered as sure, `threshold` so that REFUSED of
+them are refused. The quality that is reported comes from models fitted without the help desk they judge; with one help
+desk alone, from models fitted without a tenth of its questions.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.finder import wordings
-from evals.recall_questions import Corpus, RememberingEmbedder, corpus_of_folder
+from app.knowledge.finder import CANDIDATES, Finder, JudgedQuestion
+from evals.labelled_questions import LabelledQuestion, read_labelled
 from retrieval.answerability.classifier import AnswerabilityClassifier
-from retrieval.answerability.features import (
-    AnalysedPassage,
-    PassageFeatures,
-    StatementFeatures,
-    analyse,
-    passage_features,
-    statement_features,
-)
+from retrieval.answerability.features import Candidate, QuestionFeatures
 from retrieval.answerability.logistic import LogisticModel
-from retrieval.search.embedding import Embedder, Vectors
-from retrieval.search.retriever import PassageHit
-from retrieval.text.terms import words
 
-FALSE_REFUSALS = 0.05
-"""Share of answered questions that may be refused. Chosen on the sample questions, of which only 22 have no answer:
-the F1 of refusals is .81 at .04, .87 at .05, .80 at .06."""
-SAME_STATEMENT = 0.45
-"""A statement is the answer if it has at least this share of the answer's words."""
-WRITTEN_FEATURES = ("covered",)
-"""Features that do not depend on the embedder."""
-FOLDS = 10
+ANSWERED = 0.70
+"""Share of the answerable questions that are answered as sure."""
+REFUSED = 0.04
+"""Share of the answerable questions that may be refused."""
+SHOWN = 2
+"""An answer is right if one of so many of the likeliest statements is."""
+KEPT = 60
+"""The likeliest statements of a question that are fitted."""
 STRENGTH = 0.3
 """Inverse regularisation strength of all models; ten times more or less changes nothing."""
+FOLDS = 10
+LEAST = 20
+"""Questions of each kind that are needed."""
+WRITTEN_FEATURES = ("covered", "stated", "score", "rest", "expected")
+"""Features that do not depend on ranker and embedder."""
 
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledQuestion:
-    """A question with its answer, None if the documents do not answer it."""
+class JudgedCase:
+    """A question as it was found. desk: the help desk it is of. right: for each candidate whether it answers."""
 
-    question: str
-    answer: str | None
+    desk: str
+    judged: JudgedQuestion
+    is_answerable: bool
+    right: tuple[bool, ...]
+
+    @property
+    def ranked(self) -> tuple[tuple[float, Candidate], ...]:
+        """The candidates with their log-odds."""
+        return self.judged.statements.ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCalibration:
-    """The fitted classifier, and its quality by cross-validation. answered, unanswered: numbers of questions. auc: area
-    under the ROC curve. refused_right: share of the unanswered questions below the threshold.
+    """The fitted classifier, and its quality on questions it was not fitted on. auc: area under the ROC curve of right
+    answers against all others. answered, answered_right, answered_wrongly: shares of the answerable questions that are
+    answered as sure, of those that are right, and of the unanswerable ones that are answered.
     """
 
     classifier: AnswerabilityClassifier
-    answered: int
-    unanswered: int
+    answerable: int
+    unanswerable: int
     auc: float
-    refused_right: float
+    answered: float
+    answered_right: float
+    answered_wrongly: float
 
 
-def calibrate_search(
-    settings: Settings,
-    embedder: Embedder,
-    files: Sequence[Path],
-    documents: Path,
-    *,
-    report: Callable[[str], None],
+def calibrate(
+    settings: Settings, data: Sequence[Path], documents: Sequence[Path], *, report: Callable[[str], None]
 ) -> SearchCalibration:
-    """Fit all models. Raises DeskError if there are too few questions with or without an answer."""
-    questions = [question for file in files for question in read_labelled(file)]
-    answered = sum(question.answer is not None for question in questions)
-    if min(answered, len(questions) - answered) < 2 * FOLDS:
+    """Look for the questions of every file in its documents, in a desk of their own, and fit. documents: a folder for
+    each file, or none: the desk of the settings is asked. Raises DeskError.
+    """
+    if documents and len(documents) != len(data):
         raise DeskError(
-            f"{answered} questions with an answer, {len(questions) - answered} without: {2 * FOLDS} of each are needed",
+            f"{len(data)} files of questions and {len(documents)} folders of documents: give one folder for each file",
+            code="bad-questions",
+        )
+    questions = [read_labelled(file) for file in data]
+    cases: list[JudgedCase] = []
+    with TemporaryDirectory(prefix="warmdesk-") as temporary:
+        for number, some in enumerate(questions):
+            own = {**settings.model_dump(exclude={"database_url"}), "data_dir": Path(temporary) / str(number)}
+            with Service(Settings(**own) if documents else settings) as service:
+                if documents:
+                    service.ingest([documents[number]], warm=False)
+                name = (documents or data)[number].stem
+                cases += judged_cases(service.finder, some, name, CANDIDATES, report)
+                names = service.search.embedder.name, service.statements.encoder.name
+    return fit(cases, *names)
+
+
+def judged_cases(
+    finder: Finder,
+    questions: Sequence[LabelledQuestion],
+    desk: str,
+    count: int,
+    report: Callable[[str], None],
+    collections: Sequence[str] = (),
+) -> Iterator[JudgedCase]:
+    """What is found for the questions of a help desk, and for its near misses. count: passages that are searched."""
+    for number, question in enumerate(questions, start=1):
+        if number % 100 == 0 or number == len(questions):
+            report(f"{desk}: {number}/{len(questions)} questions")
+        judged = finder.judge(question.question, earlier=question.earlier, count=count, collections=collections)
+        case = labelled(question, judged, desk)
+        if case is None:
+            continue
+        yield case
+        if case.is_answerable:
+            holding = {
+                judged.hits[one.passage].id for (_, one), right in zip(case.ranked, case.right, strict=True) if right
+            }
+            hidden = finder.judge(
+                question.question, earlier=question.earlier, count=count, collections=collections, without=holding
+            )
+            if hidden.statements.ranked:
+                right = (False,) * len(hidden.statements.ranked)
+                yield JudgedCase(desk=desk, judged=hidden, is_answerable=False, right=right)
+
+
+def labelled(question: LabelledQuestion, judged: JudgedQuestion, desk: str) -> JudgedCase | None:
+    """A question with what is right among its candidates; None if nothing can be learned from it."""
+    passages = [judged.passages[hit.id] for hit in judged.hits]
+    right = tuple(question.is_answered_by(one.statement, passages[one.passage]) for _, one in judged.statements.ranked)
+    if not right or (question.is_answerable and not any(right)):
+        return None  # not found, or told in other words: unknown which statement is right
+    return JudgedCase(desk=desk, judged=judged, is_answerable=question.is_answerable, right=right)
+
+
+def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibration:
+    """All models, and their quality. Raises DeskError if there are too few questions with or without an answer."""
+    answerable = sum(case.is_answerable for case in cases)
+    if min(answerable, len(cases) - answerable) < LEAST:
+        raise DeskError(
+            f"{answerable} questions with an answer that was found, {len(cases) - answerable} without: "
+            f"{LEAST} of each are needed",
             code="too-few-questions",
         )
-    remembering = RememberingEmbedder(embedder)
-    corpus = corpus_of_folder(documents, settings, remembering, report)
-    retriever = corpus.retriever(remembering)
-    of_questions: list[PassageFeatures] = []
-    of_sentences: list[tuple[list[StatementFeatures], int]] = []
-    for number, question in enumerate(questions, start=1):
-        query = retriever.query(wordings(question.question, None)[0])
-        if not question.question.strip():
-            raise DeskError(f"question {number} is empty", code="bad-row")
-        hits = retriever.search([query], settings.passages)
-        passages = analyse_hits(corpus, hits, remembering.embed_sentences)
-        of_questions.append(passage_features(retriever, query, query, passages))
-        if question.answer is not None:
-            texts = [text for passage in passages for text in passage.statements]
-            features = [one for ones in statement_features(retriever, query, query, passages) for one in ones]
-            right = closest(question.answer, texts)
-            if right is not None:
-                of_sentences.append((features, right))
-        if number % 100 == 0 or number == len(questions):
-            report(f"{number}/{len(questions)} questions")
-    labels = np.array([question.answer is not None for question in questions])
-    return fit(embedder.name, of_questions, labels, of_sentences, " and ".join(file.name for file in files))
-
-
-def fit(
-    embedder: str,
-    of_questions: Sequence[PassageFeatures],
-    labels: npt.NDArray[np.bool_],
-    of_sentences: Sequence[tuple[list[StatementFeatures], int]],
-    fitted_on: str,
-) -> SearchCalibration:
-    """All models from the features. labels: whether each question is answered. of_sentences: the features of all
-    sentences that were found for a question, and which of them answers it.
-    """
-    if not of_sentences:
-        raise DeskError("no answer is a sentence of the documents: are these the right ones?", code="no-answers")
-    names = [name for name in asdict(of_questions[0]) if name != "trust"]
-    rows = np.array([[asdict(features)[name] for name in names] for features in of_questions])
-    judged = cross_val_predict(_model(), rows, labels, cv=FOLDS, method="predict_proba")[:, 1]
-    threshold = float(np.quantile(judged[labels], FALSE_REFUSALS))
-    columns = [names.index(name) for name in WRITTEN_FEATURES]
-    sentence_names = list(asdict(of_sentences[0][0][0]))
-    sentence_rows = np.array(
-        [[asdict(one)[n] for n in sentence_names] for features, _ in of_sentences for one in features]
+    desks = sorted({case.desk for case in cases})
+    parts = [case.desk for case in cases] if len(desks) > 1 else [str(n % FOLDS) for n in range(len(cases))]
+    probabilities, right = np.zeros(len(cases)), np.zeros(len(cases), bool)
+    for part in sorted(set(parts)):
+        inside = [n for n, one in enumerate(parts) if one == part]
+        others = [case for case, one in zip(cases, parts, strict=True) if one != part]
+        model = _classifier(others, embedder, ranker, "")
+        for n in inside:
+            probabilities[n], right[n] = _judged(model, cases[n])
+    told = np.array([case.is_answerable for case in cases])
+    desk_of = np.array([case.desk for case in cases])
+    classifier = _classifier(cases, embedder, ranker, f"{answerable:,} questions of {', '.join(desks)}")
+    certain, threshold = (
+        float(np.mean([np.quantile(probabilities[told & (desk_of == desk)], 1 - share) for desk in desks]))
+        for share in (ANSWERED, 1 - REFUSED)
     )
-    is_right = np.array([number == right for features, right in of_sentences for number in range(len(features))])
     classifier = AnswerabilityClassifier(
-        embedder=embedder,
-        fitted_on=f"{len(labels):,} questions of {fitted_on}",
-        threshold=round(threshold, 4),
-        certain=round(threshold, 4),
-        relevance=_fitted(names, rows, labels, balanced=True),
-        written=_fitted(list(WRITTEN_FEATURES), rows[:, columns], labels, balanced=True),
-        sentence=_fitted(sentence_names, sentence_rows, is_right, balanced=False),
+        **{**_fields(classifier), "certain": round(certain, 4), "threshold": round(min(threshold, certain), 4)}
     )
+    sure = probabilities >= certain
     return SearchCalibration(
         classifier=classifier,
-        answered=int(labels.sum()),
-        unanswered=int((~labels).sum()),
-        auc=round(float(roc_auc_score(labels, judged)), 4),
-        refused_right=round(float((judged[~labels] < threshold).mean()), 4),
+        answerable=answerable,
+        unanswerable=len(cases) - answerable,
+        auc=round(float(roc_auc_score(right & told, probabilities)), 4),
+        answered=round(float(sure[told].mean()), 4),
+        answered_right=round(float(right[told & sure].mean()), 4),
+        answered_wrongly=round(float(sure[~told].mean()), 4),
     )
 
 
-def _model(*, balanced: bool = True) -> Any:
-    weight = "balanced" if balanced else None
-    return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight=weight, max_iter=500))
+def _fields(classifier: AnswerabilityClassifier) -> dict[str, Any]:
+    return {name: getattr(classifier, name) for name in AnswerabilityClassifier.__dataclass_fields__}
 
 
-def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *, balanced: bool) -> LogisticModel:
-    model = _model(balanced=balanced).fit(rows, labels)
+def _judged(model: AnswerabilityClassifier, case: JudgedCase) -> tuple[float, bool]:
+    """The probability that the model gives, and whether what it would show is right."""
+    order = _order(model, case)
+    return model.is_answered(_features(model, case, order)), any(case.right[n] for n in order[:SHOWN])
+
+
+def _order(model: AnswerabilityClassifier, case: JudgedCase) -> list[int]:
+    logits = [model.answers(one.features) for _, one in case.ranked]
+    return sorted(range(len(logits)), key=lambda n: -logits[n])
+
+
+def _features(model: AnswerabilityClassifier, case: JudgedCase, order: Sequence[int]) -> QuestionFeatures:
+    """The features as they would be with this model."""
+    assert case.judged.statements.measures is not None
+    candidates = [case.ranked[n][1] for n in order]
+    return case.judged.statements.measures.features([(model.answers(one.features), one) for one in candidates])
+
+
+def _classifier(cases: Sequence[JudgedCase], embedder: str, ranker: str, fitted_on: str) -> AnswerabilityClassifier:
+    share = {desk: 1 / sum(case.desk == desk for case in cases) for desk in {case.desk for case in cases}}
+    rows: list[dict[str, float]] = []
+    labels: list[bool] = []
+    weights: list[float] = []
+    for case in cases:
+        if not case.is_answerable:
+            continue
+        some = sorted(zip(case.ranked, case.right, strict=True), key=lambda pair: -pair[0][1].features.ranked)
+        for (_, one), right in some[:KEPT]:
+            rows.append(asdict(one.features))
+            labels.append(right)
+            weights.append(share[case.desk] / (sum(case.right) if right else len(some)))
+    statement = fitted(list(rows[0]), rows, labels, weights)
+    model = AnswerabilityClassifier(
+        embedder=embedder,
+        ranker=ranker,
+        fitted_on=fitted_on,
+        threshold=0.0,
+        certain=0.0,
+        relevance=statement,
+        written=statement,
+        statement=statement,
+    )
+    orders = [_order(model, case) for case in cases]
+    of_questions = [asdict(_features(model, case, order)) for case, order in zip(cases, orders, strict=True)]
+    is_right = [any(case.right[n] for n in order[:SHOWN]) for case, order in zip(cases, orders, strict=True)]
+    counts = [share[case.desk] for case in cases]
+    names = [name for name in of_questions[0] if name != "trust"]
+    return AnswerabilityClassifier(
+        **{
+            **_fields(model),
+            "relevance": fitted(names, of_questions, is_right, counts),
+            "written": fitted(list(WRITTEN_FEATURES), of_questions, is_right, counts),
+        }
+    )
+
+
+def fitted(
+    names: Sequence[str], rows: Sequence[dict[str, float]], labels: Sequence[bool], weights: Sequence[float]
+) -> LogisticModel:
+    """A logistic regression over named features. weights: how much each row counts."""
+    matrix: Matrix = np.array([[row[name] for name in names] for row in rows])
+    model: Any = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=500))
+    counted = np.asarray(weights) / np.mean(weights)
+    model.fit(matrix, labels, logisticregression__sample_weight=counted)
     scaler, regression = model[0], model[1]
 
     def named(values: Matrix) -> dict[str, float]:
@@ -170,35 +263,3 @@ def _fitted(names: Sequence[str], rows: Matrix, labels: npt.NDArray[np.bool_], *
         deviations=named(scaler.scale_),
         bias=round(float(regression.intercept_[0]), 5),
     )
-
-
-def analyse_hits(
-    corpus: Corpus, hits: Sequence[PassageHit], embed: Callable[[Sequence[str]], Vectors]
-) -> list[AnalysedPassage]:
-    """The passages found, with their statements."""
-    passages = [corpus.passages[hit.id] for hit in hits]
-    return analyse(hits, [(passage.heading_path, passage.text) for passage in passages], embed)
-
-
-def closest(answer: str, statements: Sequence[str]) -> int | None:
-    """The place of the statement with most of the answer's words, the shortest of equals; None if none has enough."""
-    said = set(words(answer))
-    shares = [len(said & set(words(statement))) / max(1, len(said)) for statement in statements]
-    best = max(range(len(shares)), key=lambda n: (shares[n], -len(statements[n])), default=None)
-    return best if best is not None and shares[best] >= SAME_STATEMENT else None
-
-
-def read_labelled(file: Path) -> list[LabelledQuestion]:
-    """JSON lines {question, answer}, {question} or {title, context, qas: [{question, answers}]}. Raises DeskError."""
-    found: list[LabelledQuestion] = []
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        for row in (json.loads(line) for line in lines if line.strip()):
-            if "qas" in row:
-                pairs = [(qa["question"], next(iter(qa["answers"]), None)) for qa in row["qas"]]
-            else:
-                pairs = [(row["question"], row.get("answer"))]
-            found += [LabelledQuestion(question=question, answer=answer) for question, answer in pairs]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DeskError(f"{file} cannot be read as questions: {error}", code="bad-file") from error
-    return found

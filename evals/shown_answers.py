@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from app.answering.quote import BETWEEN
 from app.desk.service import Service
-from app.domain.answers import Answer, AnswerTimings, AnswerUsage
+from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage
 from app.storage.answer_rows import AnswerDetails
 from app.storage.history import new_id
 from retrieval.text.sentences import sentences
@@ -70,7 +69,7 @@ def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:
         question_id = service.history.record_question(conversation, asked)
         answer = Answer(
             answer=said,
-            refused=False,
+            outcome="answered",
             conversation_id=conversation,
             message_id=new_id(),
             citations=(),

@@ -6,7 +6,6 @@ that was said is lost.
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
@@ -27,9 +26,6 @@ from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
-
-UNSURE_STATEMENTS = 2
-"""The most statements of an answer that the desk is not sure of."""
 
 
 class Answering:
@@ -98,10 +94,8 @@ class Answering:
         choices = None
         if self._mode_of(prepared) == "quote":
             room = model.info.max_positions - plan.next_position
-            statements, stop = prepared.results.statements, min(model.info.stop_tokens)
-            choices = choices_of(statements, settings.refusal_text, model.tokenizer, stop, room)
-            if prepared.decision.outcome == "unsure":
-                choices = replace(choices, most=min(choices.most, UNSURE_STATEMENTS))
+            shown, stop = prepared.decision.statements, min(model.info.stop_tokens)
+            choices = choices_of(shown, settings.refusal_text, model.tokenizer, stop, room)
         sampling = Sampling(
             max_tokens=max(settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=settings.temperature,

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from app.answering.compose import composed
 from app.domain.answers import Outcome
 from app.domain.settings import Settings
-from app.knowledge.finder import NOTHING, Finder, FoundPassage, SearchResults
+from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults
 from app.replies.answers import human_text, nothing_text, vague_text
 from app.replies.contacts import contact_links
 from app.replies.languages import texts_in
@@ -21,6 +22,8 @@ from retrieval.text.language import language_of
 from retrieval.text.sentences import as_said
 from retrieval.text.terms import COMMON, asked_words, stem
 
+UNSURE_STATEMENTS = 2
+"""The most statements of an answer that the desk is not sure of."""
 TOPICS = 3
 """How many topics a question back names."""
 
@@ -37,6 +40,13 @@ class Decision:
     says: str = ""
     asks_model: bool = False
     nothing: str = ""
+
+    @property
+    def statements(self) -> list[RankedStatement]:
+        """What is shown of the documents, best first."""
+        texts = {one.passage.id: one.passage.text for one in self.results.passages}
+        shown = composed(self.results.statements, texts)
+        return shown[:UNSURE_STATEMENTS] if self.outcome == "unsure" else shown
 
 
 class Decider:

@@ -23,29 +23,23 @@ WEIGHT = 40.0
 """How much the log-odds of search count against those of the model. A model of the bundled one's size only decides
 between statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
 answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)"""
-STATEMENTS = 5
-MARGIN = 3.5
-"""An answer has at most so many statements; none has log-odds lower than the best one's by more than the margin.
-(Sample questions, nothing refused: all facts in 79 % of the answers with three, in 86 % with five.)"""
-MOST_STATEMENTS = 60
-"""How many statements are offered at most."""
 
 
-def choices_of(ranked: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:
-    """Statements of the passages, likeliest first; the refusal if there are none. stop: token that ends an answer.
+def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:
+    """Statements that are to be shown, likeliest first; the refusal if there are none. stop: token that ends an answer.
     room: tokens that an answer may have; only as many statements are allowed as surely fit.
     """
     found: dict[tuple[int, ...], Choice] = {}
-    for statement in ranked[:MOST_STATEMENTS] or [RankedStatement(text=refusal, logit=0.0)]:
-        said = as_said(statement.text)
+    for text, logit in [(one.text, one.logit) for one in shown] or [(refusal, 0.0)]:
+        said = as_said(text)
         choice = Choice(
             tokens=tuple(tokenizer.encode([Text(text=said)])),
             behind=tokens_behind(said, tokenizer),
-            prior=WEIGHT * statement.logit,
+            prior=WEIGHT * logit,
         )
         found.setdefault(choice.tokens, choice)
-    enough = WEIGHT * (ranked[0].logit - MARGIN) if ranked else 0.0
-    choices = Choices(choices=tuple(found.values()), stop=stop, most=STATEMENTS, enough=enough)
+    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0
+    choices = Choices(choices=tuple(found.values()), stop=stop, most=max(1, len(found)), enough=enough)
     while choices.longest > room and choices.most > 1:
         choices = replace(choices, most=choices.most - 1)
     return choices

@@ -3,7 +3,7 @@
 import json
 import os
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -245,25 +245,28 @@ def recall(
 def calibrate_search(
     common: Common,
     data: Annotated[
-        list[Path], typer.Option(help="JSON lines {question, answer} or {question}: some without an answer.")
+        list[Path],
+        typer.Option(help="Questions, as JSON lines {question, answers} or {question, facts}: some without an answer."),
     ],
-    documents: Annotated[Path, typer.Option(help="Folder of the documents they are about.")],
+    documents: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of the documents they are about, one for each --data. Unset: those of the desk."),
+    ] = None,
     write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
 ) -> None:
-    """Fit what search judges by: when to refuse, and which sentence answers."""
+    """Fit what search judges by: when to answer, when to refuse, and which statement answers."""
     from app.desk.search_calibration import SEARCH_FILE
-    from evals.search_calibration import FALSE_REFUSALS
-    from evals.search_calibration import calibrate_search as fit
+    from evals.search_calibration import calibrate
     from retrieval.answerability.classifier import save_classifier
-    from retrieval.search.sentence_embedder import SentenceEmbedder
 
-    fitted = fit(common.settings, SentenceEmbedder(common.settings.embedder), data, documents, report=progress_line)
+    found = calibrate(common.settings, data, documents or [], report=progress_line)
     file = write or common.settings.data_dir / SEARCH_FILE
-    save_classifier(fitted.classifier, file)
-    counted = {name: getattr(fitted, name) for name in ("answered", "unanswered", "auc", "refused_right")}
-    result = {"file": str(file), **counted, "threshold": fitted.classifier.threshold}
+    save_classifier(found.classifier, file)
+    counted = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "classifier"}
+    thresholds = {"threshold": found.classifier.threshold, "certain": found.classifier.certain}
     line = (
-        f"{file}: {fitted.answered} answered and {fitted.unanswered} other questions, area under the curve "
-        f"{fitted.auc:.2f}; refuses {fitted.refused_right:.0%} of the others, {FALSE_REFUSALS:.1%} of the answered"
+        f"{file}: {found.answerable} answerable and {found.unanswerable} other questions, area under the curve "
+        f"{found.auc:.2f}; answers {found.answered:.0%} of the first as sure, {found.answered_right:.0%} of these "
+        f"rightly, and {found.answered_wrongly:.0%} of the others"
     )
-    common.show(result, lambda: print(line))
+    common.show({"file": str(file), **counted, **thresholds}, lambda: print(line))

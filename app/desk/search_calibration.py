@@ -3,19 +3,33 @@
 Not covered: fitting it (`evals`), what is fitted (`retrieval.answerability.classifier`).
 """
 
+import logging
+from pathlib import Path
+
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
 from retrieval.answerability.classifier import AnswerabilityClassifier, load_classifier, rule_of_thumb
+from retrieval.ranking.encoder import CARD
+
+log = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 SHIPPED_SEARCH = SHIPPED_DATA / SEARCH_FILE
-"""Fitted for the embedder that comes with the program."""
+"""Fitted for the embedder and the ranker that come with the program."""
+RANKER_FOLDER = "ranker"
+SHIPPED_RANKER = SHIPPED_DATA / RANKER_FOLDER
 
 
-def find_classifier(settings: Settings, embedder: str) -> AnswerabilityClassifier:
-    """The first classifier that is for this embedder: fitted on the operator's questions, shipped, or a rule of thumb.
-    Raises DeskError for a file that cannot be read.
+def find_ranker(settings: Settings) -> Path:
+    """The folder of the ranker: trained on the operator's questions, or shipped."""
+    own = settings.data_dir / RANKER_FOLDER
+    return own if (own / CARD).is_file() else SHIPPED_RANKER
+
+
+def find_classifier(settings: Settings, embedder: str, ranker: str) -> AnswerabilityClassifier:
+    """The first classifier that is for this embedder and ranker: fitted on the operator's questions, shipped, or a
+    rule of thumb. Raises DeskError for a file that cannot be read.
     """
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
@@ -26,6 +40,9 @@ def find_classifier(settings: Settings, embedder: str) -> AnswerabilityClassifie
                     f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search",
                     code="bad-calibration",
                 ) from error
-            if classifier.embedder == embedder:
+            if (classifier.embedder, classifier.ranker) == (embedder, ranker):
                 return classifier
-    return rule_of_thumb(embedder)
+    log.warning(
+        "search is not calibrated for embedder %s and ranker %s: run warmdesk calibrate-search", embedder, ranker
+    )
+    return rule_of_thumb(embedder, ranker)

@@ -19,7 +19,7 @@ from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
 from app.desk.overview import summarise, tiers_of, tiers_on_disk
-from app.desk.search_calibration import find_classifier
+from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview
 from app.domain.errors import DeskError
 from app.domain.policies import AnswerMode, Policy, policy_named
@@ -31,6 +31,7 @@ from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
 from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
+from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import keep_upload, remove_partial_uploads
 from app.knowledge.warm import Warming
 from app.replies.contacts import contact_links
@@ -45,6 +46,7 @@ from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
+from retrieval.ranking.encoder import StatementEncoder, StatementRanker
 from retrieval.search.embedding import Embedder
 from retrieval.search.reranker import CrossEncoderReranker
 from retrieval.search.sentence_embedder import SentenceEmbedder
@@ -68,10 +70,12 @@ class Service:
         *,
         model: Callable[[Settings], LanguageModel] | None = None,
         embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
+        ranker: Callable[[Settings], StatementRanker] = lambda settings: StatementEncoder(find_ranker(settings)),
     ) -> None:
-        """model, embedder: load them in another way than the settings say. Called when they are first needed."""
+        """model, embedder, ranker: load them otherwise than the settings say. Called when they are first needed."""
         self.settings = settings
         self._load_model, self._load_embedder = model or load_model_of, embedder
+        self._load_ranker = ranker
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self.database = open_database(settings.database_url)
@@ -112,6 +116,11 @@ class Service:
         return Search(self.library, self._load_embedder(self.settings), self.settings.index_path)
 
     @cached_property
+    def statements(self) -> StatementStore:
+        """The statements of all passages, with the encoder that ranks them."""
+        return StatementStore(self.library, self._load_ranker(self.settings))
+
+    @cached_property
     def prompts(self) -> PromptBuilder:
         """Builds prompts for the loaded model."""
         return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
@@ -122,7 +131,7 @@ class Service:
             self.settings,
             self.library,
             self.history,
-            self._finder,
+            self.finder,
             self.engine,
             self.prompts,
             self._in_flight,
@@ -132,11 +141,11 @@ class Service:
         )
 
     @cached_property
-    def _finder(self) -> Finder:
+    def finder(self) -> Finder:
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
-        classifier = find_classifier(self.settings, self.search.embedder.name)
-        return Finder(self.library, self.search, classifier, reranker)
+        classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
+        return Finder(self.library, self.search, self.statements, classifier, reranker)
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -169,6 +178,7 @@ class Service:
         return Ingestion(
             self.library,
             self.search,
+            self.statements,
             lambda: Warming(self.library, self.engine, self.prompts),
             lambda text: len(self._tokenizer.encode([Text(text=text)])),
             passage_tokens=self.settings.passage_tokens,

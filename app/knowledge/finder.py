@@ -3,19 +3,26 @@
 Search and database are read in the same state, also while documents are added and removed.
 """
 
-import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.domain.documents import StoredPassage
 from app.knowledge.search import Search
+from app.knowledge.statements import StatementStore
 from app.storage.library import Library
 from retrieval.answerability.classifier import AnswerabilityClassifier
-from retrieval.answerability.features import analyse, passage_features, statement_features
+from retrieval.answerability.features import FoundPassageText
+from retrieval.answerability.judge import JudgedStatements, judge
 from retrieval.documents.document import with_headings
-from retrieval.search.reranker import RERANKED, Reranker, rerank
+from retrieval.search.reranker import Reranker, rerank
+from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.text.terms import COMMON, asked_words, stem
+
+BEST = 3
+"""The passages of so many of the likeliest statements come first."""
+CANDIDATES = 10
+"""Passages whose statements are ranked; ranking them costs no model, so these are more than the prompt has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +36,33 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
-    """A statement of a passage found. logit: log-odds that it answers the question."""
+    """A statement of a passage found. logit: log-odds that it answers the question. passage: the number of its passage.
+    start, end: the characters of the passage it stands for.
+    """
 
     text: str
     logit: float
+    passage: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
-    """passages: best first. statements: likeliest first. relevance: probability that the passages answer."""
+    """passages: best first. statements: likeliest first. relevance: probability that the likeliest answer."""
 
     passages: tuple[FoundPassage, ...]
     statements: tuple[RankedStatement, ...]
     relevance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedQuestion:
+    """What is known about a question before it is decided. hits: best first. passages: by number."""
+
+    hits: tuple[PassageHit, ...]
+    passages: dict[int, StoredPassage]
+    statements: JudgedStatements
 
 
 NOTHING = SearchResults(passages=(), statements=(), relevance=0.0)
@@ -51,9 +72,15 @@ class Finder:
     """Searches, and estimates whether what is found answers the question. Safe to use from any thread."""
 
     def __init__(
-        self, library: Library, search: Search, classifier: AnswerabilityClassifier, reranker: Reranker | None = None
+        self,
+        library: Library,
+        search: Search,
+        statements: StatementStore,
+        classifier: AnswerabilityClassifier,
+        reranker: Reranker | None = None,
     ) -> None:
-        self._library, self._search, self.classifier, self._reranker = library, search, classifier, reranker
+        self._library, self._search, self._statements = library, search, statements
+        self.classifier, self._reranker = classifier, reranker
 
     def find(
         self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()
@@ -61,7 +88,60 @@ class Finder:
         """What the documents say. earlier: the question before it in its conversation. count: how many passages, at
         most. collections: only documents of these, if any are given.
         """
-        candidates = count if self._reranker is None else max(count, RERANKED)
+        judged = self.judge(question, earlier=earlier, count=max(count, CANDIDATES), collections=collections)
+        if not judged.statements.ranked:
+            return NOTHING
+        ranked = [
+            RankedStatement(
+                text=one.statement.text,
+                logit=logit,
+                passage=judged.hits[one.passage].id,
+                start=one.statement.start,
+                end=one.statement.end,
+            )
+            for logit, one in judged.statements.ranked
+        ]
+        best_first = dict.fromkeys([*(one.passage for one in ranked[:BEST]), *(hit.id for hit in judged.hits)])
+        by_id = {hit.id: hit for hit in judged.hits}
+        return SearchResults(
+            passages=tuple(
+                FoundPassage(passage=judged.passages[id_], score=by_id[id_].score, cosine=by_id[id_].cosine)
+                for id_ in list(best_first)[:count]
+            ),
+            statements=tuple(ranked),
+            relevance=self.classifier.is_answered(judged.statements.features),
+        )
+
+    def judge(
+        self,
+        question: str,
+        *,
+        earlier: str | None,
+        count: int,
+        collections: Collection[str] = (),
+        without: Collection[int] = (),
+    ) -> JudgedQuestion:
+        """Search and measure; arguments as of `find`. without: passages that are left out, as if they did not exist."""
+        retriever, queries, hits, stored = self._found(question, earlier, count, collections)
+        hits = [hit for hit in hits if hit.id not in without]
+        read = self._statements.of([stored[hit.id] for hit in hits])
+        passages = [
+            FoundPassageText(
+                hit=hit,
+                headings=stored[hit.id].heading_path or (stored[hit.id].title,),
+                text=stored[hit.id].text,
+                statements=one.statements,
+                vectors=one.vectors,
+            )
+            for hit, one in zip(hits, read, strict=True)
+        ]
+        statements = judge(retriever, self._statements.encoder, self.classifier, queries, passages)
+        return JudgedQuestion(hits=tuple(hits), passages=stored, statements=statements)
+
+    def _found(
+        self, question: str, earlier: str | None, count: int, collections: Collection[str]
+    ) -> tuple[Retriever, list[Query], list[PassageHit], dict[int, StoredPassage]]:
+        """The snapshot, the wordings, the passages found, and what is stored of them."""
         while True:
             retriever = self._search.retriever
             queries = [retriever.query(text) for text in wordings(question, earlier)]
@@ -70,7 +150,7 @@ class Finder:
                 self._search.wait()
                 if retriever is not self._search.retriever:
                     continue  # the passages of the collections may be those of a newer snapshot
-            found = retriever.search(queries, candidates, within=within)
+            found = retriever.search(queries, count, within=within)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
@@ -80,23 +160,8 @@ class Finder:
         found = [hit for hit in found if hit.id in stored]
         if self._reranker is not None:
             texts = {id_: with_headings(passage.heading_path, passage.text) for id_, passage in stored.items()}
-            found = rerank(self._reranker, queries[-1].text, found, lambda hit: texts[hit.id])[:count]
-        if not found:
-            return NOTHING
-        found_texts = [(stored[hit.id].heading_path, stored[hit.id].text) for hit in found]
-        passages = analyse(found, found_texts, self._search.embed_sentences)
-        asked, with_context = queries[0], queries[-1]
-        features = statement_features(retriever, with_context, asked, passages)
-        logits: dict[str, float] = {}
-        for passage, rows in zip(passages, features, strict=True):
-            for text, row in zip(passage.statements, rows, strict=True):
-                logits[text] = max(self.classifier.answers(row), logits.get(text, -math.inf))
-        likeliest_first = sorted(logits.items(), key=lambda item: -item[1])
-        return SearchResults(
-            passages=tuple(FoundPassage(passage=stored[hit.id], score=hit.score, cosine=hit.cosine) for hit in found),
-            statements=tuple(RankedStatement(text=text, logit=logit) for text, logit in likeliest_first),
-            relevance=self.classifier.is_answered(passage_features(retriever, with_context, asked, passages)),
-        )
+            found = rerank(self._reranker, queries[-1].text, found, lambda hit: texts[hit.id])
+        return retriever, queries, found, stored
 
 
 REFERS_BACK = re.compile(

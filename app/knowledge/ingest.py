@@ -20,6 +20,7 @@ from app.domain.progress import Progress, no_progress
 from app.knowledge.memory import give_memory_back
 from app.knowledge.neighbours import choose_neighbours, chosen_for
 from app.knowledge.search import Search
+from app.knowledge.statements import StatementStore
 from app.knowledge.warm import Warming, WarmReport
 from app.storage.library import Library
 from retrieval.documents.document import Document, Passage
@@ -122,6 +123,7 @@ class Ingestion:
         self,
         library: Library,
         search: Search,
+        statements: StatementStore,
         open_warming: Callable[[], Warming],
         count_tokens: Callable[[str], int],
         *,
@@ -131,7 +133,7 @@ class Ingestion:
         """open_warming: called when the model is needed, and loads it. passage_tokens: longest passage. neighbours: how
         many each passage gets; none if the model is not position-independent.
         """
-        self.library, self.search = library, search
+        self.library, self.search, self.statements = library, search, statements
         self.open_warming, self._count = open_warming, count_tokens
         self.passage_tokens, self.neighbours = passage_tokens, neighbours
         self._running = threading.Lock()
@@ -241,6 +243,7 @@ class Ingestion:
             report.passages += len(replaced.ids)
             report.changes.new += len(replaced.new)
             report.changes.kept += len(replaced.kept)
+            self.statements.of(self.library.passages(replaced.new))
             self._drop(replaced, report)
         report.timings_s.embedding += time.perf_counter() - started
 

@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from retrieval.search.windows import passage_id, window_texts
 
 log = logging.getLogger(__name__)
 
-SENTENCES_KEPT = 40_000
-"""Vectors of statements kept in memory, with and without heading: 60 MB with the bundled embedder."""
 EMBEDDER = "embedder"
 """Fact that names the embedder of the stored embeddings."""
 
@@ -35,8 +32,7 @@ class Search:
     def __init__(self, library: Library, embedder: Embedder, path: Path) -> None:
         self.embedder = embedder
         self._library, self._path = library, path
-        self._lock, self._remembering = threading.Lock(), threading.Lock()
-        self._sentences: dict[str, np.ndarray[Any, Any]] = {}
+        self._lock = threading.Lock()
         for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed while it wrote
             unfinished.unlink(missing_ok=True)
         self._use_this_embedder()
@@ -54,24 +50,6 @@ class Search:
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
-
-    def embed_sentences(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors of short texts `[texts, dimension]`. The latest are cached, because questions find the same
-        passages again.
-        """
-        found = {text: self._sentences.get(text) for text in texts}
-        unknown = [text for text, vector in found.items() if vector is None]
-        if unknown:
-            vectors = map(np.copy, self.embedder.embed_documents(unknown))  # a view would keep all rows in memory
-            found.update(zip(unknown, vectors, strict=True))
-        with self._remembering:
-            for text, vector in found.items():
-                if vector is not None:
-                    self._sentences.pop(text, None)  # the least recently used is first, and dropped first
-                    self._sentences[text] = vector
-            while len(self._sentences) > SENTENCES_KEPT:
-                del self._sentences[next(iter(self._sentences))]
-        return np.array([found[text] for text in texts]).reshape(-1, self.embedder.dimension)
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
         """For each of these passages the `count` others that are closest to the whole of it (cosine), closest first.
@@ -99,9 +77,6 @@ class Search:
                 self._index = self._index.updated(removed, ids.tolist(), vectors)
                 self._keywords = self._keywords.updated(removed, self._library.searchable(new))
                 self._retriever = Retriever(self.embedder, self._index, self._keywords)
-        if any(replaced.removed for replaced in changes):
-            with self._remembering:
-                self._sentences.clear()
         return changes
 
     def wait(self) -> None:

@@ -40,7 +40,14 @@ from app.storage.passage_rows import (
     unused,
     where_in,
 )
-from app.storage.tables import DocumentRow, FactRow, PassageNeighbourRow, PassageRow, StagedEmbeddingRow
+from app.storage.tables import (
+    DocumentRow,
+    FactRow,
+    PassageNeighbourRow,
+    PassageRow,
+    PassageStatementsRow,
+    StagedEmbeddingRow,
+)
 from retrieval.search.windows import window_texts
 
 
@@ -220,6 +227,19 @@ class Library:
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
         """Replace the embeddings of passages, by passage number. Numbers that are gone are ignored."""
         self._update_passages("embedding", {id_: packed(matrix) for id_, matrix in vectors.items()})
+
+    def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
+        """What was kept for these passages by `keep_statement_vectors`; passages without are left out."""
+        query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
+        with self._database.read() as session:
+            rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
+            return {row[0].passage_id: row[0].vectors for row in rows}
+
+    def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
+        """Keep the vectors of passages' statements, in place of those there were. Numbers that are gone are ignored."""
+        with self._database.write() as session:
+            for row in where_in(session, select(PassageRow.id), PassageRow.id, vectors):
+                session.merge(PassageStatementsRow(passage_id=row.id, encoder=encoder, vectors=vectors[row.id]))
 
     def _update_passages(self, column: str, values: Mapping[int, object]) -> None:
         if not values:

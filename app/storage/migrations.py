@@ -234,6 +234,20 @@ def m006_outcomes(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def m007_passage_statements(connection: Connection) -> None:
+    """The vectors of the passages' statements; passages that have none yet are read when they are found."""
+    meta = MetaData(naming_convention=NAMING)
+    Table("passages", meta, Column("id", Integer, primary_key=True))
+    read = Table(
+        "passage_statements",
+        meta,
+        Column("passage_id", ForeignKey("passages.id", ondelete="CASCADE"), primary_key=True),
+        Column("encoder", Text, nullable=False),
+        Column("vectors", LargeBinary, nullable=False),
+    )
+    read.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -241,6 +255,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m004_collections,
     m005_sessions,
     m006_outcomes,
+    m007_passage_statements,
 )
 
 

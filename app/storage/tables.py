@@ -108,6 +108,16 @@ class PassageRow(Base):
     module_key: Mapped[str | None] = mapped_column(index=True)
 
 
+class PassageStatementsRow(Base):
+    """The vectors of a passage's statements. encoder: what read the passage, and by which rules it was cut."""
+
+    __tablename__ = "passage_statements"
+
+    passage_id: Mapped[int] = mapped_column(ForeignKey(PassageRow.id, ondelete="CASCADE"), primary_key=True)
+    encoder: Mapped[str]
+    vectors: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 class StagedEmbeddingRow(Base):
     """The vectors of a passage that is not stored yet: after an interruption they are not computed again."""
 

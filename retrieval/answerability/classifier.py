@@ -1,17 +1,18 @@
 """Decides whether the passages found answer the question, and which statement does.
 
-Three logistic models over `features`, fitted for one embedder by `warmdesk calibrate-search`. A cosine alone cannot
-decide: a question about something else in the same shop can be as near to a passage as one that the passage answers.
+Logistic models over `features`, fitted for one embedder and one statement ranker by `warmdesk calibrate-search`. One
+score alone cannot decide: a question about something else in the same shop can be as near to a passage as one that the
+passage answers.
 """
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from retrieval.answerability.features import PassageFeatures, StatementFeatures
+from retrieval.answerability.features import QuestionFeatures, StatementFeatures
 from retrieval.answerability.logistic import LogisticModel
 
-LEAST_TRUST = 0.7  # from this trust the model that uses cosines decides; below it, the model that uses words only
+LEAST_TRUST = 0.7  # from this trust the model that uses ranker and embedder decides; below it, the one of words only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,28 +20,28 @@ class AnswerabilityClassifier:
     """The models and what they were fitted on."""
 
     embedder: str  # whose cosines the models were fitted on
+    ranker: str  # whose logits
     fitted_on: str  # the questions, for people
     threshold: float  # probability below which the question counts as not answered
-    certain: float  # probability from which it counts as answered; between the two nobody is sure
-    relevance: LogisticModel  # whether passages answer, for languages the embedder knows
+    certain: float  # probability from which an answer counts as sure; between the two it may help
+    relevance: LogisticModel  # whether what is shown answers, for languages the embedder knows
     written: LogisticModel  # the same from words only, for others
-    sentence: LogisticModel  # whether a statement answers
+    statement: LogisticModel  # whether a statement answers
 
-    def is_answered(self, features: PassageFeatures) -> float:
-        """The probability that the passages answer the question."""
+    def is_answered(self, features: QuestionFeatures) -> float:
+        """The probability that the likeliest statements answer the question."""
         model = self.relevance if features.trust >= LEAST_TRUST else self.written
         return model.probability(asdict(features))
 
     def answers(self, features: StatementFeatures) -> float:
         """Log-odds that a statement answers the question."""
-        return self.sentence.logit(asdict(features))
+        return self.statement.logit(asdict(features))
 
 
 def load_classifier(file: Path) -> AnswerabilityClassifier:
     """The models in a file."""
     kept = json.loads(file.read_text(encoding="utf-8"))
-    kept.setdefault("certain", kept["threshold"])  # written before there was such a value
-    models = {name: LogisticModel(**kept[name]) for name in ("relevance", "written", "sentence")}
+    models = {name: LogisticModel(**kept[name]) for name in ("relevance", "written", "statement")}
     return AnswerabilityClassifier(**(kept | models))
 
 
@@ -51,19 +52,20 @@ def save_classifier(classifier: AnswerabilityClassifier, file: Path) -> None:
     temporary.replace(file)
 
 
-def rule_of_thumb(embedder: str) -> AnswerabilityClassifier:
-    """For an embedder without fitted models: the best cosine decides, with even odds at 0.3."""
+def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
+    """For an embedder without fitted models: the ranker decides alone, with even odds at its own bar."""
     return AnswerabilityClassifier(
         embedder=embedder,
+        ranker=ranker,
         fitted_on="nothing",
-        threshold=0.5,
-        certain=0.5,
-        relevance=LogisticModel(weights={"best": 1.0}, means={"best": 0.3}, deviations={"best": 0.05}, bias=0.0),
+        threshold=0.35,
+        certain=0.6,
+        relevance=LogisticModel(weights={"ranked": 1.0}, means={"ranked": 0.0}, deviations={"ranked": 1.0}, bias=0.0),
         written=LogisticModel(weights={"covered": 1.0}, means={"covered": 0.4}, deviations={"covered": 0.1}, bias=0.0),
-        sentence=LogisticModel(
-            weights={"cosine": 1.0, "covered": 1.0, "expected": 0.3},
-            means={"cosine": 0.5, "covered": 0.5, "expected": 0.0},
-            deviations={"cosine": 0.15, "covered": 0.25, "expected": 1.0},
+        statement=LogisticModel(
+            weights={"ranked": 1.0, "passage": 1.0, "covered": 0.3},
+            means={"ranked": 0.0, "passage": 1.0, "covered": 0.5},
+            deviations={"ranked": 1.0, "passage": 0.25, "covered": 0.25},
             bias=0.0,
         ),
     )

@@ -1,6 +1,7 @@
 """Features from which `classifier` decides whether passages answer a question, and which statement does.
 
-Only measures. Cosines are multiplied by the query's trust: how well the embedder knows the question's language.
+Only measures. What comes from the ranker or the embedder is multiplied by the query's trust: how well they know the
+question's language.
 """
 
 import math
@@ -10,148 +11,173 @@ from dataclasses import dataclass
 import numpy as np
 
 from retrieval.answerability.expected_answer import agreement
+from retrieval.ranking.scoring import StatementScores
+from retrieval.ranking.vectors import StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
-from retrieval.text.sentences import statements
+from retrieval.statements.statement import Statement
+from retrieval.text.codes import is_about_another
 from retrieval.text.terms import COMMON, asked_words, stem, words
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassageFeatures:
-    """Of the passages found for a question, together. Shares of the question's terms are weighted by rarity."""
-
-    trust: float  # the query's
-    best: float  # highest cosine of a passage
-    first: float  # cosine of the first passage
-    above: float  # by how many standard deviations `best` is above the question's mean cosine with the index
-    spread: float  # that deviation
-    rest: float  # mean score of the passages
-    sentence: float  # highest cosine of a statement
-    told: float  # highest sum of a statement's cosine and the share of terms in it and its headings
-    apt: float  # the same plus a fifth of `expected_answer.agreement`
-    covered: float  # highest share of terms in a passage
+FOUND = 0.5
+"""Cosine from which a token of the question counts as found in a statement."""
+FAR = 5.0
+"""Lead of the best passage in log-odds where there is no other."""
+TO_COUNT = 3
+"""The best statements that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFeatures:
-    """Of one statement of a passage found. Shares of the question's terms are weighted by rarity."""
+    """Of one statement of a passage found. Shares of the question's terms are weighted by rarity, 0 to 1."""
 
-    cosine: float  # with the question together with its earlier turn
-    alone: float  # with the question only
-    headed: float  # of the statement with its heading
+    ranked: float  # the ranker's logit
+    cosine: float  # of the whole statement with the question
+    after: float  # the ranker's logit of the statement after it in its passage
     covered: float  # share of terms in the statement and its headings
     own: float  # in the statement
-    joined: float  # in it and the one before
     before: float  # in the one before and the headings
     passage: float  # score of its passage
-    behind: float  # how much less than the first passage's
+    behind: float  # how much less than the best passage's
     rank: float  # of its passage, from 0
     length: float  # logarithm of its characters
     expected: float  # `expected_answer.agreement`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysedPassage:
-    """A passage found, with its statements. Vectors are `[statements, dimension]`."""
+class QuestionFeatures:
+    """Of all that was found for a question."""
+
+    trust: float  # the query's
+    ranked: float  # the highest logit of the ranker
+    likely: float  # highest log-odds of a statement, as fitted
+    others: float  # how much less those of the next passage's best statement are
+    mass: float  # logarithm of the sum of the ranker's odds
+    found: float  # weight of the question's tokens that the best statements have
+    least: float  # the lowest weighted match of a token among the best statements
+    cosine: float  # of the first passage
+    above: float  # by how many standard deviations the best is above the question's mean cosine with the index
+    score: float  # of the first passage
+    rest: float  # mean score of the passages
+    covered: float  # highest share of terms in a passage
+    stated: float  # highest share of terms in a statement and its headings
+    expected: float  # agreement of the likeliest statement with the expected type of answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPassageText:
+    """A passage found, as far as it is judged."""
 
     hit: PassageHit
-    headings: str
+    headings: Sequence[str]
     text: str
-    statements: Sequence[str]
-    vectors: Vectors  # of the statements alone
-    headed: Vectors  # of the statements behind the passage's last heading
+    statements: Sequence[Statement]
+    vectors: StatementVectors
 
 
-def analyse(
-    hits: Sequence[PassageHit], texts: Sequence[tuple[Sequence[str], str]], embed: Callable[[Sequence[str]], Vectors]
-) -> list[AnalysedPassage]:
-    """Find and embed the statements of passages. texts: their heading paths and texts. embed: gives vectors."""
-    found = [tuple(dict.fromkeys(statements(text))) for _, text in texts]
-    headed = [
-        [f"{path[-1]}: {statement}" for statement in ones] if path else ones
-        for ones, (path, _) in zip(found, texts, strict=True)
-    ]
-    vectors = embed([text for ones in (*found, *headed) for text in ones])  # one call: large batches are faster
-    parts = np.split(vectors, np.cumsum([len(ones) for ones in (*found, *headed)]))
-    return [
-        AnalysedPassage(hit=hit, headings="\n".join(path), text=text, statements=ones, vectors=alone, headed=below)
-        for hit, (path, text), ones, alone, below in zip(
-            hits, texts, found, parts[: len(hits)], parts[len(hits) : -1], strict=True
-        )
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A statement that may answer. passage: its place among those found. number: its row in the ranker's scores."""
+
+    passage: int
+    statement: Statement
+    number: int
+    features: StatementFeatures
 
 
-def passage_features(
-    retriever: Retriever, query: Query, question: Query, passages: Sequence[AnalysedPassage]
-) -> PassageFeatures:
-    """The features for a question. query: with its earlier turn, if it has one; question: without. passages: at least
-    one, the best first.
+def candidates_of(
+    retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], scores: StatementScores
+) -> list[Candidate]:
+    """Every statement once, without those about another model than the question's. query: with its earlier turn, if it
+    has one; question: without. passages: best first. scores: of all their statements, one after another.
     """
-    mean, deviation = retriever.index.similarity_spread(query.vector)
-    share_in = _share_in(retriever, question.text)
-    best = max(passage.hit.cosine for passage in passages)
-    covered = max(share_in(terms_of(f"{passage.headings}\n{passage.text}")) for passage in passages)
-    cosines, told, apt = [0.0], [0.0], [0.0]
-    for passage in passages:
-        headings = terms_of(passage.headings)
-        for sentence, cosine in zip(passage.statements, (passage.vectors @ query.vector).tolist(), strict=True):
-            cosines.append(query.trust * cosine)
-            told.append(query.trust * cosine + share_in(terms_of(sentence) | headings))
-            apt.append(told[-1] + agreement(question.text, sentence) / 5)
-    return PassageFeatures(
-        trust=query.trust,
-        best=query.trust * best,
-        first=query.trust * passages[0].hit.cosine,
-        above=query.trust * (best - mean) / max(deviation, 1e-6),
-        spread=query.trust * deviation,
-        rest=sum(passage.hit.score for passage in passages) / len(passages),
-        sentence=max(cosines),
-        told=max(told),
-        apt=max(apt),
-        covered=covered,
-    )
-
-
-def statement_features(
-    retriever: Retriever, query: Query, question: Query, passages: Sequence[AnalysedPassage]
-) -> list[list[StatementFeatures]]:
-    """The features of every statement of every passage; arguments as of `passage_features`."""
-    share_in = _share_in(retriever, question.text)
-    found: list[list[StatementFeatures]] = []
-    for rank, passage in enumerate(passages):
-        headings = terms_of(passage.headings)
-        terms_before: frozenset[str] | None = None
-        of_passage: list[StatementFeatures] = []
-        for sentence, vector, headed in zip(passage.statements, passage.vectors, passage.headed, strict=True):
-            terms = terms_of(sentence)
-            of_passage.append(
-                StatementFeatures(
-                    cosine=query.trust * float(vector @ query.vector),
-                    alone=question.trust * float(vector @ question.vector),
-                    headed=query.trust * float(headed @ query.vector),
-                    covered=share_in(terms | headings),
-                    own=share_in(terms),
-                    joined=share_in(terms | (terms_before or frozenset())),
-                    before=0.0 if terms_before is None else share_in(terms_before | headings),
-                    passage=passage.hit.score,
-                    behind=passages[0].hit.score - passage.hit.score,
-                    rank=rank,
-                    length=math.log(len(sentence)),
-                    expected=agreement(question.text, sentence),
-                )
+    share_in = _share_in(retriever, query.text)
+    found: dict[str, Candidate] = {}
+    number = -1
+    for place, passage in enumerate(passages):
+        headings = terms_of("\n".join(passage.headings))
+        before: frozenset[str] = frozenset()
+        for index, statement in enumerate(passage.statements):
+            number += 1
+            terms = terms_of(statement.text)
+            is_last = index + 1 == len(passage.statements)
+            features = StatementFeatures(
+                ranked=query.trust * float(scores.logits[number]),
+                cosine=query.trust * float(scores.cosines[number]),
+                after=query.trust * float(scores.logits[number if is_last else number + 1]),
+                covered=share_in(terms | headings),
+                own=share_in(terms),
+                before=share_in(before | headings),
+                passage=passage.hit.score,
+                behind=passages[0].hit.score - passage.hit.score,
+                rank=place,
+                length=math.log(len(statement.text)),
+                expected=agreement(question.text, statement.text),
             )
-            terms_before = terms
-        found.append(of_passage)
-    return found
+            before = terms
+            if not is_about_another(query.text, statement.text, passage.headings):
+                candidate = Candidate(passage=place, statement=statement, number=number, features=features)
+                found.setdefault(statement.text, candidate)
+    return list(found.values())
+
+
+class QuestionMeasures:
+    """What is measured of a question: most of it once, the rest for an order of its candidates."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        query: Query,
+        passages: Sequence[FoundPassageText],
+        candidates: Sequence[Candidate],
+        scores: StatementScores,
+        weights: Vectors,
+    ) -> None:
+        """Arguments as of `candidates_of`; at least one candidate. weights: of the question's tokens."""
+        mean, deviation = retriever.index.similarity_spread(query.vector)
+        share_in = _share_in(retriever, query.text)
+        texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
+        logits = np.array([candidate.features.ranked for candidate in candidates])
+        cosine = max(passage.hit.cosine for passage in passages)
+        self._trust, self._matches, self._weights = query.trust, scores.matches, weights
+        self._ranked, self._mass = float(logits.max()), float(np.logaddexp.reduce(logits))
+        self._cosine = query.trust * passages[0].hit.cosine
+        self._above = query.trust * (cosine - mean) / max(deviation, 1e-6)
+        self._score = passages[0].hit.score
+        self._rest = sum(passage.hit.score for passage in passages) / len(passages)
+        self._covered = max(share_in(terms_of(text)) for text in texts)
+        self._stated = max(candidate.features.covered for candidate in candidates)
+
+    def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
+        """The features of the question. ranked: its candidates with their log-odds, likeliest first."""
+        best_logit, best = ranked[0]
+        elsewhere = (logit for logit, candidate in ranked if candidate.passage != best.passage)
+        matched = self._matches[[candidate.number for _, candidate in ranked[:TO_COUNT]]].max(axis=0)
+        return QuestionFeatures(
+            trust=self._trust,
+            ranked=self._ranked,
+            likely=best_logit,
+            others=best_logit - next(elsewhere, best_logit - FAR),
+            mass=self._mass,
+            found=self._trust * float(self._weights[matched >= FOUND].sum()),
+            least=self._trust * float((self._weights * (1 - matched)).max()),
+            cosine=self._cosine,
+            above=self._above,
+            score=self._score,
+            rest=self._rest,
+            covered=self._covered,
+            stated=self._stated,
+            expected=best.features.expected,
+        )
 
 
 def _share_in(retriever: Retriever, question: str) -> Callable[[frozenset[str]], float]:
     """Gives the share of a question's terms among some terms, weighted by rarity, 0 to 1. Its common words do not
     count, unless it has no others.
     """
-    keywords = retriever.keywords
-    asked = {stem(word): keywords.rarity(keywords.stems(word)) for word in asked_words(question)}
-    rarity = {term: value for term, value in asked.items() if term not in COMMON} or asked
+    asked = list(dict.fromkeys(stem(word) for word in asked_words(question)))
+    asked = [term for term in asked if term not in COMMON] or asked
+    rarity = {term: retriever.keywords.rarity(term) for term in asked}
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 

@@ -22,7 +22,8 @@ _PLAIN = 4  # words of an item that commas part from the next
 _FULL = 6  # words of a sentence that says something without the rest of its step
 _FEW = 30  # words of the items below a step that are told with it
 _QUESTION_LINK = re.compile(
-    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b|(?:and )?(?:many )?more…?$",
+    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b"
+    r"|(?:and )?(?:many )?more…?$",
     re.IGNORECASE,
 )
 _AND = re.compile(r"[,;，；、]?\s*\b(?:and|or|und|oder|and/or)$|[,;，；、。.]$")

@@ -44,7 +44,8 @@ _MONEY_OR_TIME = re.compile(
 _ABLE = re.compile(r"(?!(?:avail|suit|cap|applic|pay|port|comfort|reli|vari)able)([a-z]{3,})able", re.IGNORECASE)
 _SHARED = re.compile(r"(?:\w+ed|free|possible|allowed|needed|valid)", re.IGNORECASE)
 _SHORT_SUBJECT = re.compile(  # says nothing without the name of its column
-    r"(?:(?:from|up to|over|under|above|below|until|more than|less than|ab|bis|über|unter|mehr als) )?[€$£]?(?:EUR )?\d.*"
+    r"(?:(?:from|up to|over|under|above|below|until|more than|less than|ab|bis|über|unter|mehr als) )?"
+    r"[€$£]?(?:EUR )?\d.*"
     r"|[!-~]{1,3}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)",
     re.IGNORECASE,
 )

@@ -1,0 +1,91 @@
+"""Composes an answer of the likeliest statements: the best one first, with what belongs to it, and then stop.
+
+A fact often stands in the sentence beside the one that is nearest to the question. So a statement is shown with its
+neighbours in its paragraph or list, as long as these are likely, too, and the whole stays short. More follows only from
+elsewhere and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.knowledge.finder import RankedStatement
+from retrieval.statements.statement import num_words
+from retrieval.text.terms import stem, words
+
+TOGETHER = 45
+"""Most words of a statement with its neighbours."""
+NEARLY = 4.0
+"""A neighbour is shown if its log-odds are lower by less than this."""
+MARGIN = 0.7
+"""Another statement is shown if its log-odds are lower than the best one's by less than this."""
+STATEMENTS = 3
+WORDS = 70
+"""Most statements of an answer, and most words of all but the first."""
+ALIKE = 0.8
+"""Share of its words that a statement has in common with one that says the same."""
+
+
+def composed(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[RankedStatement]:
+    """The statements to show, best first. ranked: all that were found, likeliest first. texts: of passages, by number;
+    statements of other passages stay alone.
+    """
+    shown: list[RankedStatement] = []
+    told: set[int] = set()
+    for statement in ranked:
+        if len(shown) == STATEMENTS or (shown and statement.logit < shown[0].logit - MARGIN):
+            break
+        if id(statement) in told:
+            continue
+        group = _with_neighbours(statement, ranked, texts.get(statement.passage, ""), told)
+        told.update(map(id, group))
+        whole = _joined(group)
+        length = sum(num_words(one.text) for one in shown) + num_words(whole.text)
+        if not shown or (length <= WORDS and not any(_says_the_same(whole.text, one.text) for one in shown)):
+            shown.append(whole)
+    return shown
+
+
+def _with_neighbours(
+    statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
+) -> list[RankedStatement]:
+    """The statement and those around it that belong to it, in the passage's order."""
+    near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
+    near.sort(key=lambda one: (one.start, -one.end))
+    first = last = near.index(statement)
+    room = TOGETHER - num_words(statement.text)
+    while True:
+        beside = [place for place in (first - 1, last + 1) if 0 <= place < len(near)]
+        fitting = [
+            place
+            for place in beside
+            if near[place].logit >= statement.logit - NEARLY
+            and num_words(near[place].text) <= room
+            and _is_beside(near[place], near[first : last + 1], text)
+        ]
+        if not fitting:
+            return near[first : last + 1]
+        place = max(fitting, key=lambda place: near[place].logit)
+        room -= num_words(near[place].text)
+        first, last = min(first, place), max(last, place)
+
+
+def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str) -> bool:
+    """Whether a statement stands in the same paragraph as a group, and says nothing that is in it already."""
+    start, end = group[0].start, max(other.end for other in group)
+    between = text[end : one.start] if one.start >= end else text[one.end : start]
+    overlaps = one.start < end and one.end > start
+    return bool(text) and not overlaps and "\n\n" not in between
+
+
+def _joined(group: Sequence[RankedStatement]) -> RankedStatement:
+    best = max(group, key=lambda one: one.logit)
+    if len(group) == 1:
+        return best
+    parts = dict.fromkeys(one.text for one in group)
+    breaks = "\n" if any("\n" in part for part in parts) else " "
+    return replace(best, text=breaks.join(parts), start=group[0].start, end=max(one.end for one in group))
+
+
+def _says_the_same(one: str, other: str) -> bool:
+    first, second = ({stem(word) for word in words(text)} for text in (one, other))
+    return len(first & second) >= ALIKE * min(len(first), len(second))

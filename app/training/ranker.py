@@ -1,0 +1,60 @@
+"""`warmdesk train-ranker`: trains what ranks statements, on questions with their answers word for word."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from app.desk.search_calibration import find_ranker
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from retrieval.ranking.examples import read_examples
+from retrieval.ranking.training import RankerCard, train_ranker
+
+REPORTED = 20
+"""Steps between two lines of progress."""
+
+
+def train(
+    settings: Settings,
+    data: Sequence[Path],
+    folder: Path,
+    *,
+    minutes: float,
+    go_on: bool,
+    left_out: frozenset[str],
+    local: frozenset[str],
+    seed: int,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train and write a ranker; returns its card. go_on: start from the ranker in use. Raises DeskError for files that
+    cannot be read, or that have no question with an answer.
+    """
+    try:
+        documents = read_examples(data, left_out, local, seed)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeskError(f"the questions cannot be read: {error}", code="bad-questions") from error
+    questions = sum(len(passage.questions) for passages in documents for passage in passages)
+    if not any(one.right for passages in documents for passage in passages for one in passage.questions):
+        raise DeskError("no question has an answer that stands in its context", code="too-few-questions")
+    report(f"{len(documents):,} documents, {questions:,} questions")
+    names = tuple(sorted(file.name for file in data))
+    identity = repr((names, sorted(left_out), questions, minutes, seed, go_on))
+    card = RankerCard(
+        name=f"ranker-{blake2b(identity.encode(), digest_size=4).hexdigest()}",
+        data=names,
+        left_out=tuple(sorted(left_out)),
+        questions=questions,
+        steps=0,
+        minutes=0.0,
+        seed=seed,
+        loss=0.0,
+    )
+
+    def progress(step: int, done: float, loss: float) -> None:
+        if step % REPORTED == 0:
+            report(f"step {step}, {done:.0%} of the time, loss {loss:.3f}")
+
+    start = find_ranker(settings) if go_on else None
+    return asdict(train_ranker(documents, folder, card, minutes=minutes, start=start, report=progress))

@@ -1,0 +1,223 @@
+"""The statement encoder: reads a passage once and gives each of its statements vectors that know their context.
+
+A passage is read as a whole, its headings before it, and the tokens of each statement are taken out afterwards ("late
+chunking", Günther et al. 2024). So "Damage from falls" is read below "What is not covered", and nothing is read when a
+question comes but the question.
+
+The upper layers and two small heads are trained (`retrieval.ranking.training`) and kept in a folder; embeddings and
+lower layers are those of the bundled embedder. Not covered: languages that model was not made for.
+"""
+
+import json
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModel, AutoTokenizer
+
+from retrieval.errors import RetrievalError, first_line
+from retrieval.ranking.scoring import Mixture
+from retrieval.ranking.vectors import QuestionVectors, StatementVectors, short_form
+from retrieval.search.sentence_embedder import bundled_folder
+
+WEIGHTS, CARD = "ranker.safetensors", "ranker.json"
+SHORT = 128
+"""Numbers in the vector of a token."""
+LONGEST_PASSAGE, LONGEST_QUESTION = 512, 48
+"""Tokens that are read at most; what is cut off of a passage gives no statements."""
+_AT_ONCE = 8
+_MULTIPLE = 8  # torch keeps kernels for every length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageToRead:
+    """A passage below its headings. spans: first character and the one behind the last of each statement in `text`."""
+
+    headings: Sequence[str]
+    text: str
+    spans: Sequence[tuple[int, int]]
+
+
+class StatementRanker(Protocol):
+    """Reads passages beforehand and questions when they come. Safe to use from any thread."""
+
+    @property
+    def name(self) -> str:
+        """Names the vectors: those of another ranker cannot be compared."""
+
+    @property
+    def mixture(self) -> Mixture:
+        """How scores are made of vectors."""
+
+    def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
+        """The vectors of all statements of each passage."""
+
+    def question(self, text: str) -> QuestionVectors:
+        """The vectors of a question, the turn before it included where it needs it."""
+
+
+class RankerModel(nn.Module):
+    """The network, for training and for use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = AutoModel.from_pretrained(bundled_folder(), add_pooling_layer=False, local_files_only=True)
+        hidden = self.encoder.config.hidden_size
+        self.shorten = nn.Linear(hidden, SHORT, bias=False)
+        self.weigh = nn.Linear(hidden, 1)
+        self.bar = nn.Linear(hidden, 1)
+        self.mixture = nn.Parameter(torch.tensor([12.0, 12.0]))  # of cosines, and of matched tokens
+        nn.init.orthogonal_(self.shorten.weight)
+        for layer, bias in ((self.weigh, 0.0), (self.bar, 6.0)):
+            nn.init.zeros_(layer.weight)
+            nn.init.constant_(layer.bias, bias)
+
+    def read(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Vectors of all tokens, `[texts, tokens, hidden]`."""
+        states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states
+
+    def questions(self, ids: Tensor, mask: Tensor, special: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Wholes `[questions, hidden]`, tokens `[questions, tokens, SHORT]`, weights `[questions, tokens]`, bars
+        `[questions]`. special: bool, tokens that count for nothing.
+        """
+        states = self.read(ids, mask)
+        wholes = functional.normalize((states * mask.unsqueeze(-1)).sum(1), dim=-1)
+        weights = torch.softmax(self.weigh(states).squeeze(-1).masked_fill(special, -1e4), dim=1)
+        return wholes, functional.normalize(self.shorten(states), dim=-1), weights, self.bar(wholes).squeeze(-1)
+
+    def statements(self, ids: Tensor, mask: Tensor, spans: Sequence[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
+        """Wholes `[spans, hidden]`, and the tokens of all spans one after another `[tokens, SHORT]`. spans: row, first
+        token, token behind the last.
+        """
+        states = self.read(ids, mask)
+        width = states.shape[1]
+        where = torch.cat([torch.arange(row * width + first, row * width + end) for row, first, end in spans])
+        tokens = states.reshape(-1, states.shape[-1])[where]
+        sums = torch.zeros(len(spans), states.shape[-1]).index_add(0, statement_of_token(spans), tokens)
+        return functional.normalize(sums, dim=-1), functional.normalize(self.shorten(tokens), dim=-1)
+
+    def trained(self) -> dict[str, Tensor]:
+        """The weights that training changes."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    def freeze(self, lowest: int) -> None:
+        """Let training change neither the embeddings nor the lowest layers."""
+        self.encoder.embeddings.requires_grad_(False)
+        for layer in self.encoder.encoder.layer[:lowest]:
+            layer.requires_grad_(False)
+
+
+def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
+    """For the tokens of all spans one after another, the number of their span."""
+    return torch.repeat_interleave(torch.arange(len(spans)), torch.tensor([end - first for _, first, end in spans]))
+
+
+class StatementEncoder:
+    """Reads passages and questions. Safe to use from any thread. Raises RetrievalError if the folder has no ranker."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            weights = load_file(folder / WEIGHTS)
+        except (OSError, ValueError) as error:
+            raise RetrievalError(f"ranker {folder}: cannot be read ({first_line(error)})") from error
+        self.name: str = card["name"]
+        self._model = RankerModel().eval()
+        missing = self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
+        if missing.unexpected_keys:
+            raise RetrievalError(f"ranker {folder}: it is made for another model ({missing.unexpected_keys[0]})")
+        self.tokens = RankerTokens()
+        cosine, matches = self._model.mixture.tolist()
+        self.mixture = Mixture(cosine=cosine, matches=matches)
+        self._lock = threading.Lock()
+
+    def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
+        """The vectors of all statements of each passage."""
+        found: dict[int, StatementVectors] = {}
+        by_length = sorted(range(len(passages)), key=lambda place: len(passages[place].text))
+        for start in range(0, len(by_length), _AT_ONCE):
+            places = by_length[start : start + _AT_ONCE]
+            found.update(zip(places, self._read([passages[place] for place in places]), strict=True))
+        return [found[place] for place in range(len(passages))]
+
+    def question(self, text: str) -> QuestionVectors:
+        """The vectors of a question, the turn before it included where it needs it."""
+        with self._lock, torch.inference_mode():
+            wholes, tokens, weights, bars = self._model.questions(*self.tokens.questions([text]))
+        return QuestionVectors(
+            whole=wholes[0].numpy(), tokens=tokens[0].numpy(), weights=weights[0].numpy(), bar=float(bars[0])
+        )
+
+    def _read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
+        ids, mask, spans = self.tokens.passages(passages, LONGEST_PASSAGE)
+        read = [span for span in spans if span[2] > span[1]]
+        wholes = np.zeros((len(spans), self._model.encoder.config.hidden_size), np.float16)
+        tokens = np.zeros((0, SHORT), np.int8)
+        if read:
+            with self._lock, torch.inference_mode():
+                some, all_tokens = self._model.statements(ids, mask, read)
+            wholes[[first < end for _, first, end in spans]] = some.numpy()
+            tokens = short_form(all_tokens.numpy())
+        ends = np.cumsum([end - first for _, first, end in spans], dtype=np.int32)
+        found: list[StatementVectors] = []
+        at = before = 0
+        for passage in passages:
+            behind = at + len(passage.spans)
+            end = int(ends[behind - 1]) if behind else 0
+            found.append(
+                StatementVectors(whole=wholes[at:behind], tokens=tokens[before:end], ends=ends[at:behind] - before)
+            )
+            at, before = behind, end
+        return found
+
+
+class RankerTokens:
+    """Texts as the network takes them."""
+
+    def __init__(self) -> None:
+        self._tokenizer = AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
+
+    def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, mask and which tokens are special, each `[texts, tokens]`. Of a long text the end is kept."""
+        found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        opening, closing = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
+        rows = [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]
+        width = -(-max(map(len, rows)) // _MULTIPLE) * _MULTIPLE
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+        return ids, mask, (mask == 0) | (ids == opening) | (ids == closing)
+
+    def passages(
+        self, passages: Sequence[PassageToRead], longest: int
+    ) -> tuple[Tensor, Tensor, list[tuple[int, int, int]]]:
+        """Ids and mask `[passages, tokens]`; for every statement of every passage its row, first token and the token
+        behind its last. These two are equal for one that was cut off.
+        """
+        above = [" > ".join(passage.headings) + "\n" for passage in passages]
+        found = self._tokenizer(
+            [head + passage.text for head, passage in zip(above, passages, strict=True)],
+            truncation=True,
+            max_length=longest,
+            padding=True,
+            pad_to_multiple_of=_MULTIPLE,
+            return_offsets_mapping=True,
+            return_tensors="pt",
+        )
+        spans: list[tuple[int, int, int]] = []
+        for row, (head, passage) in enumerate(zip(above, passages, strict=True)):
+            offsets = found["offset_mapping"][row].tolist()
+            real = [place for place, (first, end) in enumerate(offsets) if end > first]
+            starts = [offsets[place][0] - len(head) for place in real]
+            for first, end in passage.spans:
+                inside = real[bisect_left(starts, first) : bisect_left(starts, end)]
+                spans.append((row, inside[0], inside[-1] + 1) if inside else (row, 0, 0))
+        return found["input_ids"], found["attention_mask"], spans
