@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from meanings import HashEmbedder
+from meanings import HashEmbedder, HashRanker
 from tiny import build
 
 from app.desk.service import Service
@@ -37,7 +37,8 @@ def small_desk(folder: Path, *, family: str = "llama", seed: int = 0, **changes:
     """A desk that loads in a moment."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = small_settings(folder, **changes)
-    with Service(settings, model=lambda _: build(family, seed), embedder=lambda _: HashEmbedder()) as service:
+    parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
+    with Service(settings, model=lambda _: build(family, seed), **parts) as service:
         yield service
 
 

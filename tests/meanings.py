@@ -1,4 +1,4 @@
-"""Embedders without a model, one of which is told what texts mean, and retrievers of them: cosines one can work out."""
+"""Embedders and a ranker without a model, one of which is told what texts mean, and retrievers of them: cosines one can work out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from hashlib import blake2b
 
 import numpy as np
 
+from retrieval.ranking.encoder import PassageToRead
+from retrieval.ranking.scoring import Mixture
+from retrieval.ranking.vectors import QuestionVectors, StatementVectors, short_form
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
@@ -60,6 +63,32 @@ class HashEmbedder:
 
     def knows_word(self, word: str) -> bool:
         return False
+
+
+class HashRanker:
+    """Ranks by shared words: a statement's vector is that of its words, each of its words is a token."""
+
+    name, mixture = "hash", Mixture(cosine=6.0, matches=6.0)
+
+    def __init__(self, dimension: int = 256) -> None:
+        self._words = HashEmbedder(dimension)
+
+    def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
+        return [self._read([passage.text[first:end] for first, end in passage.spans]) for passage in passages]
+
+    def question(self, text: str) -> QuestionVectors:
+        said = re.findall(r"\w+", text) or [""]
+        tokens = self._words.embed_documents(said)
+        weights = np.full(len(said), 1 / len(said), np.float32)
+        return QuestionVectors(whole=self._words.embed_query(text), tokens=tokens, weights=weights, bar=4.0)
+
+    def _read(self, statements: Sequence[str]) -> StatementVectors:
+        said = [re.findall(r"\w+", statement) or [""] for statement in statements]
+        return StatementVectors(
+            whole=self._words.embed_documents(statements).astype(np.float16),
+            tokens=short_form(self._words.embed_documents([word for words in said for word in words])),
+            ends=np.cumsum([len(words) for words in said], dtype=np.int32),
+        )
 
 
 def retriever_of(windows: Mapping[int, Sequence[str]], embedder: Embedder) -> Retriever:
