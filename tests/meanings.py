@@ -1,4 +1,7 @@
-"""Embedders and a ranker without a model, one of which is told what texts mean, and retrievers of them: cosines one can work out."""
+"""Embedders and a ranker without a model, one embedder of which is told what texts mean, and retrievers of them.
+
+Cosines that one can work out.
+"""
 
 from __future__ import annotations
 
