@@ -16,13 +16,15 @@ LONGEST_LIST = 60
 LONGEST_PROCEDURE = 120
 """Words of a procedure; a longer one is cut between steps."""
 
+_LEAST = 4  # words of a step without a full stop
 _SLACK = 20  # words by which a procedure may be longer and still stay whole
 _SHORT = 15  # words of an item that is told together with its neighbours
 _PLAIN = 4  # words of an item that commas part from the next
 _FULL = 6  # words of a sentence that says something without the rest of its step
 _FEW = 30  # words of the items below a step that are told with it
 _QUESTION_LINK = re.compile(
-    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b|(?:and )?(?:many )?more…?$",
+    r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b"
+    r"|(?:and )?(?:many )?more…?$",
     re.IGNORECASE,
 )
 _AND = re.compile(r"[,;，；、]?\s*\b(?:and|or|und|oder|and/or)$|[,;，；、。.]$")
@@ -76,8 +78,8 @@ def _said(text: str, groups: Sequence[Group]) -> str:
 def _is_procedure(items: Sequence[_Entry], governing: str) -> bool:
     if len(items) < 2:
         return False
-    fragments = sum(is_fragment(item.line.text) and num_words(item.said) < 4 for item in items)
-    if 2 * fragments > len(items) or any(item.line.text[:1].islower() for item in items):
+    names = sum(not _ENDED.search(item.line.text) and num_words(item.said) < _LEAST for item in items)
+    if 2 * names > len(items) or any(item.line.text[:1].islower() for item in items):
         return False
     if items[0].line.number is not None:
         return not (
@@ -138,11 +140,9 @@ def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
         if run and not (_is_short(item) and fits and alike):
             yield _told(run, governing)
             run = []
-        if not item.said:
-            continue
         if _is_short(item):
             run.append(item)
-        elif not ASKS.search(item.said):
+        elif item.said:
             yield _told([item], governing)
         if item.below:
             yield from _below(item, governing)
@@ -170,7 +170,7 @@ def _lines(item: _Entry) -> Iterator[TextLine]:
 
 def _is_short(item: _Entry) -> bool:
     is_one = len(item.groups) == 1 and num_words(item.said) <= _SHORT
-    return is_one and bool(item.said) and not item.below and not ASKS.search(item.said)
+    return is_one and bool(item.said) and not item.below
 
 
 def _is_told_under(item: _Entry, governing: str) -> bool:
