@@ -127,6 +127,8 @@ def test_steps_are_one_statement_with_their_numbers() -> None:
     assert told("To sign in:\n- Open the page.\n- Type the code.") == [
         "To sign in:\n- Open the page.\n- Type the code."
     ]
+    never = "Never do this:\n1. Open the lid. The steam would burn you at once.\n2. Shake it."
+    assert told(never) == [never]
     assert kinds("No points for:\n1. delivery\n2. gift cards") == ["list"]
 
 
@@ -206,10 +208,12 @@ def test_references_and_furniture_are_left_out(text: str, expected: str | None) 
 
 
 def test_items_below_items() -> None:
-    text = "- Use strong words:\n  - long ones\n  - rare ones\n- Change them every year, because that is what the rules ask."
+    text = (
+        "- Use strong words:\n  - long ones\n  - rare ones\n- Change them every year, because the rules ask for that."
+    )
     assert told(text) == [
         "Use strong words: long ones, rare ones.",
-        "Change them every year, because that is what the rules ask.",
+        "Change them every year, because the rules ask for that.",
     ]
 
 

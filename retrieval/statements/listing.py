@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from retrieval.statements.governing import announces_steps, denies, is_fragment, is_needed, under
+from retrieval.statements.governing import announces_steps, denies, is_fragment, is_needed, turns_sentences, under
 from retrieval.statements.grouping import Group, grouped, located
 from retrieval.statements.lines import TextLine
 from retrieval.statements.statement import Statement, num_words
@@ -99,12 +99,13 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
     for first, last in _parts([num_words(step) for step in steps]):
         text = "\n".join([*filter(None, [introduction]), *steps[first:last]])
         yield Statement(as_said(text), items[first].line.start, items[last - 1].end, "procedure")
+    turned = turns_sentences(governing)  # then nothing below it may be told alone
     for item in items:
         for said, start, end in item.groups[1:]:
-            if num_words(said) >= _FULL:
+            if num_words(said) >= _FULL and not turned:
                 yield Statement(as_said(said), item.line.start + start, item.line.start + end, "item")
         if item.below and not _is_told_with_step(item):
-            yield from _items(item.below, item.line.text)
+            yield from _below(item, governing)
 
 
 def _step(item: _Entry, marker: str) -> str:
