@@ -105,7 +105,7 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
             if num_words(said) >= _FULL and not turned:
                 yield Statement(as_said(said), item.line.start + start, item.line.start + end, "item")
         if item.below and not _is_told_with_step(item):
-            yield from _below(item, governing)
+            yield from _below(item, governing if turned else "")
 
 
 def _step(item: _Entry, marker: str) -> str:
@@ -155,7 +155,7 @@ def _below(item: _Entry, governing: str) -> Iterator[Statement]:
     above = item.line.text
     if (
         above.endswith((":", "：", "?", "？"))
-        or is_fragment(above)
+        or (is_fragment(above) and num_words(above) <= _SHORT)
         or all(is_fragment(i.line.text) for i in item.below)
     ):
         *_, (above, _, _) = located(above)
