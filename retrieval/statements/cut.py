@@ -26,7 +26,7 @@ def statements_of(text: str, heading_path: Sequence[str]) -> tuple[Statement, ..
     found: dict[str, Statement] = {}
     for statement in _statements(lines_of(text), heading_path):
         found.setdefault(statement.text, statement)
-    return tuple(found.values())
+    return tuple(sorted(found.values(), key=lambda statement: (statement.start, -statement.end)))
 
 
 def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Iterator[Statement]:

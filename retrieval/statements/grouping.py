@@ -31,6 +31,7 @@ _CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights
 )
 _SHORT = 15  # words of a question that sets a condition for the next sentence
 _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
+_INNER_END = re.compile(r"[.!?…][^\w\s]*\s+\S|[。！？][^\w]*\w")
 _BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
 
 
@@ -44,6 +45,9 @@ class Group(NamedTuple):
 
 def located(text: str) -> Iterator[tuple[str, int, int]]:
     """The sentences of a line with the characters they stand for."""
+    if not _INNER_END.search(text):  # as most items and cells
+        yield text.strip(), 0, len(text)
+        return
     at = 0
     for sentence in sentences(text):
         start, length = text.find(sentence, at), len(sentence)

@@ -17,6 +17,7 @@ _MARKED = re.compile(r"( *)([-*•·–]|\d{1,3}[.)])[ \t]+(?=\S)")
 _NAMED = r"[^\s:;][^:;]{0,59}: "  # the name of a column
 _ROW = re.compile(rf"(?:[^;:]*; )?{_NAMED}[^;]*; {_NAMED}")  # two named cells, perhaps behind one without a name
 _LONGEST_HEADING = 80  # characters
+_SENTENCES = re.compile(r"[.!?。！？](?:\s+|(?<=[。！？]))(?=\S)")  # more than one
 _WIDEST = 120  # characters of a line in a text that is wrapped; in others, a line ends where its author ended it
 _CODE = re.compile(r"[{}<>=$\\|]|^[#/@.]|\(\)|;$|^\w+ --?\w")
 _CONTENT = re.compile(r"[^\W_]")
@@ -96,9 +97,11 @@ def _line(text: str, start: int, end: int, is_row: bool) -> TextLine:
 
 
 def _is_heading(line: str) -> bool:
+    if line.endswith(("?", "？")) and not _SENTENCES.search(line):
+        return True
     if len(line) > _LONGEST_HEADING or _CODE.search(line) or _FULL_STOP.search(line) or ": " in line:
         return False
-    return line.endswith(("?", "？")) or not (ENDED.search(line) or line.endswith((":", "：")))
+    return not (ENDED.search(line) or line.endswith(("?", "？", ":", "：")))
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
