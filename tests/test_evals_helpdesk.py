@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from desks import small_desk, write_pages
 
+from app.domain.answers import Outcome
 from app.domain.errors import DeskError
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_fact, words
@@ -18,7 +19,7 @@ from evals.helpdesk_corpora import articles, service, support
 from evals.helpdesk_figures import JudgedAnswer, figures, markdown
 from evals.helpdesk_questions import CustomerQuestion, read_questions, sample
 from evals.intervals import Figure, middle_of, share
-from evals.shown_answers import Outcome, ShownAnswer
+from evals.shown_answers import ShownAnswer
 
 
 def question(**changes: Any) -> CustomerQuestion:
