@@ -97,10 +97,13 @@ def test_a_growing_text_gives_its_sentences_once() -> None:
 
 def test_a_growing_list_keeps_its_lines_and_markers() -> None:
     text, given, rest = "Do this:\n\n1. Open the app\n2. Choose one. Go.\n- Free of charge\n10. Ask us", "", ""
+    said: list[str] = []
     for character in text:
         ended, rest = complete(rest + character)
         given += "".join(gap + sentence for gap, sentence in ended)
+        said += [sentence for _, sentence in ended]
     assert given + rest == " " + text
+    assert said == sentences(text)[:-1], "a marker is no sentence, also before its line goes on"
 
 
 def test_statements_are_neither_questions_nor_headings_nor_numbers_alone() -> None:

@@ -150,7 +150,7 @@ def _share_in(retriever: Retriever, question: str) -> Callable[[frozenset[str]],
     count, unless it has no others.
     """
     keywords = retriever.keywords
-    asked = {stem(word): keywords.rarity(keywords.stems(word)) for word in asked_words(question)}
+    asked = {stem(word): keywords.rarity(word) for word in asked_words(question)}
     rarity = {term: value for term, value in asked.items() if term not in COMMON} or asked
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0

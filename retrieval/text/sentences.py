@@ -141,11 +141,10 @@ def _statements_of(said: Iterable[str]) -> Iterator[str]:
 def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, str]], str]:
     """The sentences of a growing text that have ended, as by `parted`, and the rest."""
     language = language or language_of(text)
-    start = text.rfind("\n") + 1
-    if marker := MARKER.match(text, start):
-        start = marker.end()
-    growing = _split(text[start:], language)[-1:]
-    ended = text[: len(text) - len("".join(growing))].rstrip()
+    line = text.rfind("\n") + 1
+    marker = MARKER.match(text, line)
+    *before, growing = _split(text[marker.end() if marker else line :], language) or [""]
+    ended = text[: len(text) - len(growing) if before else line].rstrip()
     return list(parted(ended, language)), text[len(ended) :]
 
 
