@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 
-from app.answering.answering import UNSURE_STATEMENTS
 from app.answering.cite import cite
 from app.answering.decide import Decider
 from app.desk.service import Service

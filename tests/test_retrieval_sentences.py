@@ -42,11 +42,48 @@ Is it broken? Call us at once!
         ("a line that\nwas wrapped.\nAnother", ["a line that was wrapped.", "Another"]),
         ("A long line of prose which ends before its sentence does, at the\nGalway store.", None),
         ("你好。再见！", ["你好。", "再见！"]),
+        ("**Refuse it.** It comes back.", ["**Refuse it.**", "It comes back."]),
+        ("Choose **Forgot password?** on the page. then wait", None),
+        ("| Item | Returnable? | Why |", None),
+        ("Store it below 25 °C. At 104 Wh it is large.", ["Store it below 25 °C.", "At 104 Wh it is large."]),
+        ("An error.For example this.", ["An error.", "For example this."]),
         (" \n\n", []),
     ],
 )
 def test_sentences(text: str, expected: list[str] | None) -> None:
     assert sentences(text) == ([" ".join(text.split())] if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Bei Sperrgut, z. B. Sofas bzw. Betten, bis zum 24. Dezember. Dr. Müller hilft. Siehe Nr. 5.",
+            ["Bei Sperrgut, z. B. Sofas bzw. Betten, bis zum 24. Dezember.", "Dr. Müller hilft.", "Siehe Nr. 5."],
+        ),
+        ("Das dauert ca. 3 Tage. Danke!", ["Das dauert ca. 3 Tage.", "Danke!"]),
+        (
+            "M. Dupont vous répond. Le délai est d'env. 3 jours, voir p. 5. Merci !",
+            ["M. Dupont vous répond.", "Le délai est d'env. 3 jours, voir p. 5.", "Merci !"],
+        ),
+        (
+            "El Sr. Pérez responde y Ud. paga aprox. 5 euros. ¿Dónde está? Aquí.",
+            ["El Sr. Pérez responde y Ud. paga aprox. 5 euros.", "¿Dónde está?", "Aquí."],
+        ),
+        (
+            "代码有效30天。（5天用于送达）。“好的！”《规则》",
+            ["代码有效30天。", "（5天用于送达）。", "“好的！”", "《规则》"],
+        ),
+        ("「はい。」返品できます。どうぞ。", ["「はい。」", "返品できます。", "どうぞ。"]),
+    ],
+)
+def test_sentences_of_other_languages(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
+
+
+def test_the_language_may_be_given() -> None:
+    assert sentences("Siehe Nr. 5 bzw. Abs. 2.", "de") == ["Siehe Nr. 5 bzw. Abs. 2."]
+    assert complete("Siehe bzw. Abs. 2. Danke", "de")[0] == [(" ", "Siehe bzw. Abs. 2.")]
 
 
 def test_a_growing_text_gives_its_sentences_once() -> None:
@@ -60,10 +97,13 @@ def test_a_growing_text_gives_its_sentences_once() -> None:
 
 def test_a_growing_list_keeps_its_lines_and_markers() -> None:
     text, given, rest = "Do this:\n\n1. Open the app\n2. Choose one. Go.\n- Free of charge\n10. Ask us", "", ""
+    said: list[str] = []
     for character in text:
         ended, rest = complete(rest + character)
         given += "".join(gap + sentence for gap, sentence in ended)
+        said += [sentence for _, sentence in ended]
     assert given + rest == " " + text
+    assert said == sentences(text)[:-1], "a marker is no sentence, also before its line goes on"
 
 
 def test_statements_are_neither_questions_nor_headings_nor_numbers_alone() -> None:

@@ -1,27 +1,26 @@
 """Splits a text into sentences and statements, for quotations and checks in a document's own words.
 
-By rules for Western, Chinese and Japanese punctuation. A list item or a table row is a sentence, however it ends. A
-statement is one sentence, or several if one cannot be understood without the one before it (English only).
+Sentences end where sentencex says so for the language, with its abbreviations. A list item or a table row is a
+sentence, however it ends. A statement is one sentence, or several if one cannot be understood without the one before
+it (English only).
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
+from sentencex import segment
+
+from retrieval.text.language import language_of
 from retrieval.text.terms import CHINESE_JAPANESE
 
-ABBREVIATIONS = r"[A-Z] Mr Ms Mrs Dr St No vs e\.g i\.e incl excl"
-BEFORE_NUMBERS = "max min ca approx Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
-NO_END = (  # a full stop here ends no sentence
-    "".join(rf"(?<!\b{word}\.)" for word in ABBREVIATIONS.split())
-    + "".join(rf"(?<!\b{word}\.(?=\s\d))" for word in BEFORE_NUMBERS.split())
-    + r"(?<!\b[ap]\.m\.(?=\s(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)))"
+# Full stops that end no sentence, which sentencex does not know, and what must follow them.
+NO_ENDS = (
+    (re.compile(r"\b(?:approx|aprox|ca|env|excl|incl|inkl|max|min|pp?)\.\s*$"), re.compile(r"\d")),
+    (re.compile(r"\b[ap]\.m\.\s*$"), re.compile("Mon|Tue|Wed|Thu|Fri|Sat|Sun")),
+    (re.compile(r"\bM\.\s*$"), re.compile(r"[^\W\d_]")),  # Monsieur
 )
-UPPER = "A-ZÀ-ÖØ-ÞΆ-ΏΑ-ΫЀ-Я"  # Latin, Greek and Cyrillic
-ENDS = re.compile(
-    rf"(?<=[.!?])(?m:(?<!^\d\.)(?<!^\d\d\.)){NO_END}"
-    rf"[\"'”’)]*\s+(?=[\"'“‘(]?[0-9{UPPER}])"
-    r"|(?<=[。！？])[」』”]*"
-)
+CLOSES = re.compile(r"[*_\"'”’)\]]+\s+")  # belongs to the sentence before
+BEGINS = re.compile(r"[^\w\s.,:;!?|，、；：。！？]*([^\W_])")  # quotation marks, brackets, and the first letter
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")  # a line that begins so continues the sentence of the line before
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
 STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")  # a list item or a table row
@@ -48,30 +47,31 @@ DENIES = re.compile(  # a line before a list that negates its items
 )
 
 
-def sentences(text: str) -> list[str]:
-    """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces."""
-    return [sentence for _, sentence in parted(text)]
+def sentences(text: str, language: str | None = None) -> list[str]:
+    """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces.
+    language: of the text, for its abbreviations; told by the text itself if not given.
+    """
+    return [sentence for _, sentence in parted(text, language)]
 
 
-def parted(text: str) -> Iterator[tuple[str, str]]:
+def parted(text: str, language: str | None = None) -> Iterator[tuple[str, str]]:
     """Sentences, each with what separates it from the one before: a space, or line breaks and a list marker."""
+    language = language or language_of(text)
     gap = ""
     for number, line in enumerate(joined_lines(text)):
         marker = MARKER.match(line)
         start = marker.end() if marker else 0
         gap += "\n" * (number > 0) + line[:start]
-        for end in (*(end.end() for end in ENDS.finditer(line, start)), len(line)):
-            if sentence := line[start:end].strip():
-                yield gap or " ", sentence
-                gap = ""
-            start = end
+        for sentence in filter(None, map(str.strip, _split(line[start:], language))):
+            yield gap or " ", sentence
+            gap = ""
 
 
 def statements(text: str) -> Iterator[str]:
     """The parts of a passage that can be an answer: sentences, each with the following ones that depend on it, list
     items, table rows, and lists of fragments with the line before them. No questions, headings or parts without a word.
     """
-    lead, listed = "", ""
+    lead, listed, language = "", "", language_of(text)
     for line in filter(None, joined_lines(text)):
         marker = MARKER.match(line)
         item = line[marker.end() :] if marker else ""
@@ -83,7 +83,7 @@ def statements(text: str) -> Iterator[str]:
             continue
         if listed:
             yield listed
-        said = sentences(line)
+        said = sentences(line, language)
         listed = ""
         if line.endswith((":", "：")):
             lead = said[-1]
@@ -138,11 +138,29 @@ def _statements_of(said: Iterable[str]) -> Iterator[str]:
         yield statement
 
 
-def complete(text: str) -> tuple[list[tuple[str, str]], str]:
+def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, str]], str]:
     """The sentences of a growing text that have ended, as by `parted`, and the rest."""
-    end = max((0, text.rfind("\n"), *(end.end() for end in ENDS.finditer(text))))
-    ended = text[:end].rstrip()
-    return list(parted(ended)), text[len(ended) :]
+    language = language or language_of(text)
+    line = text.rfind("\n") + 1
+    marker = MARKER.match(text, line)
+    *before, growing = _split(text[marker.end() if marker else line :], language) or [""]
+    ended = text[: len(text) - len(growing) if before else line].rstrip()
+    return list(parted(ended, language)), text[len(ended) :]
+
+
+def _split(line: str, language: str) -> list[str]:
+    """The sentences of one line with the spaces behind them. None begins with a small letter or a mark."""
+    found = [""]
+    for part in segment(language, line):
+        closed = CLOSES.match(part)
+        before, rest = found[-1], part[closed.end() :] if closed else part
+        begins = BEGINS.match(rest)
+        if not begins or begins[1].islower() or any(end.search(before) and next_.match(rest) for end, next_ in NO_ENDS):
+            found[-1] += part
+        else:
+            found[-1] += part[: len(part) - len(rest)]
+            found.append(rest)
+    return list(filter(None, found))
 
 
 def joined_lines(text: str) -> list[str]:
