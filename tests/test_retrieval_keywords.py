@@ -136,6 +136,16 @@ def test_many_windows_with_common_words_are_scored_exactly_too() -> None:
     assert found[WINDOWS + 1] > 0
 
 
+def test_what_few_passages_answer_is_found_among_many() -> None:
+    """The right one of 40 passages is first, and stays so among 10,500 that share the common words of the question."""
+    asked = {id_: [f"the price of item{id_} is {id_} euros in the shop"] for id_ in range(40)}
+    others = {id_: [f"the price of the thing{id_} of the shop is in euros"] for id_ in range(100, 10_600)}
+    few, many = index_of(asked), index_of(asked).updated((), others)
+    for id_ in asked:
+        question = f"what is the price of the item{id_} in the shop"
+        assert [int(index.window_ids[index.scores(question).argmax()]) for index in (few, many)] == [id_ * WINDOWS] * 2
+
+
 def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_its_own() -> None:
     big = {id_: ["return label"] * 4 for id_ in range(1, 9)}
     index = index_of(big).updated((), {20: ["voucher"] * 8})

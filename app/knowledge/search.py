@@ -49,7 +49,8 @@ class Snapshot:
 
     def retriever(self, collections: Collection[str] = ()) -> Retriever:
         """Finds passages of these collections; of all if none are given."""
-        return self._limited(frozenset(collections) & self._passages_in.keys()) if collections else self._everything
+        known = frozenset(self._passages_in).intersection(collections)
+        return self._limited(known) if collections else self._everything
 
     def _limit(self, collections: frozenset[str]) -> Retriever:
         within = frozenset[int]().union(*(self._passages_in[name] for name in collections))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from retrieval.text.language import language_of
 from retrieval.text.sentences import ENDED, goes_on
 
 LineKind: TypeAlias = Literal["text", "heading", "item", "row"]
@@ -27,13 +28,14 @@ _FULL_STOP = re.compile(r"[,;，；、]$")
 @dataclass(frozen=True, slots=True)
 class TextLine:
     """A line without its list marker; wrapped lines are one. start, end: its characters in the passage's text, which
-    are as many as those of `text`. marker: "-", "3.", or "". level: of the list, from 0.
+    are as many as those of `text`. language: of the passage. marker: "-", "3.", or "". level: of the list, from 0.
     """
 
     text: str
     start: int
     end: int
     kind: LineKind
+    language: str
     marker: str = ""
     level: int = 0
 
@@ -47,7 +49,8 @@ def lines_of(text: str) -> list[TextLine]:
     """The lines that hold letters or digits, in their order."""
     spans = _spans(text)
     rows = _in_tables([text[start:end] for start, end in spans])
-    lines = [_line(text, start, end, is_row) for (start, end), is_row in zip(spans, rows, strict=True)]
+    language = language_of(text)
+    lines = [_line(text, start, end, is_row, language) for (start, end), is_row in zip(spans, rows, strict=True)]
     for n in range(len(lines) - 1):
         if _names_what_follows(text, lines[n], lines[n + 1]):
             lines[n] = replace(lines[n], kind="heading")
@@ -86,14 +89,14 @@ def _in_tables(lines: Sequence[str]) -> list[bool]:
     ]
 
 
-def _line(text: str, start: int, end: int, is_row: bool) -> TextLine:
+def _line(text: str, start: int, end: int, is_row: bool, language: str) -> TextLine:
     marked = _MARKED.match(text, start, end)
     first = marked.end() if marked else start + len(text[start:end]) - len(text[start:end].lstrip())
     content = text[first:end].replace("\n", " ").replace("\t", " ")
     if marked:
-        return TextLine(content, first, end, "item", marked[2], len(marked[1]) // 2)
+        return TextLine(content, first, end, "item", language, marked[2], len(marked[1]) // 2)
     kind: LineKind = "row" if is_row else "heading" if _is_heading(content) else "text"
-    return TextLine(content, first, end, kind)
+    return TextLine(content, first, end, kind, language)
 
 
 def _is_heading(line: str) -> bool:

@@ -59,7 +59,7 @@ def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
     roots: list[_Entry] = []
     path: list[_Entry] = []
     for line in lines:
-        groups = list(grouped(line.text))
+        groups = list(grouped(line.text, line.language))
         item = _Entry(line, groups, _said(line.text, groups))
         while path and path[-1].line.level >= line.level:
             path.pop()
@@ -158,7 +158,7 @@ def _below(item: _Entry, governing: str) -> Iterator[Statement]:
         or (is_fragment(above) and num_words(above) <= _SHORT)
         or all(is_fragment(i.line.text) for i in item.below)
     ):
-        *_, (above, _, _) = located(above)
+        *_, (above, _, _) = located(above, item.line.language)
         governing = under(governing, above) if denies(governing) else above
     yield from listed([line for child in item.below for line in _lines(child)], governing)
 
