@@ -19,7 +19,7 @@ from retrieval.search.reranker import Reranker, rerank
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.text.terms import COMMON, asked_words, stem
 
-BEST = 3
+BEST = 8
 """The passages of so many of the likeliest statements come first."""
 CANDIDATES = 10
 """Passages whose statements are ranked; ranking them costs no model, so these are more than the prompt has."""
