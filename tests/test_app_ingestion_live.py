@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from desks import finish, small_desk, small_settings, write_pages
-from meanings import HashEmbedder
+from meanings import HashEmbedder, HashRanker
 from sqlalchemy import func, select
 from test_app_ingestion import ReaderHere
 from tiny import build
@@ -172,7 +172,8 @@ class CountingEmbedder(HashEmbedder):
 
 def counting_desk(folder: Path, embedder: CountingEmbedder) -> Service:
     folder.mkdir(exist_ok=True)
-    return Service(small_settings(folder), model=lambda _: build(), embedder=lambda _: embedder)
+    parts = {"embedder": lambda _: embedder, "ranker": lambda _: HashRanker()}
+    return Service(small_settings(folder), model=lambda _: build(), **parts)
 
 
 def many(folder: Path, count: int, *, edition: int = 1) -> Path:

@@ -71,7 +71,7 @@ def test_small_talk_needs_no_search_and_is_left_out_of_later_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with desk_with_pages(tmp_path) as desk:
-        monkeypatch.setattr(desk._finder, "find", lambda *args, **options: pytest.fail("searched"))
+        monkeypatch.setattr(desk.finder, "find", lambda *args, **options: pytest.fail("searched"))
         hello = finish(desk, "Hello!")
         monkeypatch.undo()
         alone = finish(desk, GIFT_CARDS)
@@ -85,7 +85,7 @@ def test_a_person_is_reached_by_the_contacts_or_by_the_page_about_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with desk_with_pages(tmp_path / "a", contact_phone="+353 1 555 0100") as desk:
-        monkeypatch.setattr(desk._finder, "find", lambda *args, **options: pytest.fail("searched"))
+        monkeypatch.setattr(desk.finder, "find", lambda *args, **options: pytest.fail("searched"))
         named = finish(desk, "I want to talk to a human agent")
     with desk_with_pages(tmp_path / "b") as desk:
         found = finish(desk, "I want to talk to a human agent")

@@ -19,7 +19,7 @@ ROOMS = {
     "evals": "app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
     "cache retrieval",
     "app.web": "app.desk app.storage app.domain retrieval.loaders retrieval.text",
-    "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.text",
+    "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
     "app.desk": "app.answering app.knowledge app.replies app.storage app.domain cache retrieval",
     "app.answering": "app.knowledge app.replies app.grounding app.storage app.domain cache retrieval.documents "
@@ -39,7 +39,8 @@ ROOMS = {
     "cache.pml": "cache.prompt",
     "cache.prompt": "",
     "cache.errors": "",
-    "retrieval.answerability": "retrieval.search retrieval.statements retrieval.text",
+    "retrieval.answerability": "retrieval.ranking retrieval.search retrieval.statements retrieval.text",
+    "retrieval.ranking": "retrieval.search retrieval.statements retrieval.text",
     "retrieval.search": "retrieval.documents retrieval.text",
     "retrieval.statements": "retrieval.text",
     "retrieval.reading": "retrieval.loaders retrieval.documents retrieval.text",
@@ -63,6 +64,7 @@ ONLY_IN = {
         "cache.model.loading",
         "cache.training.training_model",
         "evals.use_cases",
+        "retrieval.ranking.encoder",
     },
     "peft": {"cache.model.adapters", "cache.training.trainer"},
     "faiss": {"retrieval.search.vector_index"},

@@ -1,13 +1,15 @@
-"""Features of an answer worked out by hand, and what the fitted models make of them."""
+"""Features of an answer worked out by hand, what the fitted models make of them, and how statements are judged."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from meanings import MeaningEmbedder, retriever_of
+from meanings import HashRanker, MeaningEmbedder, retriever_of
 
 from retrieval.answerability.classifier import (
     LEAST_TRUST,
@@ -17,22 +19,25 @@ from retrieval.answerability.classifier import (
     save_classifier,
 )
 from retrieval.answerability.features import (
-    AnalysedPassage,
-    PassageFeatures,
+    FAR,
+    Candidate,
+    FoundPassageText,
+    QuestionFeatures,
+    QuestionMeasures,
     StatementFeatures,
-    analyse,
-    passage_features,
-    statement_features,
+    candidates_of,
     terms_of,
 )
+from retrieval.answerability.judge import JudgedStatements, judge
 from retrieval.answerability.logistic import LogisticModel
-from retrieval.search.retriever import PassageHit, Retriever
-from retrieval.search.sentence_embedder import SentenceEmbedder
+from retrieval.ranking.encoder import PassageToRead
+from retrieval.ranking.scoring import StatementScores
+from retrieval.search.retriever import PassageHit, Query, Retriever
+from retrieval.statements.cut import statements_of
 
-SHIPPED = Path(__file__).parent.parent / "data" / "search.json"
-
-NONE = PassageFeatures(**{field.name: 0.0 for field in fields(PassageFeatures)})
+NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
 PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})
+RANKER = HashRanker()
 
 
 # --- the model ------------------------------------------------------------------------------------------
@@ -59,26 +64,30 @@ def constant(bias: float) -> LogisticModel:
 
 
 def test_below_least_trust_words_alone_are_judged() -> None:
-    classifier = replace(rule_of_thumb("x"), relevance=constant(math.log(3)), written=constant(-math.log(3)))
+    classifier = replace(rule_of_thumb("x", "y"), relevance=constant(math.log(3)), written=constant(-math.log(3)))
     trusts = (0.0, LEAST_TRUST - 0.01, LEAST_TRUST, 1.0)
     assert [classifier.is_answered(replace(NONE, trust=trust)) for trust in trusts] == pytest.approx(
         [0.25, 0.25, 0.75, 0.75]
     )
 
 
-def test_the_rule_of_thumb_is_even_at_its_means() -> None:
-    classifier = rule_of_thumb("any")
-    assert classifier.embedder == "any"
-    assert classifier.is_answered(replace(NONE, trust=1.0, best=0.3)) == pytest.approx(classifier.threshold)
-    assert classifier.is_answered(replace(NONE, trust=1.0, best=0.31)) > classifier.threshold
-    assert classifier.is_answered(replace(NONE, trust=0.0, covered=0.39)) < classifier.threshold
-    assert classifier.answers(replace(PLAIN, cosine=0.65, covered=0.5)) == pytest.approx(1.0)
+def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker() -> None:
+    classifier = rule_of_thumb("any", "some")
+    assert (classifier.embedder, classifier.ranker) == ("any", "some")
+    assert 0 < classifier.threshold < 0.5 < classifier.certain < 1
+    assert classifier.is_answered(replace(NONE, trust=1.0, ranked=0.0)) == pytest.approx(0.5)
+    assert classifier.is_answered(replace(NONE, trust=1.0, ranked=1.0)) > classifier.certain
+    assert classifier.is_answered(replace(NONE, trust=1.0, ranked=-1.0)) < classifier.threshold
+    assert classifier.is_answered(replace(NONE, trust=0.0, covered=0.39)) < 0.5
+    better = replace(PLAIN, ranked=1.0, covered=0.5)
+    assert classifier.answers(better) > classifier.answers(replace(better, ranked=0.5))
+    assert classifier.answers(better) > classifier.answers(replace(better, passage=-1.0))
 
 
 def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "search.json"
-    classifier = replace(rule_of_thumb("Ä"), threshold=0.123456789, fitted_on="1,000 questions")
-    save_classifier(rule_of_thumb("older"), file)
+    classifier = replace(rule_of_thumb("Ä", "ranker-1"), threshold=0.123456789, fitted_on="1,000 questions")
+    save_classifier(rule_of_thumb("older", "y"), file)
     save_classifier(classifier, file)
     assert load_classifier(file) == classifier
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
@@ -88,116 +97,86 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        save_classifier(rule_of_thumb("newer"), file)
+        save_classifier(rule_of_thumb("newer", "y"), file)
     assert load_classifier(file) == classifier
 
 
-def test_what_is_shipped_is_for_the_bundled_embedder_and_tells_good_features_from_bad() -> None:
-    classifier = load_classifier(SHIPPED)
-    assert classifier.embedder == SentenceEmbedder().name
-    assert 0.0 < classifier.threshold < 1.0
-    assert {*classifier.relevance.weights, "trust"} == set(asdict(NONE))
-    assert set(classifier.written.weights) <= set(asdict(NONE))
-    assert set(classifier.sentence.weights) == set(asdict(PLAIN))
-    for model in (classifier.relevance, classifier.written, classifier.sentence):
+def test_what_is_shipped_knows_all_features_and_tells_good_ones_from_bad() -> None:
+    """Which embedder and ranker it is for is tested where both are loaded."""
+    classifier = load_classifier(Path(__file__).parent.parent / "data" / "search.json")
+    assert 0.0 < classifier.threshold <= classifier.certain < 1.0
+    assert set(classifier.relevance.weights) | set(classifier.written.weights) <= set(asdict(NONE))
+    assert "trust" not in classifier.relevance.weights
+    assert set(classifier.statement.weights) <= set(asdict(PLAIN))
+    for model in (classifier.relevance, classifier.written, classifier.statement):
         assert set(model.weights) == set(model.means) == set(model.deviations)
         assert min(model.deviations.values()) > 0
-    for trust in (0.0, 1.0):
-        good = replace(average(classifier, by=1.0), trust=trust)
-        bad = replace(average(classifier, by=-1.0), trust=trust)
-        assert classifier.is_answered(good) > 0.5 > classifier.is_answered(bad)
+    for trust, model in ((1.0, classifier.relevance), (0.0, classifier.written)):
+        good, bad = (replace(typical(model, by), trust=trust) for by in (1.0, -1.0))
+        assert classifier.is_answered(good) > classifier.is_answered(bad) + 0.2
 
 
-def average(classifier: AnswerabilityClassifier, *, by: float) -> PassageFeatures:
+def typical(model: LogisticModel, by: float) -> QuestionFeatures:
     """Features of an average question, but so many deviations more of what speaks for an answer."""
-    model = classifier.relevance
-    speak = ("best", "first", "sentence", "told", "apt", "covered")
+    speak = ("ranked", "likely", "covered", "stated", "found")
     values = {name: model.means[name] + (by * model.deviations[name] if name in speak else 0.0) for name in model.means}
-    return PassageFeatures(trust=1.0, **values)
+    return replace(NONE, **values)
 
 
 # --- the features ------------------------------------------------------------------------------------------
 
-LABELS, DRIVERS = "Labels\nThe parcel label is free. Print 2 of them.", "Drivers\nThe drivers take the parcel."
+LABELS, DRIVERS = "The parcel label is free. Print 2 of them.", "The drivers take the parcel."
 QUESTION = "Is the zebra label free?"
 RARE, UNKNOWN = math.log(1 + 1.5 / 1.5), math.log(1 + 2.5 / 0.5)  # of a term that one of two windows has, and none
-MEANINGS = {
-    QUESTION: (0, 1, 0),
-    LABELS: (0, 1, 0),
-    DRIVERS: (1, 0, 0),
-    "The parcel label is free.": (0, 3, 4),
-    "Print 2 of them.": (0, 4, 3),
-    "Labels: The parcel label is free.": (0, 4, 3),
-    "The drivers take the parcel.": (1, 0, 0),
-    f"Earlier? {QUESTION}": (0, 0, 1),
-}
+WHOLE = 2 * RARE + UNKNOWN  # label and free, and zebra, which is nowhere; is and the say nothing
+MEANINGS = {QUESTION: (0, 1, 0), f"Labels\n{LABELS}": (0, 1, 0), f"Drivers\n{DRIVERS}": (1, 0, 0)}
+SCORES = StatementScores(
+    logits=np.array([1.0, 3.0, -1.0], np.float32),
+    cosines=np.array([0.5, 0.25, 0.1], np.float32),
+    matches=np.array([[0.9, 0.2, 0.4], [0.3, 0.6, 0.4], [0.1, 0.1, 0.45]], np.float32),
+)
+WEIGHTS = np.array([0.5, 0.3, 0.2], np.float32)
 
 
-def case(knowledge: float) -> tuple[Retriever, list[AnalysedPassage]]:
+def found_passage(hit: PassageHit, heading: str, text: str) -> FoundPassageText:
+    statements = statements_of(text, (heading,))
+    spans = [(one.start, one.end) for one in statements]
+    read = PassageToRead(headings=(heading,), text=text, spans=spans)
+    return FoundPassageText(
+        hit=hit, headings=(heading,), text=text, statements=statements, vectors=RANKER.read([read])[0]
+    )
+
+
+def case(knowledge: float) -> tuple[Retriever, list[FoundPassageText]]:
+    """Two passages with three statements."""
     embedder = MeaningEmbedder(MEANINGS, knowledge)
-    retriever = retriever_of({1: [LABELS], 2: [DRIVERS]}, embedder)
-    found = (PassageHit(id=1, score=1.5, cosine=0.9, share=0.6), PassageHit(id=2, score=0.5, cosine=0.95, share=0.1))
-    texts = [([text.split("\n")[0]], text.split("\n")[1]) for text in (LABELS, DRIVERS)]
-    return retriever, analyse(found, texts, embedder.embed_documents)
+    retriever = retriever_of({1: [f"Labels\n{LABELS}"], 2: [f"Drivers\n{DRIVERS}"]}, embedder)
+    hits = (PassageHit(id=1, score=1.5, cosine=0.9, share=0.6), PassageHit(id=2, score=0.5, cosine=0.95, share=0.1))
+    return retriever, [found_passage(hits[0], "Labels", LABELS), found_passage(hits[1], "Drivers", DRIVERS)]
 
 
-def test_features_by_hand() -> None:
-    retriever, passages = case(0.8)
+def measured(
+    retriever: Retriever, passages: Sequence[FoundPassageText], order: Sequence[int], scores: StatementScores = SCORES
+) -> QuestionFeatures:
+    """The features of QUESTION when its candidates have this order, with log-odds 2, 1, 0."""
     query = retriever.query(QUESTION)
-    assert query.trust == pytest.approx(0.64)
-    covered = 2 * RARE / (2 * RARE + UNKNOWN)  # label and free, not zebra; is and the say nothing
-    heading_covers = RARE / (2 * RARE + UNKNOWN)
-    assert asdict(passage_features(retriever, query, query, passages)) == pytest.approx(
-        {
-            "trust": 0.64,
-            "best": 0.64 * 0.95,
-            "first": 0.64 * 0.9,
-            "above": 0.64 * (0.95 - 0.5) / 0.5,  # the cosines with the index are 1 and 0
-            "spread": 0.64 * 0.5,
-            "rest": 1.0,
-            "sentence": 0.64 * 0.8,
-            "told": max(0.64 * 0.6 + covered, 0.64 * 0.8 + heading_covers),
-            "apt": max(0.64 * 0.6 + covered, 0.64 * 0.8 + heading_covers),
-            "covered": covered,
-        },
-        abs=1e-5,
-    )
-    second = replace(passages[0], statements=passages[0].statements[1:], vectors=passages[0].vectors[1:])
-    told = passage_features(retriever, query, query, [second]).told
-    assert told == pytest.approx(0.64 * 0.8 + heading_covers, abs=1e-5), "its heading says what it is about"
-    many = retriever.query("How many labels?")
-    features = passage_features(retriever, many, many, [second])
-    assert features.apt == pytest.approx(features.told + 1 / 5), "it has a number"
-    turned = passage_features(retriever, query, query, passages[::-1])
-    assert (turned.first, turned.covered) == pytest.approx((0.64 * 0.95, covered), abs=1e-5)
-
-
-def test_an_embedder_that_knows_nothing_leaves_features_of_words() -> None:
-    retriever, passages = case(0.0)
-    query = retriever.query(QUESTION)
-    features = passage_features(retriever, query, query, passages)
-    assert (features.trust, features.best, features.first, features.above, features.spread, features.sentence) == (
-        0.0,
-    ) * 6
-    assert features.told == features.covered > 0
-    assert all(
-        one.cosine == one.alone == 0.0 for of in statement_features(retriever, query, query, passages) for one in of
-    )
+    candidates = candidates_of(retriever, query, query, passages, scores)
+    measures = QuestionMeasures(retriever, query, passages, candidates, scores, WEIGHTS)
+    return measures.features([(2.0 - place, candidates[n]) for place, n in enumerate(order)])
 
 
 def test_features_of_statements_by_hand() -> None:
     retriever, passages = case(0.8)
-    question, query = retriever.query(QUESTION), retriever.query(f"Earlier? {QUESTION}")
-    (first, second), (third,) = statement_features(retriever, query, question, passages)
-    whole = 2 * RARE + UNKNOWN
+    query = retriever.query(QUESTION)
+    assert query.trust == pytest.approx(0.64)
+    first, second, third = (one.features for one in candidates_of(retriever, query, query, passages, SCORES))
     expected = {
-        "cosine": 0.64 * 0.8,
-        "alone": 0.64 * 0.6,
-        "headed": 0.64 * 0.6,
-        "covered": 2 * RARE / whole,
-        "own": 2 * RARE / whole,
-        "joined": 2 * RARE / whole,
-        "before": 0.0,
+        "ranked": 0.64 * 1.0,
+        "cosine": 0.64 * 0.5,
+        "after": 0.64 * 3.0,
+        "covered": 2 * RARE / WHOLE,
+        "own": 2 * RARE / WHOLE,
+        "before": RARE / WHOLE,  # its heading has "label"
         "passage": 1.5,
         "behind": 0.0,
         "rank": 0.0,
@@ -205,41 +184,163 @@ def test_features_of_statements_by_hand() -> None:
         "expected": 0.0,
     }
     assert asdict(first) == pytest.approx(expected, abs=1e-5)
-    assert second.covered == pytest.approx(RARE / whole), "its heading says what it is about"
-    assert (second.own, second.joined, second.before) == pytest.approx((0.0, 2 * RARE / whole, 2 * RARE / whole))
+    assert second.after == pytest.approx(second.ranked), "the last of its passage has none after it but itself"
+    assert second.covered == pytest.approx(RARE / WHOLE), "its heading says what it is about"
+    assert (second.own, second.before) == pytest.approx((0.0, 2 * RARE / WHOLE))
     assert (third.passage, third.behind, third.rank, third.covered, third.before) == (0.5, 1.0, 1.0, 0.0, 0.0)
     many = retriever.query("How many labels?")
-    assert [one.expected for one in statement_features(retriever, many, many, passages)[0]] == [-1.0, 1.0]
+    assert [one.features.expected for one in candidates_of(retriever, query, many, passages, SCORES)] == [-1, 1, -1]
+
+
+def test_features_of_a_question_by_hand() -> None:
+    retriever, passages = case(0.8)
+    assert asdict(measured(retriever, passages, [1, 0, 2])) == pytest.approx(
+        {
+            "trust": 0.64,
+            "ranked": 0.64 * 3.0,
+            "likely": 2.0,
+            "others": 2.0,  # the best of the other passage has 0
+            "mass": math.log(sum(math.exp(0.64 * logit) for logit in (1.0, 3.0, -1.0))),
+            "found": 0.64 * (0.5 + 0.3),  # the third token is in none of the three
+            "least": 0.64 * max(0.5 * 0.1, 0.3 * 0.4, 0.2 * 0.55),
+            "cosine": 0.64 * 0.9,
+            "above": 0.64 * (0.95 - 0.5) / 0.5,  # the cosines with the index are 1 and 0
+            "score": 1.5,
+            "rest": 1.0,
+            "covered": 2 * RARE / WHOLE,
+            "stated": 2 * RARE / WHOLE,
+            "expected": 0.0,
+        },
+        abs=1e-5,
+    )
+    few = StatementScores(logits=SCORES.logits[:2], cosines=SCORES.cosines[:2], matches=SCORES.matches[:2])
+    assert measured(retriever, passages[:1], [0, 1], few).others == FAR, "there is no other passage"
+
+
+def test_only_the_best_statements_are_looked_at_for_the_question_s_words() -> None:
+    text = "The label is free. The label is red. The label is big. The label is new."
+    retriever = retriever_of({1: [text]}, MeaningEmbedder())
+    passage = found_passage(PassageHit(id=1, score=1.0, cosine=1.0, share=1.0), "Labels", text)
+    matches = np.zeros((4, 3), np.float32)
+    matches[3] = 1.0
+    scores = StatementScores(logits=np.zeros(4, np.float32), cosines=np.zeros(4, np.float32), matches=matches)
+    assert measured(retriever, [passage], [0, 1, 2, 3], scores).found == 0.0
+    assert measured(retriever, [passage], [0, 1, 3, 2], scores).found == pytest.approx(1.0)
+
+
+def test_without_trust_only_words_are_left() -> None:
+    retriever, passages = case(0.0)
+    features = measured(retriever, passages, [0, 1, 2])
+    of_models = ("trust", "ranked", "found", "least", "cosine", "above")
+    assert {name: getattr(features, name) for name in of_models} == dict.fromkeys(of_models, 0.0)
+    assert features.covered == features.stated > 0
+    query = retriever.query(QUESTION)
+    for one in candidates_of(retriever, query, query, passages, SCORES):
+        assert one.features.ranked == one.features.cosine == one.features.after == 0.0
 
 
 def test_a_question_of_common_words_is_covered_by_them() -> None:
     retriever, passages = case(1.0)
     question = retriever.query("Is it the?")
-    assert statement_features(retriever, question, question, passages)[0][0].covered > 0
+    assert candidates_of(retriever, question, question, passages, SCORES)[0].features.covered > 0
     blank = retriever.query("?")
-    assert passage_features(retriever, blank, blank, passages).covered == 0.0
-
-
-def test_a_passage_is_read_into_sentences_that_are_each_there_once() -> None:
-    embedder = MeaningEmbedder()
-    found = PassageHit(id=1, score=0, cosine=0, share=0)
-    texts = (["Help", "Returns"], "It is free. What is? It is free.\nNo label"), ([], "Heading")
-    one, none = analyse([found, found], texts, embedder.embed_documents)
-    assert (one.headings, list(one.statements), one.vectors.shape) == ("Help\nReturns", ["It is free."], (1, 3))
-    assert one.headed.shape == (1, 3)
-    assert analyse([], [], embedder.embed_documents) == []
-    assert (list(none.statements), none.vectors.shape) == ([], (0, 3))
-    retriever, _ = case(1.0)
-    query = retriever.query(QUESTION)
-    assert (
-        passage_features(retriever, query, query, [none]).sentence,
-        passage_features(retriever, query, query, [none]).told,
-    ) == (
-        0,
-        0,
-    )
-    assert statement_features(retriever, query, query, [none]) == [[]]
+    assert [one.features.covered for one in candidates_of(retriever, blank, blank, passages, SCORES)] == [0.0] * 3
 
 
 def test_terms_of_a_text_are_stems() -> None:
     assert terms_of("Returned KM-450s 退款") >= {"return", "km", "450", "退款"}
+
+
+# --- candidates, and how they are judged ----------------------------------------------------------------
+
+
+def help_desk(pages: dict[int, tuple[str, str]], knowledge: float = 1.0) -> tuple[Retriever, list[FoundPassageText]]:
+    """Passages by number, all equally near, in the order of their numbers."""
+    texts = {id_: [f"{heading}\n{text}"] for id_, (heading, text) in pages.items()}
+    retriever = retriever_of(texts, MeaningEmbedder(knowledge=knowledge))
+    hits = {id_: PassageHit(id=id_, score=1.0, cosine=0.5, share=0.5) for id_ in pages}
+    return retriever, [found_passage(hits[id_], *page) for id_, page in pages.items()]
+
+
+def judged(pages: dict[int, tuple[str, str]], *questions: str, knowledge: float = 1.0) -> JudgedStatements:
+    """questions: as the desk was asked, the last with the turn before it."""
+    retriever, passages = help_desk(pages, knowledge)
+    queries: list[Query] = [retriever.query(question) for question in questions]
+    return judge(retriever, RANKER, rule_of_thumb("meaning", RANKER.name), queries, passages)
+
+
+def texts_of(found: JudgedStatements) -> list[str]:
+    return [one.statement.text for _, one in found.ranked]
+
+
+def test_statements_are_judged_likeliest_first() -> None:
+    pages = {1: ("Stores", "Stores open at nine."), 2: ("Cards", "A card lasts five years. Cards are made of paper.")}
+    found = judged(pages, "How many years does a card last?")
+    assert texts_of(found)[0] == "A card lasts five years."
+    logits = [logit for logit, _ in found.ranked]
+    assert logits == sorted(logits, reverse=True)
+    assert (found.features.likely, found.features.trust) == (logits[0], 1.0)
+    assert {one.statement.text: one.number for _, one in found.ranked} == {
+        "Stores open at nine.": 0,
+        "A card lasts five years.": 1,
+        "Cards are made of paper.": 2,
+    }
+
+
+def test_statements_about_another_model_are_left_out() -> None:
+    pages = {
+        1: ("Vacuum SV-3", "The SV-3 is charged for four hours."),
+        2: ("Vacuum SV-3 Pro", "The SV-3 Pro is charged for six hours."),
+        3: ("Vacuums", "Charging takes longer in the cold."),
+    }
+    said = texts_of(judged(pages, "How long is the SV-3 Pro charged?"))
+    assert "The SV-3 Pro is charged for six hours." in said
+    assert "The SV-3 is charged for four hours." not in said
+    assert "Charging takes longer in the cold." in said
+    assert len(texts_of(judged(pages, "How long is it charged?"))) == 3
+    follow_up = judged(pages, "How long is it charged?", "I have the SV-3 Pro. How long is it charged?")
+    assert "The SV-3 is charged for four hours." not in texts_of(follow_up), "the model may be named in the turn before"
+
+
+def test_a_statement_of_two_passages_is_judged_once_in_the_better_one() -> None:
+    text = "It is free of charge."
+    (_, one), *others = judged({1: ("Cards", text), 2: ("Shoes", text)}, "Is it free?").ranked
+    assert (one.passage, one.number, others) == (0, 0, [])
+
+
+def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_out() -> None:
+    pages = {1: ("Vacuum SV-3", "The SV-3 costs 90 euros."), 2: ("Vacuum SV-5", "The SV-5 costs 120 euros.")}
+    retriever, passages = help_desk(pages)
+    query = retriever.query("What does the SV-5 cost?")
+    scores = RANKER.mixture.scores(RANKER.question(query.text), [passage.vectors for passage in passages])
+    (only,) = candidates_of(retriever, query, query, passages, scores)
+    assert (only.passage, only.number) == (1, 1)
+    assert only.features.ranked == pytest.approx(float(scores.logits[1]))
+
+
+def test_without_trust_statements_are_ordered_by_words() -> None:
+    pages = {1: ("Cards", "A card lasts five years. Cards are made of paper.")}
+    found = judged(pages, "card paper", knowledge=0.0)
+    assert texts_of(found)[0] == "Cards are made of paper."
+    assert all(one.features.ranked == 0.0 for _, one in found.ranked)
+
+
+def test_passages_without_statements_give_nothing_to_judge() -> None:
+    found = judged({1: ("Returns", "Returns?")}, "Returns?")
+    assert (found.ranked, found.measures) == ((), None)
+    with pytest.raises(AssertionError):
+        assert found.features
+    retriever, _ = help_desk({})
+    nothing = judge(retriever, RANKER, rule_of_thumb("meaning", "hash"), [retriever.query("Returns?")], [])
+    assert nothing.measures is None
+
+
+def test_the_classifier_orders_the_candidates() -> None:
+    """A classifier to which only the place of the passage counts."""
+    pages = {1: ("Cards", "A card lasts five years."), 2: ("Stores", "Stores open at nine.")}
+    retriever, passages = help_desk(pages)
+    by_rank = LogisticModel(weights={"rank": 1.0}, means={"rank": 0.0}, deviations={"rank": 1.0}, bias=0.0)
+    classifier: AnswerabilityClassifier = replace(rule_of_thumb("meaning", "hash"), statement=by_rank)
+    found = judge(retriever, RANKER, classifier, [retriever.query("How many years does a card last?")], passages)
+    ranked: list[tuple[float, Candidate]] = list(found.ranked)
+    assert [(logit, one.passage) for logit, one in ranked] == [(1.0, 1), (0.0, 0)]

@@ -40,7 +40,7 @@ def test_the_desk_asks_it_about_more_than_it_shows(tmp_path: Path) -> None:
     reranker = Longest()
     with small_desk(tmp_path / "desk", passages=1) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
-        finder = Finder(desk.library, desk.search, desk._finder.classifier, reranker)
+        finder = Finder(desk.library, desk.search, desk.statements, desk.finder.classifier, reranker)
         findings = finder.find("Can I return a gift card?", count=1)
         longest = max(
             (passage for document in desk.documents() for passage in desk.library.passages_of(document.path)),

@@ -142,6 +142,7 @@ class Service:
 
     @cached_property
     def finder(self) -> Finder:
+        """Search, and what judges its results, as fitted for this embedder and ranker."""
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
         classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)

@@ -41,7 +41,7 @@ class TrainingQuestion:
 
 
 @dataclass(slots=True, kw_only=True)
-class TrainingPassage:
+class ExamplePassage:
     """A part of a document. document: its number; questions that do not name what they ask about (`is_local`) are
     compared with statements of their own document only.
     """
@@ -56,18 +56,18 @@ class TrainingPassage:
 class TrainingBatch:
     """Passages, and questions each with the number of its passage."""
 
-    passages: Sequence[TrainingPassage]
+    passages: Sequence[ExamplePassage]
     questions: Sequence[tuple[int, TrainingQuestion]]
 
 
 def read_examples(
     files: Sequence[Path], left_out: frozenset[str], local: frozenset[str], seed: int
-) -> list[list[TrainingPassage]]:
+) -> list[list[ExamplePassage]]:
     """The documents of all files, each a list of passages. left_out: sources that are kept for measuring. local:
     sources whose questions do not say which document they are about. Raises OSError or ValueError.
     """
     generator = random.Random(seed)
-    documents: list[list[TrainingPassage]] = []
+    documents: list[list[ExamplePassage]] = []
     for file in files:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
             for row in map(json.loads, lines):
@@ -76,18 +76,18 @@ def read_examples(
     return [passages for passages in documents if any(passage.questions for passage in passages)]
 
 
-def _document(row: dict[str, Any], number: int, is_local: bool, generator: random.Random) -> list[TrainingPassage]:
+def _document(row: dict[str, Any], number: int, is_local: bool, generator: random.Random) -> list[ExamplePassage]:
     context = row["context"]
     for heading in {qa["heading"] for qa in row["qas"] if qa.get("heading")}:
         if generator.random() < 0.5:
             context = context.replace(f"\n{heading}\n", "\n", 1)
-    passages: list[TrainingPassage] = []
+    passages: list[ExamplePassage] = []
     starts: list[int] = []
     for start, text in _parts(context):
         spans = [(one.start, one.end) for one in statements_of(text, (row["title"],))]
         if spans:
             read = PassageToRead(headings=(row["title"],), text=text, spans=spans)
-            passages.append(TrainingPassage(read=read, document=number, is_local=is_local))
+            passages.append(ExamplePassage(read=read, document=number, is_local=is_local))
             starts.append(start)
     for qa in row["qas"]:
         place, right = _place(qa, context, passages, starts)
@@ -117,7 +117,7 @@ def _parts(context: str) -> Iterator[tuple[int, str]]:
 
 
 def _place(
-    qa: dict[str, Any], context: str, passages: Sequence[TrainingPassage], starts: Sequence[int]
+    qa: dict[str, Any], context: str, passages: Sequence[ExamplePassage], starts: Sequence[int]
 ) -> tuple[int | None, tuple[int, ...]]:
     """The passage to which a question belongs, and the statements that answer it; without an answer the passage that
     shares most words, a near miss. None if its answer is in no statement.
@@ -145,11 +145,11 @@ def _earlier(history: Sequence[Any]) -> str:
     return " ".join(asked[-1].split()[-22:]) if asked else ""
 
 
-def batches(documents: Sequence[Sequence[TrainingPassage]], generator: random.Random) -> Iterator[TrainingBatch]:
+def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Random) -> Iterator[TrainingBatch]:
     """Endless batches; passages of a document come together with one of it that nothing is asked about."""
     weights = [sum(one.weight for passage in passages for one in passage.questions) for passages in documents]
     while True:
-        passages: list[TrainingPassage] = []
+        passages: list[ExamplePassage] = []
         is_related = generator.random() < RELATED
         at = generator.choices(range(len(documents)), weights)[0]
         while len(passages) < PASSAGES:
