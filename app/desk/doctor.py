@@ -110,7 +110,7 @@ def search_classifier(settings: Settings) -> str:
     if own.is_file():
         return str(own)
     if settings.embedder is not None:
-        return "none for this embedder yet, the best cosine decides: warmdesk calibrate-search"
+        return "none for this embedder yet, the ranker decides alone: warmdesk calibrate-search"
     if not SHIPPED_SEARCH.is_file():
         raise DeskError(f"{SHIPPED_SEARCH} is missing: install warmdesk again", code="calibration")
     return f"{SHIPPED_SEARCH}, shipped"

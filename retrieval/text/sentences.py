@@ -1,12 +1,11 @@
-"""Splits a text into sentences and statements, for quotations and checks in a document's own words.
+"""Splits a text into sentences, for quotations and checks in a document's own words.
 
 Sentences end where sentencex says so for the language, with its abbreviations. A list item or a table row is a
-sentence, however it ends. A statement is one sentence, or several if one cannot be understood without the one before
-it (English only).
+sentence, however it ends. Not covered: what can be understood without the sentence before (`retrieval.statements`).
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from sentencex import segment
 
@@ -24,27 +23,11 @@ BEGINS = re.compile(r"[^\w\s.,:;!?|，、；：。！？]*([^\W_])")  # quotatio
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")  # a line that begins so continues the sentence of the line before
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
 STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")  # a list item or a table row
-ROW = re.compile(r"\w[^.!?;]*: [^;]*; \w[^.!?;]*: ")  # of a table of two columns or more, as the loaders write it
 WRAPPED = 55  # a line of so many characters without an end was wrapped
-SHORT = 60  # a line of at most so many characters without an end is a heading
 ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
 ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")  # questions, and lines that introduce a list
 LETTER = re.compile(r"[^\W\d_]")
-DEPENDS = re.compile(  # beginnings of sentences that cannot be understood without the one before
-    r"(?:It|They|This|That|These|Those|Then|Otherwise|Its|Their|Both|Instead|There|In that case|But|And|So|For example"
-    r"|(?:After|Before) that|Until then|If (?:it|they|not|so|this|that)|If you [^,]*, (?:it|they))\b"
-)
-POINTS_BACK = re.compile(  # refers to the sentence before: "for that time"
-    r"\b(?:after|as|at|before|by|during|for|from|in|of|on|to|until|with|within) (?:that|those) "
-    r"(?!(?:are|cannot|from|in|is|it|not|of|that|the|they|we|which|who|with|you)\b)[a-z]+"
-)
-TOGETHER = 60  # most words of a statement; a Chinese or Japanese character counts as a word
-COUNTED = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
 UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")  # no spaces between items, and a full stop of its own
-PARTED = re.compile(r"[,;:.，；：、。]$")  # no comma is needed after such an item
-DENIES = re.compile(  # a line before a list that negates its items
-    r"\b(?:never|not|no|nor|without|except|unless|avoid|cannot)\b|n't\b|[不没无未勿别禁]", re.IGNORECASE
-)
 
 
 def sentences(text: str, language: str | None = None) -> list[str]:
@@ -67,75 +50,12 @@ def parted(text: str, language: str | None = None) -> Iterator[tuple[str, str]]:
             gap = ""
 
 
-def statements(text: str) -> Iterator[str]:
-    """The parts of a passage that can be an answer: sentences, each with the following ones that depend on it, list
-    items, table rows, and lists of fragments with the line before them. No questions, headings or parts without a word.
-    """
-    lead, listed, language = "", "", language_of(text)
-    for line in filter(None, joined_lines(text)):
-        marker = MARKER.match(line)
-        item = line[marker.end() :] if marker else ""
-        if item and lead and _needs(lead, listed, item):
-            if listed and _is_long(_with_item(listed, item)):
-                yield listed
-                listed = ""
-            listed = _with_item(listed or lead, item)
-            continue
-        if listed:
-            yield listed
-        said = sentences(line, language)
-        listed = ""
-        if line.endswith((":", "：")):
-            lead = said[-1]
-        elif not item:
-            lead = ""
-        is_heading = len(line) <= SHORT and not ENDED.search(line) and not STANDS_ALONE.match(line)
-        if (item or ROW.match(line)) and not _is_long(line) and not any(map(ASKS.search, said)):
-            if LETTER.search(line):
-                yield item or line
-        elif not is_heading:
-            yield from _statements_of(said)
-    if listed:
-        yield listed
-
-
 def as_said(statement: str) -> str:
     """A statement as it is quoted: with a full stop, also if it is a list item or a table row."""
     if ENDED.search(statement):
         return statement
     open_end = statement.rstrip(",;:，；：、")
     return open_end + ("。" if UNSPACED.search(open_end[-1:]) else ".")
-
-
-def _needs(lead: str, listed: str, item: str) -> bool:
-    """Whether a list item cannot be understood without the line before the list."""
-    is_fragment = CONTINUES.match(item) or not ENDED.search(item) or listed.endswith((",", ";", "，", "；", "、"))
-    return bool(is_fragment or DENIES.search(lead)) and not ASKS.search(item)
-
-
-def _with_item(listed: str, item: str) -> str:
-    comma, space = ("、", "") if UNSPACED.match(item) else (",", " ")
-    return listed + ("" if PARTED.search(listed) else comma) + space + item
-
-
-def _is_long(text: str) -> bool:
-    return len(COUNTED.findall(text)) > TOGETHER
-
-
-def _statements_of(said: Iterable[str]) -> Iterator[str]:
-    """The sentences of one line, each with the following ones that depend on it."""
-    statement = ""
-    for sentence in said:
-        together = f"{statement} {sentence}"
-        depends = DEPENDS.match(sentence) or POINTS_BACK.search(sentence)
-        if statement and depends and not ASKS.search(sentence) and not _is_long(together):
-            statement = together
-            continue
-        if statement:
-            yield statement
-        statement = sentence if LETTER.search(sentence) and not ASKS.search(sentence) else ""
-    if statement:
-        yield statement
 
 
 def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, str]], str]:
