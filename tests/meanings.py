@@ -1,4 +1,7 @@
-"""Embedders and a ranker without a model, one of which is told what texts mean, and retrievers of them: cosines one can work out."""
+"""Embedders and a ranker without a model, and retrievers of them: cosines one can work out.
+
+One of the embedders is told what texts mean.
+"""
 
 from __future__ import annotations
 
