@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from retrieval.text.sentences import ENDED, goes_on
+from retrieval.text.sentences import ASKS, ENDED, goes_on, sentences
 
 LineKind: TypeAlias = Literal["text", "heading", "item", "row"]
 
@@ -98,7 +98,9 @@ def _line(text: str, start: int, end: int, is_row: bool) -> TextLine:
 def _is_heading(line: str) -> bool:
     if len(line) > _LONGEST_HEADING or _CODE.search(line) or _FULL_STOP.search(line) or ": " in line:
         return False
-    return line.endswith(("?", "？")) or not (ENDED.search(line) or line.endswith((":", "：")))
+    if line.endswith(("?", "？")):
+        return all(ASKS.search(said) for said in sentences(line))  # none that says something before it asks
+    return not (ENDED.search(line) or line.endswith((":", "：")))
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
