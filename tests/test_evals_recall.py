@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
-import random
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, statement_of_token
-from retrieval.ranking.examples import TrainingBatch, ExamplePassage, as_asked, batches
+from retrieval.ranking.examples import ExamplePassage, TrainingBatch, as_asked, batches
 
 LONGEST = 224
 """Tokens of a training passage."""
