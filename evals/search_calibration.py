@@ -100,7 +100,7 @@ def calibrate(
             with Service(Settings(**own) if documents else settings) as service:
                 if documents:
                     service.ingest([documents[number]], warm=False)
-                name = (documents or data)[number].stem
+                name = documents[number].stem if documents else "this desk"
                 cases += judged_cases(service.finder, some, name, CANDIDATES, report)
                 names = service.search.embedder.name, service.statements.encoder.name
     return fit(cases, *names)
@@ -153,7 +153,7 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
             f"{LEAST} of each are needed",
             code="too-few-questions",
         )
-    desks = sorted({case.desk for case in cases})
+    desks = sorted({case.desk for case in cases if case.is_answerable})
     parts = [case.desk for case in cases] if len(desks) > 1 else [str(n % FOLDS) for n in range(len(cases))]
     probabilities, right = np.zeros(len(cases)), np.zeros(len(cases), bool)
     for part in sorted(set(parts)):

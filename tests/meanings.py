@@ -1,6 +1,6 @@
-"""Embedders and a ranker without a model, one embedder of which is told what texts mean, and retrievers of them.
+"""Embedders and a ranker without a model, and retrievers of them: cosines one can work out.
 
-Cosines that one can work out.
+One of the embedders is told what texts mean.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.desk.calibration import Calibration, PolicyMetrics, find_calibration, read_calibration, setup_of
-from app.desk.search_calibration import SEARCH_FILE, find_classifier
+from app.desk.search_calibration import SEARCH_FILE, SHIPPED_RANKER, find_classifier, find_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from retrieval.answerability.classifier import rule_of_thumb, save_classifier
+from retrieval.ranking.encoder import CARD
 
 METRICS = {
     "policy": "fast",
@@ -57,9 +60,36 @@ def test_another_file_is_an_error_that_says_what_to_do(text: str, tmp_path: Path
         read_calibration(tmp_path / "calibration.json")
 
 
-def test_search_has_a_classifier_for_every_embedder(tmp_path: Path) -> None:
+def test_search_has_a_classifier_for_every_embedder_and_ranker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(data_dir=tmp_path / "desk")
+    settings.data_dir.mkdir()
+    shipped = replace(rule_of_thumb("small", "first"), fitted_on="shipped")
+    own = replace(rule_of_thumb("small", "second"), fitted_on="own")
+    save_classifier(shipped, tmp_path / "shipped.json")
+    save_classifier(own, settings.data_dir / SEARCH_FILE)
+    monkeypatch.setattr("app.desk.search_calibration.SHIPPED_SEARCH", tmp_path / "shipped.json")
+    assert find_classifier(settings, "small", "second") == own
+    assert find_classifier(settings, "small", "first") == shipped
+    assert not caplog.messages
+    assert find_classifier(settings, "large", "first") == rule_of_thumb("large", "first")
+    assert caplog.messages == [
+        "search is not calibrated for embedder large and ranker first: run warmdesk calibrate-search"
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"embedder": "x", "relevance": {}}'])
+def test_a_classifier_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
+    (tmp_path / SEARCH_FILE).write_text(text)
+    with pytest.raises(DeskError, match="delete it or run warmdesk calibrate-search"):
+        find_classifier(Settings(data_dir=tmp_path), "another", "ranker")
+
+
+def test_a_ranker_of_the_operator_s_own_comes_before_the_shipped_one(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    assert find_classifier(settings, "another").embedder == "another"
-    (tmp_path / SEARCH_FILE).write_text("{")
-    with pytest.raises(DeskError, match="warmdesk calibrate-search"):
-        find_classifier(settings, "another")
+    assert find_ranker(settings) == SHIPPED_RANKER
+    (tmp_path / "ranker").mkdir()
+    assert find_ranker(settings) == SHIPPED_RANKER, "its training has not written it yet"
+    (tmp_path / "ranker" / CARD).write_text("{}")
+    assert find_ranker(settings) == tmp_path / "ranker"

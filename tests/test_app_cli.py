@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,12 @@ from desks import write_pages
 
 from app.cli.main import main
 from app.desk.service import Service
+from app.domain.settings import Settings
 from app.web.passwords import verify
 from cache.memory.keys import file_digest
 from cache.model.files import bundled_gguf, convert_gguf
+from evals.search_calibration import SearchCalibration
+from retrieval.answerability.classifier import load_classifier, rule_of_thumb
 
 pytestmark = pytest.mark.bundled
 
@@ -169,9 +173,53 @@ def test_text_for_people(run: Run, tmp_path: Path) -> None:
     assert "Gift cards" in run("documents").out
 
 
+def test_what_search_judges_by_is_fitted_and_trained_by_contract(
+    run: Run, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work itself is tested elsewhere."""
+    file, asked = tmp_path / "questions.jsonl", list[tuple[Any, ...]]()
+    fitted = replace(rule_of_thumb("small", "first"), threshold=0.2, certain=0.5)
+
+    def calibrate(settings: Settings, data: list[Path], documents: list[Path], **_: Any) -> SearchCalibration:
+        asked.append((settings.data_dir, data, documents))
+        shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
+        return SearchCalibration(classifier=fitted, answerable=30, unanswerable=60, **shares)
+
+    def train(settings: Settings, data: list[Path], folder: Path, **options: Any) -> dict[str, Any]:
+        asked.append((data, folder, options["left_out"], options["local"], options["go_on"], options["minutes"]))
+        return {"name": "ranker-1", "steps": 7, "minutes": 1.5, "loss": 0.25}
+
+    monkeypatch.setattr("evals.search_calibration.calibrate", calibrate)
+    monkeypatch.setattr("app.training.ranker.train", train)
+    found = run("calibrate-search", "--data", str(file), "--json").document
+    assert asked.pop() == (desk, [file], [])
+    assert load_classifier(desk / "search.json") == fitted
+    counts = {"answerable": 30, "unanswerable": 60, "threshold": 0.2, "certain": 0.5}
+    assert found == {"file": str(desk / "search.json"), "auc": 0.9, "answered": 0.7, "answered_right": 0.8} | counts | {
+        "answered_wrongly": 0.1
+    }
+    pages = ("--data", str(file), "--documents", "a", "--data", "q", "--documents", "b", "--write", str(tmp_path / "s"))
+    assert (
+        "70% of the first as sure, 80% of these rightly, and 10% of the others" in run("calibrate-search", *pages).out
+    )
+    assert asked.pop() == (desk, [file, Path("q")], [Path("a"), Path("b")])
+    assert load_classifier(tmp_path / "s") == fitted
+
+    card = run("train-ranker", "--data", str(file), "--leave-out", "a,b", "--local", "c", "--json").document
+    assert card["name"] == "ranker-1"
+    assert asked.pop() == ([file], desk / "ranker", {"a", "b"}, {"c"}, False, 60.0)
+    shown = run("train-ranker", "--data", str(file), "--go-on", "--minutes", "2", "--output", str(tmp_path / "r")).out
+    assert shown == f"{tmp_path / 'r'}: 7 steps in 1.5 minutes, loss 0.25\n"
+    assert asked.pop() == ([file], tmp_path / "r", set(), set(), True, 2.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("calibrate-search", "--data", "/no/questions.jsonl"), "not a file of questions"),
+        (("calibrate-search", "--data", "/no", "--documents", "/a", "--documents", "/b"), "one folder for each file"),
+        (("train-ranker", "--data", "/no/questions.jsonl"), "cannot be read"),
+        (("train-ranker", "--data", "/no", "--minutes", "0"), "minutes"),
         (("ingest", "/does/not/exist"), "no such file"),
         (("ask", ""), "empty"),
         (("ask", "x" * 20_000), "20,000 characters"),

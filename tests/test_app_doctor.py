@@ -9,7 +9,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
-from app.desk.doctor import adapter, examine, free_space, language_model, search_classifier
+from app.desk.doctor import adapter, examine, free_space, language_model, search_classifier, statement_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.errors import ModelError
@@ -71,13 +71,24 @@ def test_what_comes_with_the_program_is_found_or_missed(tmp_path: Path, monkeypa
     assert adapter(Settings(data_dir=tmp_path, adapter="none")) == "none"
     assert search_classifier(Settings(data_dir=tmp_path)).endswith("search.json, shipped")
     assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path, embedder="another/one"))
+    assert statement_ranker(Settings(data_dir=tmp_path)).endswith("ranker, shipped")
     monkeypatch.setattr("app.domain.settings.SHIPPED_ADAPTER", tmp_path / "adapter")
     monkeypatch.setattr("app.desk.search_calibration.SHIPPED_SEARCH", tmp_path / "search.json")
-    for check in (adapter, search_classifier):
+    monkeypatch.setattr("app.desk.search_calibration.SHIPPED_RANKER", tmp_path / "none")
+    for check in (adapter, search_classifier, statement_ranker):
         with pytest.raises(DeskError, match="is missing: install warmdesk again"):
             check(Settings(data_dir=tmp_path))
     with pytest.raises(DeskError, match="there is no folder '/no/such/adapter'"):
         adapter(Settings(data_dir=tmp_path, adapter="/no/such/adapter"))
+
+
+def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ranker").mkdir()
+    (tmp_path / "ranker" / "ranker.json").write_text("{}")
+    assert statement_ranker(Settings(data_dir=tmp_path)) == str(tmp_path / "ranker")
+    assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path))
+    (tmp_path / "search.json").write_text("{}")
+    assert search_classifier(Settings(data_dir=tmp_path)) == str(tmp_path / "search.json")
 
 
 def test_the_wheel_holds_pages_and_data() -> None:
@@ -89,4 +100,5 @@ def test_the_wheel_holds_pages_and_data() -> None:
         assert here
         assert {f"{inside}/{name}" for name in here} <= files
     assert {name.split("/")[0] for name in files} == {"app", "cache", "retrieval", "evals", "warmdesk_data"}
-    assert {"warmdesk_data/search.json", "warmdesk_data/calibration.json"} <= files
+    needed = ("search.json", "calibration.json", "ranker/ranker.json", "ranker/ranker.safetensors")
+    assert {f"warmdesk_data/{name}" for name in needed} <= files

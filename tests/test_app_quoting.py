@@ -1,4 +1,4 @@
-"""Which sentences are offered as answers, what is expected of each, and that their tokens give back their texts."""
+"""How the statements of an answer are offered to the model, and that their tokens give back their texts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tiny import ByteTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.answering.quote import MARGIN, MOST_STATEMENTS, WEIGHT, choices_of, tokens_behind
-from app.answering.quote import STATEMENTS as LIMIT
+from app.answering.quote import WEIGHT, choices_of, tokens_behind
 from app.knowledge.finder import RankedStatement
 from cache.engine.constraints import Choices
 from cache.model.files import bundled_gguf
@@ -32,7 +31,7 @@ STATEMENTS = [
 
 
 def ranked(*sentences: tuple[str, float]) -> list[RankedStatement]:
-    return [RankedStatement(text=text, logit=logit) for text, logit in sentences]
+    return [RankedStatement(text=text, logit=logit, passage=1, start=0, end=9) for text, logit in sentences]
 
 
 def offered(*sentences: tuple[str, float]) -> dict[str, float]:
@@ -63,20 +62,23 @@ def test_texts_that_become_the_same_answer_are_offered_once_as_the_likelier() ->
     assert offered(("the receipt", 1.0), ("the receipt.", 0.5)) == {"the receipt.": WEIGHT * 1.0}
 
 
-def test_so_many_sentences_and_no_more_likeliest_first() -> None:
-    many = [(f"Article {number} costs {number} euros.", -number / 10) for number in range(MOST_STATEMENTS + 20)]
-    assert list(offered(*many)) == [text for text, _ in many[:MOST_STATEMENTS]]
+def test_an_answer_may_have_every_statement_that_is_shown_but_none_twice() -> None:
+    shown = (("First.", 1.0), ("Second.", 0.5), ("Third.", 0.3), ("Second", 0.2))
+    choices = choices_of(ranked(*shown), REFUSAL, ByteTokenizer(), STOP, ROOM)
+    assert choices.most == 3
+    first, second, third = ByteTokenizer().encode([Text(text="First.")]), *map(behind, ("Second.", "Third."))
+    assert likeliest(choices, first) == second[0]
+    assert likeliest(choices, [*first, *second]) == third[0], "the last is near enough, too"
+    assert set(choices.allowed([*first, *second, *third])) == {STOP}
 
 
-def test_an_answer_takes_in_no_sentence_far_behind_the_best_and_no_more_than_some() -> None:
-    near, far = ("Second.", 1.0 - MARGIN / 2), ("Far.", 1.0 - MARGIN * 2)
-    choices = choices_of(ranked(("First.", 1.0), near, far), REFUSAL, ByteTokenizer(), STOP, ROOM)
-    assert choices.most == LIMIT
-    first, second = ByteTokenizer().encode([Text(text="First.")]), tokens_behind("Second.", ByteTokenizer())
-    behind_first = choices.allowed(first)
-    assert max(behind_first, key=lambda token: behind_first[token]) == second[0]
-    behind_both = choices.allowed([*first, *second])
-    assert max(behind_both, key=lambda token: behind_both[token]) == STOP
+def behind(text: str) -> list[int]:
+    return list(tokens_behind(text, ByteTokenizer()))
+
+
+def likeliest(choices: Choices, said: list[int]) -> int:
+    allowed = choices.allowed(said)
+    return max(allowed, key=lambda token: allowed[token])
 
 
 # --- tokens ---------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokeni
     """Whole answers, the first token of each step taken, along every first sentence."""
     found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2, ROOM)
     texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
-    answers = {"\n\n".join(said) for count in range(1, LIMIT + 1) for said in permutations(texts, count)}
+    answers = {"\n\n".join(said) for count in range(1, len(texts) + 1) for said in permutations(texts, count)}
     for choice in found.choices:
         answer = list(choice.tokens)
         assert bundled.decode(answer + second_of(found, answer)) in answers
@@ -145,9 +147,9 @@ def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both() -> None:
 
 
 def test_so_many_statements_are_said_as_surely_fit() -> None:
-    found = [RankedStatement(text="word " * 20 + f"{number}.", logit=0.0) for number in range(9)]
+    found = ranked(*(("word " * 20 + f"{number}.", 0.0) for number in range(9)))
     fitting = [choices_of(found, REFUSAL, ByteTokenizer(), STOP, room).most for room in (10, 150, 250, 400, ROOM)]
-    assert fitting == [1, 1, 2, 3, LIMIT]
+    assert fitting == [1, 1, 2, 3, 9]
 
 
 def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:

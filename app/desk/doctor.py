@@ -24,7 +24,7 @@ class Check:
 
 def examine(settings: Settings) -> list[Check]:
     """All checks, in the order in which a new installation would need them. A finding has the name of its check."""
-    models = (language_model, adapter, embedding_model, calibration, search_classifier)
+    models = (language_model, adapter, embedding_model, statement_ranker, calibration, search_classifier)
     data = (sqlite, data_folder, free_space, documents, encoded_passages)
     return [run(check, settings) for check in (python, torch, *models, *data, network)]
 
@@ -102,15 +102,26 @@ def calibration(settings: Settings) -> str:
     return "none yet, policy fast: warmdesk calibrate"
 
 
+def statement_ranker(settings: Settings) -> str:
+    """The folder of what ranks statements; it is not loaded."""
+    from app.desk.search_calibration import SHIPPED_RANKER, find_ranker
+    from retrieval.ranking.encoder import CARD
+
+    folder = find_ranker(settings)
+    if not (folder / CARD).is_file():
+        raise DeskError(f"{folder} is missing: install warmdesk again", code="ranker")
+    return f"{folder}, shipped" if folder == SHIPPED_RANKER else str(folder)
+
+
 def search_classifier(settings: Settings) -> str:
-    """The file that search judges by: when to refuse, and which sentence answers."""
-    from app.desk.search_calibration import SEARCH_FILE, SHIPPED_SEARCH
+    """The file that search judges by: when to refuse, and which statement answers."""
+    from app.desk.search_calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker
 
     own = settings.data_dir / SEARCH_FILE
     if own.is_file():
         return str(own)
-    if settings.embedder is not None:
-        return "none for this embedder yet, the ranker decides alone: warmdesk calibrate-search"
+    if settings.embedder is not None or find_ranker(settings) != SHIPPED_RANKER:
+        return "none for this embedder and ranker yet, the ranker alone decides: warmdesk calibrate-search"
     if not SHIPPED_SEARCH.is_file():
         raise DeskError(f"{SHIPPED_SEARCH} is missing: install warmdesk again", code="calibration")
     return f"{SHIPPED_SEARCH}, shipped"

@@ -27,7 +27,7 @@ FIRST = 4
 RELATED = 0.5
 """Share of the batches whose passages stand side by side in their file: these are near misses of each other."""
 PASSAGES, QUESTIONS = 16, 56
-"""In a batch, about and at most."""
+"""In a batch, about and at most; a small file has fewer passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,9 @@ def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Ran
         passages: list[ExamplePassage] = []
         is_related = generator.random() < RELATED
         at = generator.choices(range(len(documents)), weights)[0]
-        while len(passages) < PASSAGES:
+        for _ in range(PASSAGES):
+            if len(passages) >= PASSAGES:
+                break
             asked = [passage for passage in documents[at] if passage.questions]
             unasked = [passage for passage in documents[at] if not passage.questions]
             some = [*generator.sample(asked, min(2, len(asked))), *generator.sample(unasked, min(1, len(unasked)))]

@@ -1,0 +1,125 @@
+"""The vectors of stored passages' statements: read once, kept, read again when they would be others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from desks import small_desk, write_pages
+from meanings import HashRanker
+
+from app.desk.service import Service
+from app.domain.documents import StoredPassage
+from app.knowledge import statements as store_module
+from app.knowledge.statements import PassageStatements, StatementStore
+from retrieval.ranking.encoder import PassageToRead
+from retrieval.ranking.vectors import StatementVectors
+from retrieval.statements.cut import VERSION
+
+
+class CountingRanker(HashRanker):
+    """Remembers the texts it has read. name: of its vectors."""
+
+    def __init__(self, name: str = "counting") -> None:
+        super().__init__()
+        self.name, self.texts = name, list[str]()  # type: ignore[misc]  # a class variable of the other
+
+    def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
+        self.texts += [passage.text for passage in passages]
+        return super().read(passages)
+
+
+@contextmanager
+def desk_with_pages(folder: Path) -> Iterator[tuple[Service, list[StoredPassage]]]:
+    with small_desk(folder / "desk") as desk:
+        desk.ingest([write_pages(folder / "pages")], warm=False)
+        yield desk, desk.library.passages(sorted(desk.library.all_ids()))
+
+
+def kept(desk: Service, ranker: HashRanker) -> dict[int, bytes]:
+    return desk.library.statement_vectors(f"{ranker.name} {VERSION}", desk.library.all_ids())
+
+
+def same(one: Sequence[PassageStatements], other: Sequence[PassageStatements]) -> bool:
+    return [(a.statements, a.vectors.packed()) for a in one] == [(b.statements, b.vectors.packed()) for b in other]
+
+
+def test_passages_are_read_when_they_are_ingested(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as (desk, passages):
+        assert set(kept(desk, HashRanker())) == {passage.id for passage in passages}
+        ranker = CountingRanker("hash")
+        found = StatementStore(desk.library, ranker).of(passages)
+    assert ranker.texts == []
+    for passage, one in zip(passages, found, strict=True):
+        assert one.statements
+        assert len(one.vectors) == len(one.statements)
+        spans = [(statement.start, statement.end) for statement in one.statements]
+        read = HashRanker().read([PassageToRead(headings=(), text=passage.text, spans=spans)])[0]
+        assert np.array_equal(read.whole, one.vectors.whole)
+
+
+def test_a_passage_is_read_once(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as (desk, passages):
+        ranker = CountingRanker()
+        first = StatementStore(desk.library, ranker).of(passages[1:])
+        again = StatementStore(desk.library, ranker).of(passages[::-1])
+        assert ranker.texts == [passage.text for passage in [*passages[1:], passages[0]]]
+        assert same(again[:-1], first[::-1])
+        assert set(kept(desk, ranker)) == {passage.id for passage in passages}
+        assert StatementStore(desk.library, ranker).of([]) == []
+
+
+@pytest.mark.parametrize("change", ["ranker", "cut", "number"])
+def test_a_passage_is_read_again_if_its_vectors_would_be_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    with desk_with_pages(tmp_path) as (desk, passages):
+        StatementStore(desk.library, CountingRanker()).of(passages)
+        ranker = CountingRanker("better" if change == "ranker" else "counting")
+        if change == "cut":
+            monkeypatch.setattr(store_module, "VERSION", VERSION + 1)
+        if change == "number":
+            empty = HashRanker().read([PassageToRead(headings=(), text="", spans=[])])[0].packed()
+            desk.library.keep_statement_vectors(f"counting {VERSION}", dict.fromkeys(desk.library.all_ids(), empty))
+        found = StatementStore(desk.library, ranker).of(passages)
+        assert ranker.texts == [passage.text for passage in passages]
+        assert same(StatementStore(desk.library, ranker).of(passages), found)
+        assert len(ranker.texts) == len(passages)
+        if change != "number":
+            assert kept(desk, CountingRanker()) == {}, "the former vectors are replaced"
+
+
+def test_vectors_go_with_their_passage(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as (desk, passages):
+        desk.forget("gift-cards.md")
+        left = {passage.id for passage in passages if "gift-cards" not in passage.document}
+        assert len(left) < len(passages)
+        everything = desk.library.statement_vectors(f"hash {VERSION}", [passage.id for passage in passages])
+        assert set(everything) == left
+        desk.library.keep_statement_vectors(f"hash {VERSION}", {passage.id: b"" for passage in passages})
+        assert set(desk.library.statement_vectors(f"hash {VERSION}", [p.id for p in passages])) == left
+
+
+def test_a_changed_page_is_read_anew_and_only_what_changed_of_it(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as (desk, _):
+        ranker = CountingRanker("hash")
+        desk.statements.encoder = ranker
+        (tmp_path / "pages" / "stores.txt").write_text("Stores\n\nThe store in Cork has a cafe.\n")
+        desk.ingest([tmp_path / "pages"], warm=False)
+        assert len(ranker.texts) == 1
+        assert "Cork" in ranker.texts[0]
+        assert set(kept(desk, ranker)) == set(desk.library.all_ids())
+
+
+def test_a_passage_without_statements_is_kept_too(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        (tmp_path / "page.md").write_text("# Returns\n\nReturns?\n")
+        desk.ingest([tmp_path / "page.md"], warm=False)
+        ranker = CountingRanker()
+        for _ in range(2):
+            (one,) = StatementStore(desk.library, ranker).of(desk.library.passages(desk.library.all_ids()))
+            assert (one.statements, len(one.vectors)) == ((), 0)
+        assert len(ranker.texts) == 1

@@ -1,0 +1,261 @@
+"""The fit of what search judges by, on cases that one can count; and once from files to classifier."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from meanings import HashEmbedder, HashRanker
+from tiny import build
+
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge.finder import JudgedQuestion
+from evals.labelled_questions import LabelledQuestion
+from evals.search_calibration import (
+    ANSWERED,
+    LEAST,
+    REFUSED,
+    WRITTEN_FEATURES,
+    JudgedCase,
+    calibrate,
+    fit,
+    fitted,
+    judged_cases,
+)
+from retrieval.answerability.classifier import load_classifier, save_classifier
+from retrieval.answerability.features import Candidate, QuestionFeatures, QuestionMeasures, StatementFeatures
+from retrieval.answerability.judge import JudgedStatements
+from retrieval.statements.statement import Statement
+
+NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
+PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})
+
+
+class ToyMeasures:
+    """Measures whose features are known beforehand, but for what depends on the order."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = values
+
+    def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
+        return replace(NONE, trust=1.0, likely=ranked[0][0], **self._values)
+
+
+def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: float) -> JudgedCase:
+    """Five candidates, of which the ranker likes the right one best, if there is one."""
+    right = noise.randrange(5) if is_answerable else -1
+    ranked = tuple(
+        (
+            0.0,
+            Candidate(
+                passage=n,
+                statement=Statement(f"{n}", 0, 1, "sentence"),
+                number=n,
+                features=replace(PLAIN, ranked=4.0 * (n == right) + noise.gauss(0, 1)),
+            ),
+        )
+        for n in range(5)
+    )
+    statements = JudgedStatements(ranked=ranked, measures=cast(QuestionMeasures, ToyMeasures(values)))
+    return JudgedCase(
+        desk=desk,
+        judged=JudgedQuestion(hits=(), passages={}, statements=statements),
+        is_answerable=is_answerable,
+        right=tuple(n == right for n in range(5)),
+    )
+
+
+def desk_of(name: str, number: int, gap: float, feature: str = "ranked", seed: int = 1) -> list[JudgedCase]:
+    """Every other question has an answer, and a feature that is so many deviations higher."""
+    noise = random.Random(seed)
+    return [
+        case(name, noise, is_answerable=n % 2 == 0, **{feature: noise.gauss(gap * (n % 2 == 0), 1.0)})
+        for n in range(number)
+    ]
+
+
+def probabilities(classifier: Any, cases: Sequence[JudgedCase]) -> list[float]:
+    """As the desk would judge them."""
+    found = []
+    for one in cases:
+        order = sorted(((classifier.answers(each.features), each) for _, each in one.ranked), key=lambda pair: -pair[0])
+        assert one.judged.statements.measures is not None
+        found.append(classifier.is_answered(one.judged.statements.measures.features(order)))
+    return found
+
+
+def test_two_desks_that_can_be_told_apart_are() -> None:
+    cases = [*desk_of("shop", 200, gap=6.0), *desk_of("bank", 100, gap=6.0, seed=2)]
+    found = fit(cases, "small", "first")
+    assert (found.answerable, found.unanswerable) == (150, 150)
+    assert found.auc > 0.97
+    assert (found.answered_right, found.answered_wrongly) == pytest.approx((1.0, 0.0), abs=0.03)
+    assert found.answered == pytest.approx(ANSWERED, abs=0.1)
+    classifier = found.classifier
+    assert (classifier.embedder, classifier.ranker) == ("small", "first")
+    assert classifier.fitted_on == "150 questions of bank, shop"
+    assert "trust" not in classifier.relevance.weights
+    assert set(classifier.relevance.weights) == {field.name for field in fields(QuestionFeatures)} - {"trust"}
+    assert set(classifier.written.weights) == set(WRITTEN_FEATURES)
+    assert set(classifier.statement.weights) == {field.name for field in fields(StatementFeatures)}
+    right = 0
+    for one in cases[::2]:
+        logits = [classifier.answers(each.features) for _, each in one.ranked]
+        right += one.right[logits.index(max(logits))]
+    assert right >= 0.95 * 150
+
+
+def test_thresholds_answer_and_refuse_their_shares_of_the_answerable_questions() -> None:
+    cases = [*desk_of("shop", 800, gap=1.5), *desk_of("bank", 800, gap=1.5, seed=2)]
+    found = fit(cases, "small", "first")
+    classifier = found.classifier
+    assert 0 < classifier.threshold < classifier.certain < 1
+    judged = probabilities(classifier, cases)
+    answerable, others = judged[::2], judged[1::2]
+    assert sum(p >= classifier.certain for p in answerable) / len(answerable) == pytest.approx(ANSWERED, abs=0.03)
+    assert sum(p < classifier.threshold for p in answerable) / len(answerable) == pytest.approx(REFUSED, abs=0.02)
+    wrongly = sum(p >= classifier.certain for p in others) / len(others)
+    assert found.answered_wrongly == pytest.approx(wrongly, abs=0.03)
+    assert 0.02 < wrongly < 0.5
+
+
+def test_quality_is_that_of_models_fitted_on_other_desks() -> None:
+    """What speaks for an answer in one desk speaks against it in the other."""
+    opposite = [*desk_of("shop", 100, gap=4.0, feature="cosine"), *desk_of("bank", 100, gap=-4.0, feature="cosine")]
+    assert fit(opposite, "small", "first").auc < 0.5
+    for one in (opposite[:100], opposite[100:]):
+        assert fit(one, "small", "first").auc > 0.9, "alone it is judged by tenths"
+
+
+def test_every_desk_counts_the_same() -> None:
+    large, small = (
+        desk_of("shop", 600, gap=2.0, feature="score"),
+        desk_of("bank", 60, gap=-2.0, feature="score", seed=2),
+    )
+    alone = fit(large, "small", "first").classifier.relevance.weights["score"]
+    both = fit([*large, *small], "small", "first").classifier.relevance.weights["score"]
+    assert alone > 1
+    assert abs(both) < 0.35 * alone
+
+
+def test_a_desk_may_have_only_questions_without_an_answer() -> None:
+    noise = random.Random(3)
+    bad = [case("bank", noise, is_answerable=False, ranked=noise.gauss(0, 1)) for _ in range(30)]
+    found = fit([*desk_of("shop", 100, gap=4.0), *bad], "small", "first")
+    assert (found.answerable, found.unanswerable) == (50, 80)
+    assert 0 < found.classifier.threshold <= found.classifier.certain < 1
+    assert found.answered == pytest.approx(ANSWERED, abs=0.1)
+
+
+@pytest.mark.parametrize(("answerable", "others"), [(LEAST - 1, LEAST), (LEAST, LEAST - 1), (0, 0)])
+def test_too_few_questions_of_either_kind_are_refused(answerable: int, others: int) -> None:
+    noise = random.Random(4)
+    cases = [case("shop", noise, is_answerable=n < answerable, ranked=0.0) for n in range(answerable + others)]
+    with pytest.raises(DeskError, match=f"^{answerable} questions with an answer .*, {others} without: 20") as caught:
+        fit(cases, "small", "first")
+    assert caught.value.code == "too-few-questions"
+
+
+def test_rows_that_count_more_pull_the_model() -> None:
+    rows = [{"a": 0.0}, {"a": 1.0}, {"a": 0.0}, {"a": 1.0}]
+    labels = [False, True, True, False]
+    assert fitted(["a"], rows, labels, [9.0, 9.0, 1.0, 1.0]).weights["a"] > 0.1
+    assert fitted(["a"], rows, labels, [1.0, 1.0, 9.0, 9.0]).weights["a"] < -0.1
+    even = fitted(["a"], rows, labels, [1.0] * 4)
+    assert (even.weights["a"], even.means["a"], even.deviations["a"]) == pytest.approx((0.0, 0.5, 0.5), abs=1e-4)
+
+
+# --- from files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Desks rank by words: the bundled models take seconds to load."""
+    parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
+    monkeypatch.setattr("evals.search_calibration.Service", partial(Service, model=lambda _: build(), **parts))
+
+
+def write_rows(file: Path, rows: Sequence[object]) -> Path:
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return file
+
+
+def help_centre(folder: Path, kind: str, answered: int = 20, unanswered: int = 20) -> tuple[Path, Path]:
+    """A file of questions, and a folder with one page for each of those with an answer."""
+    pages = folder / kind
+    pages.mkdir(parents=True)
+    things = [f"{first}{second}" for first in ("boot", "shoe", "lamp", "cup", "bag") for second in "bcdfgh"][:answered]
+    for n, thing in enumerate(things):
+        text = f"# About {thing}\n\nThe {thing} costs {n} euros. Ask us before you buy {kind}. It is of good quality.\n"
+        (pages / f"{thing}.md").write_text(text)
+    rows: list[object] = [
+        {"question": f"What {thing} costs?", "answers": [f"The {thing} costs {n} euros."]}
+        for n, thing in enumerate(things)
+    ]
+    rows += [{"question": f"Qzebra{n} quagga{n} {kind}"} for n in range(unanswered)]
+    return write_rows(folder / f"{kind}.jsonl", rows), pages
+
+
+def test_calibrated_on_two_tiny_help_centres(tmp_path: Path) -> None:
+    files, folders = zip(*(help_centre(tmp_path, kind) for kind in ("things", "goods")), strict=True)
+    told: list[str] = []
+    found = calibrate(Settings(data_dir=tmp_path / "data"), files, folders, report=told.append)
+    assert (found.answerable, found.unanswerable) == (40, 80), "each is asked again with its page hidden"
+    assert found.auc > 0.9
+    assert (found.classifier.embedder, found.classifier.ranker) == ("hash-256", "hash")
+    assert found.classifier.fitted_on == "40 questions of goods, things"
+    assert told == ["things: 40/40 questions", "goods: 40/40 questions"]
+    assert not (tmp_path / "data").exists(), "desks of their own are asked"
+    save_classifier(found.classifier, tmp_path / "search.json")
+    assert asdict(load_classifier(tmp_path / "search.json")) == asdict(found.classifier)
+
+
+def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path: Path) -> None:
+    """Its questions may stand in several files, also those without an answer alone."""
+    file, pages = help_centre(tmp_path, "things")
+    lines = file.read_text().splitlines(keepends=True)
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text("".join(lines[:20]))
+    bad.write_text("".join(lines[20:]))
+    settings = Settings(data_dir=tmp_path / "data")
+    with Service(
+        settings, model=lambda _: build(), embedder=lambda _: HashEmbedder(), ranker=lambda _: HashRanker()
+    ) as desk:
+        desk.ingest([pages], warm=False)
+    found = calibrate(settings, [good, bad], [], report=lambda _: None)
+    assert (found.answerable, found.unanswerable) == (20, 40)
+    assert found.classifier.threshold <= found.classifier.certain
+
+
+def test_folders_and_files_must_be_as_many(tmp_path: Path) -> None:
+    file, pages = help_centre(tmp_path, "things", 1, 1)
+    with pytest.raises(DeskError, match="1 files of questions and 2 folders of documents: give one folder for each"):
+        calibrate(Settings(data_dir=tmp_path), [file], [pages, pages], report=lambda _: None)
+
+
+def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) -> None:
+    _, pages = help_centre(tmp_path, "things", 3, 0)
+    parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
+    with Service(Settings(data_dir=tmp_path / "data"), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
+        desk.ingest([pages], warm=False)
+        questions = [
+            LabelledQuestion(question="What bootb costs?", answers=("The bootb costs 0 euros.",)),
+            LabelledQuestion(question="What bootb costs?", answers=("It stands nowhere else at all.",)),
+            LabelledQuestion(question="quagga"),
+        ]
+        first, near_miss, none = judged_cases(desk.finder, questions, "shop", 3, lambda _: None)
+    assert (first.is_answerable, near_miss.is_answerable, none.is_answerable) == (True, False, False)
+    assert sum(first.right) == 1
+    texts = [[one.statement.text for _, one in found.ranked] for found in (first, near_miss)]
+    assert texts[0][first.right.index(True)] == "The bootb costs 0 euros."
+    assert "The bootb costs 0 euros." not in texts[1]
+    assert texts[1]
+    assert not any(near_miss.right)

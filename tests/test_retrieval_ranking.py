@@ -1,0 +1,253 @@
+"""Vectors of statements, packed and scored, and the encoder that makes them with the bundled network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from retrieval.errors import RetrievalError
+from retrieval.ranking.encoder import (
+    CARD,
+    LONGEST_QUESTION,
+    SHORT,
+    WEIGHTS,
+    PassageToRead,
+    RankerModel,
+    RankerTokens,
+    StatementEncoder,
+)
+from retrieval.ranking.scoring import Mixture
+from retrieval.ranking.training import RankerCard, save_ranker
+from retrieval.ranking.vectors import QuestionVectors, StatementVectors, long_form, short_form
+from retrieval.search.embedding import Vectors
+
+NOISE = np.random.default_rng(3)
+CARD_OF_TESTS = RankerCard(name="untrained", data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
+
+
+def unit(*shape: int) -> Vectors:
+    """Random vectors of length 1."""
+    rows = NOISE.normal(size=shape).astype(np.float32)
+    normal: Vectors = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    return normal
+
+
+def made(*lengths: int) -> StatementVectors:
+    """A passage whose statements have so many tokens."""
+    return StatementVectors(
+        whole=unit(len(lengths), 6).astype(np.float16),
+        tokens=short_form(unit(sum(lengths), 4)),
+        ends=np.cumsum(lengths, dtype=np.int32),
+    )
+
+
+# --- packed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [(3, 1, 2), (4,), (0, 2, 0), (0,), ()])
+def test_packed_vectors_are_unpacked_the_same(lengths: tuple[int, ...]) -> None:
+    vectors = made(*lengths)
+    again = StatementVectors.unpacked(vectors.packed())
+    assert len(again) == len(vectors) == len(lengths)
+    for name in ("whole", "tokens", "ends"):
+        one, other = getattr(vectors, name), getattr(again, name)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("stored", [b"", made(2, 3).packed()[:7], made(2, 3).packed()[:-1], made(2).packed() + b"x"])
+def test_damaged_bytes_are_refused(stored: bytes) -> None:
+    with pytest.raises(ValueError, match="the vectors of a passage's statements"):
+        StatementVectors.unpacked(stored)
+
+
+def test_one_byte_for_a_number_is_exact_to_its_half() -> None:
+    vectors = unit(50, 8)
+    assert np.abs(long_form(short_form(vectors)) - vectors).max() <= 0.5 / 127 + 1e-6
+    assert long_form(short_form(np.array([[1.0, -1.0, 2.0, -2.0, 0.0]], np.float32))).tolist() == [[1, -1, 1, -1, 0]]
+
+
+# --- scores ---------------------------------------------------------------------------------------------
+
+
+def question_of(tokens: int) -> QuestionVectors:
+    weights = np.abs(NOISE.normal(size=tokens)).astype(np.float32)
+    return QuestionVectors(whole=unit(6), tokens=unit(tokens, 4), weights=weights / weights.sum(), bar=1.5)
+
+
+def test_scores_are_those_of_a_plain_loop() -> None:
+    mixture, question = Mixture(cosine=3.0, matches=5.0), question_of(7)
+    passages = [made(3, 1, 2), made(), made(0, 4, 0), made(2)]
+    scores = mixture.scores(question, passages)
+    row = 0
+    for passage in passages:
+        start = 0
+        for whole, end in zip(passage.whole, passage.ends, strict=True):
+            cosine = float(whole.astype(np.float32) @ question.whole)
+            tokens = passage.tokens[start:end].astype(np.float32) / 127
+            best = [max((float(one @ token) for one in tokens), default=-1.0) for token in question.tokens]
+            matched = sum(weight * value for weight, value in zip(question.weights, best, strict=True))
+            assert scores.cosines[row] == pytest.approx(cosine, abs=1e-5)
+            assert scores.matches[row] == pytest.approx(best, abs=1e-5)
+            assert scores.logits[row] == pytest.approx(3 * cosine + 5 * matched - 1.5, abs=1e-5)
+            row, start = row + 1, end
+    assert (len(scores.logits), len(scores.cosines), len(scores.matches)) == (row, row, row) == (7, 7, 7)
+
+
+@pytest.mark.parametrize("passages", [[], [made()], [made(), made()]])
+def test_no_statements_have_no_scores(passages: list[StatementVectors]) -> None:
+    scores = Mixture(cosine=1.0, matches=1.0).scores(question_of(3), passages)
+    assert (scores.logits.shape, scores.cosines.shape, scores.matches.shape) == ((0,), (0,), (0, 3))
+
+
+# --- the encoder ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ranker that nobody trained: the bundled network with new heads."""
+    path = tmp_path_factory.mktemp("ranker")
+    torch.manual_seed(1)
+    model = RankerModel()
+    model.freeze(5)
+    torch.nn.init.normal_(model.weigh.weight, std=0.05)
+    save_ranker(model, path, CARD_OF_TESTS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> StatementEncoder:
+    return StatementEncoder(folder)
+
+
+def passage(text: str, *statements: str, headings: tuple[str, ...] = ()) -> PassageToRead:
+    spans = [(text.index(one), text.index(one) + len(one)) for one in statements]
+    return PassageToRead(headings=headings, text=text, spans=spans)
+
+
+def close(one: StatementVectors, other: StatementVectors) -> bool:
+    """Up to half precision, and to two steps of a byte."""
+    return (
+        one.ends.tolist() == other.ends.tolist()
+        and bool(np.allclose(one.whole, other.whole, atol=4e-3))
+        and int(np.abs(one.tokens.astype(int) - other.tokens).max(initial=0)) <= 2
+    )
+
+
+FALLS = "Damage from falls. Damage from water."
+COVERED, NOT_COVERED = (
+    passage(FALLS, "Damage from falls.", headings=(head,)) for head in ("What is covered", "Not covered")
+)
+
+
+def test_what_is_read_has_length_one_and_its_tokens(encoder: StatementEncoder) -> None:
+    (vectors,) = encoder.read([passage(FALLS, "Damage from falls.", "Damage from water.")])
+    assert encoder.name == "untrained"
+    assert vectors.ends.tolist() == [4, 8]  # the stop is one
+    assert (vectors.whole.dtype, vectors.tokens.dtype) == (np.float16, np.int8)
+    assert (vectors.whole.shape, vectors.tokens.shape) == ((2, 384), (8, SHORT))
+    assert np.linalg.norm(vectors.whole.astype(np.float32), axis=1) == pytest.approx([1, 1], abs=2e-3)
+    assert np.linalg.norm(long_form(vectors.tokens), axis=1) == pytest.approx(np.ones(8), abs=0.03)
+    question = encoder.question("Are falls covered?")
+    assert np.linalg.norm(question.whole) == pytest.approx(1, abs=1e-4)
+    assert question.weights.sum() == pytest.approx(1, abs=1e-4)
+    assert question.tokens.shape == (len(question.weights), SHORT)
+    assert question.bar == pytest.approx(6.0, abs=0.01)
+
+
+def test_a_statement_is_read_below_its_headings_and_beside_its_neighbours(encoder: StatementEncoder) -> None:
+    below, other = encoder.read([COVERED, NOT_COVERED])
+    assert below.ends.tolist() == other.ends.tolist()
+    assert float(below.whole[0].astype(np.float32) @ other.whole[0].astype(np.float32)) < 0.99
+    alone = encoder.read([passage("Damage from falls.", "Damage from falls.", headings=("What is covered",))])[0]
+    assert not close(below, alone)
+
+
+def test_what_is_read_does_not_depend_on_the_batch(encoder: StatementEncoder) -> None:
+    long = "Lamps are sold in stores. " * 12
+    many = [COVERED, passage(long, "Lamps are sold in stores."), passage("None here."), *[NOT_COVERED] * 9, COVERED]
+    together = encoder.read(many)
+    assert [len(one) for one in together] == [1, 1, 0, *[1] * 9, 1]
+    for one, found in zip(many[:4], together, strict=False):
+        assert close(encoder.read([one])[0], found)
+    assert close(together[0], together[-1])
+    assert encoder.read([]) == []
+
+
+def test_statements_of_one_passage_do_not_depend_on_which_are_asked_for(encoder: StatementEncoder) -> None:
+    both = encoder.read([passage(FALLS, "Damage from falls.", "Damage from water.")])[0]
+    second = encoder.read([passage(FALLS, "Damage from water.")])[0]
+    assert np.allclose(both.whole[1], second.whole[0], atol=4e-3)
+    assert second.ends.tolist() == [4]
+
+
+def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder: StatementEncoder) -> None:
+    text = f"It is first. {'word ' * 600}It is last."
+    vectors, after = encoder.read([passage(text, "It is first.", "It is last."), COVERED])
+    assert vectors.ends.tolist() == [4, 4]
+    assert not vectors.whole[1].any()
+    assert vectors.whole[0].any()
+    assert close(after, encoder.read([COVERED])[0]), "the next passage has its own tokens"
+    question = encoder.question("What is last?")
+    scores = encoder.mixture.scores(question, [vectors])
+    assert scores.cosines[1] == 0.0
+    assert set(scores.matches[1].tolist()) == {-1.0}
+    assert scores.logits[1] < scores.logits[0]
+    again = StatementVectors.unpacked(vectors.packed())
+    assert np.array_equal(encoder.mixture.scores(question, [again]).logits, scores.logits)
+    nothing = encoder.read([PassageToRead(headings=(), text="  ", spans=[(0, 2)])])[0]
+    assert (nothing.ends.tolist(), nothing.whole.any()) == ([0], False)
+
+
+def test_tokens_of_the_opening_and_the_padding_count_for_nothing(encoder: StatementEncoder) -> None:
+    ids, mask, special = encoder.tokens.questions(["Short?", "A longer question about lamps and shoes?"])
+    assert ids.shape == mask.shape == special.shape
+    assert ids.shape[1] % 8 == 0
+    assert (~special).sum(1).tolist() == [2, 8]
+    weights = encoder.question("Short?").weights
+    assert weights[special[0][: len(weights)].numpy()].sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_of_a_long_question_the_end_is_read(encoder: StatementEncoder) -> None:
+    end = "how long do gift cards last when they were bought in a store?"
+    ids, _, special = encoder.tokens.questions(["Hello there, " * 60 + end])
+    assert int((~special).sum()) == LONGEST_QUESTION - 2
+    short = encoder.tokens.questions([end])[0][0]
+    told = [token for token in short.tolist() if token][1:-1]
+    assert ids[0].tolist()[LONGEST_QUESTION - 1 - len(told) : LONGEST_QUESTION - 1] == told
+
+
+def test_an_empty_question_can_be_asked(encoder: StatementEncoder) -> None:
+    question = encoder.question("")
+    assert np.isfinite(encoder.mixture.scores(question, encoder.read([COVERED])).logits).all()
+
+
+def test_spans_count_characters_below_the_headings() -> None:
+    tokens = RankerTokens()
+    one = passage("Ärger mit Lampen? Ask us.", "Ask us.", headings=("Help", "Lamps"))
+    ids, mask, spans = tokens.passages([one, passage("Ask us.", "Ask us.")], 64)
+    assert ids.shape == mask.shape
+    rows = [ids[row, first:end].tolist() for row, first, end in spans]
+    assert rows[0] == rows[1]
+    assert spans[1] == (1, spans[1][1], spans[1][1] + 3)
+
+
+def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    with pytest.raises(RetrievalError, match=r"^ranker .*none: cannot be read"):
+        StatementEncoder(tmp_path / "none")
+    (tmp_path / CARD).write_text(json.dumps({"name": "x"}))
+    (tmp_path / WEIGHTS).write_bytes(b"no weights")
+    with pytest.raises(RetrievalError, match="cannot be read"):
+        StatementEncoder(tmp_path)
+    save_file({"head.weight": torch.zeros(1)}, tmp_path / WEIGHTS)
+    with pytest.raises(RetrievalError, match=r"it is made for another model \(head.weight\)"):
+        StatementEncoder(tmp_path)
+    (tmp_path / CARD).write_text("{}")
+    with pytest.raises(RetrievalError, match="cannot be read"):
+        StatementEncoder(tmp_path)
