@@ -12,6 +12,7 @@ from desks import small_desk, write_pages
 
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
+from app.domain.shipped import SHIPPED_DATA
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_all, holds_fact, words
 from evals.helpdesk import measure_helpdesk
@@ -350,3 +351,25 @@ def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
     assert sum(bool(one.history) for one in asked) == 8
     assert [one.id for one in asked if one.is_answerable and not one.facts] == []
     assert [one.id for one in asked if not holds_all(one.gold, one.facts)] == []
+
+
+def test_the_questions_of_the_browser_are_answered_by_their_articles() -> None:
+    file = SHIPPED_DATA / "browser-questions.jsonl"
+    asked = [one for one in read_questions(file) if not one.is_small_talk]
+    for one in asked:
+        assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in one.articles), one.id
+        assert all(
+            holds_all((SHIPPED_DATA / "knowledge" / name).read_text("utf-8"), one.facts) for name in one.articles
+        )
+        assert holds_all(one.gold, one.facts), one.id
+    for row in map(json.loads, file.read_text("utf-8").splitlines()):
+        misleading = row.get("not_from", [])
+        assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in misleading), row["id"]
+        assert not set(misleading) & set(row["articles"]), row["id"]
+
+
+def test_the_examples_of_the_chat_page_are_among_the_questions_of_the_browser() -> None:
+    from app.web.chat_page import EXAMPLES
+
+    asked = {one.question for one in read_questions(SHIPPED_DATA / "browser-questions.jsonl")}
+    assert set(EXAMPLES) <= asked
