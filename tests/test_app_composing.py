@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.answering.compose import MARGIN, NEARLY, STATEMENTS, TOGETHER, WORDS, composed
@@ -27,7 +29,7 @@ def alone(text: str, logit: float, passage: int) -> RankedStatement:
 
 def shown(*ranked: RankedStatement, page: str = PAGE) -> list[str]:
     in_order = sorted(ranked, key=lambda one: -one.logit)
-    return [one.text for one in composed(in_order, {1: page})]
+    return [one.text for one in composed(in_order, {one.passage: one.text for one in ranked} | {1: page})]
 
 
 YEARS, PAPER = "Gift cards last five years.", "They are made of paper."
@@ -61,9 +63,15 @@ def test_only_neighbours_without_a_gap_belong_together() -> None:
     assert shown(first, gap, last, page=page) == ["One is red.", "Three is green."]
 
 
-def test_statements_of_a_passage_whose_text_is_unknown_stay_alone() -> None:
-    ranked = [said(YEARS, 2.0), said(PAPER, 1.0)]
-    assert [one.text for one in composed(ranked, {})] == [YEARS]
+def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown() -> None:
+    ranked = [said(YEARS, 2.0), alone("Shoes fit.", 1.9, 2)]
+    assert [one.text for one in composed(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
+
+
+def test_only_sentences_are_shown_with_neighbours() -> None:
+    row = replace(said(PAPER, 1.9), kind="row")
+    assert shown(said(YEARS, 2.0), row) == [YEARS, PAPER]
+    assert shown(replace(said(YEARS, 2.0), kind="item"), said(PAPER, 1.9)) == [YEARS, PAPER]
 
 
 def test_a_statement_with_its_neighbours_has_so_many_words() -> None:
@@ -121,7 +129,8 @@ def test_the_same_is_not_said_twice(again: str, is_shown: bool) -> None:
 
 
 def test_what_is_shown_is_best_first() -> None:
-    found = composed([alone("Shoes fit.", 2.0, 2), said(PAPER, 1.8), said(YEARS, 1.7), said(STORE, 1.6)], {1: PAGE})
+    ranked = [alone("Shoes fit.", 2.0, 2), said(PAPER, 1.8), said(YEARS, 1.7), said(STORE, 1.6)]
+    found = composed(ranked, {1: PAGE, 2: "Shoes fit."})
     assert [one.logit for one in found] == sorted((one.logit for one in found), reverse=True)
     assert [one.text for one in found] == ["Shoes fit.", f"{YEARS} {PAPER}", STORE]
 
@@ -141,7 +150,8 @@ def decision(outcome: Outcome) -> Decision:
         num_tokens=9,
         module_key=None,
     )
-    ranked = (alone("Shoes fit.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), said(STORE, 1.7))
+    rows = (replace(said(STORE, 1.7), kind="row"), replace(said(RECEIPT, 1.6), kind="row"))
+    ranked = (alone("Not in the prompt.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), *rows)
     results = SearchResults(
         passages=(FoundPassage(passage=stored, score=1.0, cosine=1.0),), statements=ranked, relevance=0.5
     )
@@ -149,6 +159,6 @@ def decision(outcome: Outcome) -> Decision:
 
 
 def test_a_decision_shows_what_is_composed_and_less_if_it_is_not_sure() -> None:
-    all_three = ["Shoes fit.", f"{YEARS} {PAPER}", STORE]
-    assert [one.text for one in decision("answered").statements] == all_three
-    assert [one.text for one in decision("unsure").statements] == all_three[:UNSURE_STATEMENTS]
+    said_three = [f"{YEARS} {PAPER}", STORE, RECEIPT]
+    assert [one.text for one in decision("answered").statements] == said_three
+    assert [one.text for one in decision("unsure").statements] == said_three[:UNSURE_STATEMENTS]

@@ -1,7 +1,7 @@
 """Composes an answer of the likeliest statements: the best one first, with what belongs to it, and then stop.
 
 A fact often stands in the sentence beside the one that is nearest to the question. So a statement is shown with its
-neighbours in its paragraph or list, as long as these are likely, too, and the whole stays short. More follows only from
+neighbours in its paragraph, as long as these are likely, too, and the whole stays short. More follows only from
 elsewhere and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
 """
 
@@ -12,14 +12,14 @@ from app.knowledge.finder import RankedStatement
 from retrieval.statements.statement import num_words
 from retrieval.text.terms import stem, words
 
-TOGETHER = 45
+TOGETHER = 55
 """Most words of a statement with its neighbours."""
-NEARLY = 4.0
+NEARLY = 6.0
 """A neighbour is shown if its log-odds are lower by less than this."""
 MARGIN = 0.7
 """Another statement is shown if its log-odds are lower than the best one's by less than this."""
 STATEMENTS = 3
-WORDS = 70
+WORDS = 80
 """Most statements of an answer, and most words of all but the first."""
 ALIKE = 0.8
 """Share of its words that a statement has in common with one that says the same."""
@@ -49,6 +49,8 @@ def _with_neighbours(
     statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
 ) -> list[RankedStatement]:
     """The statement and those around it that belong to it, in the passage's order."""
+    if statement.kind != "sentence":  # lists, rows and procedures are whole, and items carry the line above them
+        return [statement]
     near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
     near.sort(key=lambda one: (one.start, -one.end))
     first = last = near.index(statement)
@@ -74,7 +76,7 @@ def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str
     start, end = group[0].start, max(other.end for other in group)
     between = text[end : one.start] if one.start >= end else text[one.end : start]
     overlaps = one.start < end and one.end > start
-    return not overlaps and "\n\n" not in between
+    return one.kind == "sentence" and not overlaps and "\n\n" not in between
 
 
 def _joined(group: Sequence[RankedStatement]) -> RankedStatement:

@@ -17,6 +17,7 @@ from retrieval.answerability.judge import JudgedStatements, judge
 from retrieval.documents.document import with_headings
 from retrieval.search.reranker import Reranker, rerank
 from retrieval.search.retriever import PassageHit, Query, Retriever
+from retrieval.statements.statement import Kind
 from retrieval.text.terms import COMMON, asked_words, stem
 
 BEST = 8
@@ -45,6 +46,7 @@ class RankedStatement:
     passage: int
     start: int
     end: int
+    kind: Kind = "sentence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class Finder:
                 passage=judged.hits[one.passage].id,
                 start=one.statement.start,
                 end=one.statement.end,
+                kind=one.statement.kind,
             )
             for logit, one in judged.statements.ranked
         ]

@@ -16,7 +16,7 @@ from retrieval.ranking.vectors import StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.statement import Statement
-from retrieval.text.codes import is_about_another
+from retrieval.text.codes import codes, is_about_another
 from retrieval.text.terms import COMMON, asked_words, stem, words
 
 FOUND = 0.5
@@ -177,11 +177,12 @@ def _share_in(retriever: Retriever, question: str) -> Callable[[frozenset[str]],
     """
     keywords = retriever.keywords
     asked = {stem(word): keywords.rarity(word) for word in asked_words(question)}
+    asked |= {code: keywords.rarity(code) for code in codes(question)}
     rarity = {term: value for term, value in asked.items() if term not in COMMON} or asked
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 
 
 def terms_of(text: str) -> frozenset[str]:
-    """The stems of a text."""
-    return frozenset(map(stem, words(text)))
+    """The stems of a text, and its codes in their one spelling."""
+    return frozenset(map(stem, words(text))) | codes(text)

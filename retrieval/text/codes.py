@@ -73,7 +73,8 @@ def is_about_another(question: str, statement: str, headings: Sequence[str]) -> 
     """Whether the question names a code or model, and the statement tells of another one of the same family.
 
     headings: of the statement, from the document's title down; they tell the model where the statement names none.
-    False if the question names none, and if the statement or its headings name the one asked about.
+    False if the question names none, if the headings name the one asked about, and if they name none but the statement
+    does.
     """
     asked = list(_found(question, is_question=True))
     if not asked:
@@ -88,8 +89,9 @@ def is_about_another(question: str, statement: str, headings: Sequence[str]) -> 
 
 def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
     wanted = {code.name for code in asked if code.family == family}
-    named = {code.name for code in (*told, *above) if code.family == family}
-    return bool(named) and not named & wanted
+    titled = {code.name for code in above if code.family == family}
+    named = titled or {code.name for code in told if code.family == family}
+    return bool(named) and not named & wanted  # below the heading of another model even if the one asked about is named
 
 
 def _is_on_anothers_page(asked: Sequence[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
