@@ -26,7 +26,7 @@ from retrieval.ranking.vectors import QuestionVectors, StatementVectors, long_fo
 from retrieval.search.embedding import Vectors
 
 NOISE = np.random.default_rng(3)
-CARD_OF_TESTS = RankerCard(name="untrained", data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
+UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
 
 
 def unit(*shape: int) -> Vectors:
@@ -115,7 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = RankerModel()
     model.freeze(5)
     torch.nn.init.normal_(model.weigh.weight, std=0.05)
-    save_ranker(model, path, CARD_OF_TESTS)
+    save_ranker(model, path, UNTRAINED)
     return path
 
 
@@ -146,7 +146,6 @@ COVERED, NOT_COVERED = (
 
 def test_what_is_read_has_length_one_and_its_tokens(encoder: StatementEncoder) -> None:
     (vectors,) = encoder.read([passage(FALLS, "Damage from falls.", "Damage from water.")])
-    assert encoder.name == "untrained"
     assert vectors.ends.tolist() == [4, 8]  # the stop is one
     assert (vectors.whole.dtype, vectors.tokens.dtype) == (np.float16, np.int8)
     assert (vectors.whole.shape, vectors.tokens.shape) == ((2, 384), (8, SHORT))
