@@ -11,6 +11,10 @@ Of the same thing: most of its telling words are those of the question and the g
 Not seen: wrong advice without a value, what is said of another product that the statement does not name, opposites
 without a word of denial, and a rival value in a statement that also holds the fact. Taken for contradictions although
 they are none: general rules beside the exception asked for, and values of a step on the way.
+
+How far it can be trusted, by reading: of 172 answers composed by search alone (sample shop and login.gov) it called 9
+contradictory, and 6 were; of 55 of them that do not begin with the facts, 2 more were, which it had missed. The bounds
+below were set with these answers in view.
 """
 
 import re
@@ -89,9 +93,9 @@ def is_of_another_model(statement: str, question: str) -> bool:
 
 
 def telling(text: str) -> set[str]:
-    """Stems of the words of a text that say what it is about: no numbers, units of time, or words of every text."""
-    found = {stem(word) for word in words(text) if not NUMBER.fullmatch(word) and word not in CURRENCIES}
-    return found - COMMON - DURATIONS - {"yes"}
+    """Stems of the words that say what a text is about: no numbers, units of time, denials, or words of every text."""
+    tells = (word for word in words(text) if not (NUMBER.fullmatch(word) or word in CURRENCIES or DENIES.search(word)))
+    return {stem(word) for word in tells} - COMMON - DURATIONS - {"yes"}
 
 
 def values(text: str) -> set[Value]:

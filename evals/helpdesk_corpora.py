@@ -3,6 +3,7 @@
     python -m evals.helpdesk_corpora articles qa_en.jsonl.gz --to FOLDER
     python -m evals.helpdesk_corpora service dstc9_faq.jsonl.gz --to FOLDER
     python -m evals.helpdesk_corpora support plausible_docs.jsonl.gz ... faq_minus.jsonl.gz --to FOLDER
+    python -m evals.helpdesk_corpora chinese qa_zh.jsonl.gz --to FOLDER
 
 FOLDER gets `documents/` and `questions.jsonl`. Lines of the files: {src, doc_id, title, context, qas: [{question,
 answers, history?, from?, answerability?}]}. The files are not part of this project; their licences hold for what is
@@ -18,15 +19,18 @@ service   restaurants, hotels and sights with what each of them offers (DSTC9, D
 support   help pages of several products in one desk; only questions that their authors wrote, none made from headings.
           Near misses: the section that answers is left out of the page, which stands in the folder only in that
           version.
+chinese   encyclopedia articles in Simplified Chinese (CMRC 2018), with the questions of this project
+          (`data/chinese-questions.jsonl`) in place of the file's own. Articles that no question is about are added
+          until there are 150.
 
 Texts that were cut into tokens are put together again (" ," becomes ",").
 
-Facts. The answers are whole sentences, so one fact is made of all of them: any five running words of a sentence of the
-answer count, if they stand in the document and two of them are telling words that the question does not have; of a
-shorter sentence, all of it. The first two sentences that have such words are used. Of an entry about a place the whole
-sentence must be shown; where another place has the same sentence, it is no fact. Where an answer was reworded so that
-no part of it stands in the document, the question counts for the right page and not for facts. A page that holds half
-of the forms of a fact is a right page, too.
+Facts, except where the questions are our own. The answers are whole sentences, so one fact is made of all of them:
+any five running words of a sentence of the answer count, if they stand in the document and two of them are telling
+words that the question does not have; of a shorter sentence, all of it. The first two sentences that have such words
+are used. Of an entry about a place the whole sentence must be shown; where another place has the same sentence, it is
+no fact. Where an answer was reworded so that no part of it stands in the document, the question counts for the right
+page and not for facts. A page that holds half of the forms of a fact is a right page, too.
 """
 
 import argparse
@@ -39,6 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.domain.shipped import SHIPPED_DATA
 from evals.fact_matching import words
 from retrieval.text.sentences import sentences
 from retrieval.text.terms import COMMON, stem
@@ -56,6 +61,9 @@ LEFT_OUT = 4
 """Of the documents with answered questions, one in so many is left out."""
 ANSWERABLE, UNANSWERABLE = 150, 60
 """Most questions of a desk."""
+CHINESE_QUESTIONS = SHIPPED_DATA / "chinese-questions.jsonl"
+CHINESE_PAGES = 150
+"""Documents of the Chinese desk."""
 
 Row = dict[str, Any]
 
@@ -104,7 +112,6 @@ class HelpDesk:
 
     def write(self, folder: Path) -> None:
         """Write the folder, and at most so many questions, spread evenly."""
-        self.settle()
         told = [question for question in self.questions if question["articles"]]
         untold = [question for question in self.questions if not question["articles"]]
         chosen = [*spread(told, ANSWERABLE), *spread(untold, UNANSWERABLE)]
@@ -137,6 +144,7 @@ def articles(files: Sequence[Path]) -> HelpDesk:
                 desk.ask(qa)
             elif state == "ANSWERABLE":
                 desk.ask(qa, row, facts_of(qa, row["context"]))
+    desk.settle()
     return desk
 
 
@@ -159,6 +167,7 @@ def service(files: Sequence[Path]) -> HelpDesk:
             else:
                 is_unique = all(said[line] == 1 for line in qa["answers"])
                 desk.ask(qa, row, [qa["answers"]] if is_unique else [])
+    desk.settle()
     return desk
 
 
@@ -178,6 +187,23 @@ def support(files: Sequence[Path]) -> HelpDesk:
                 desk.ask(qa)
             elif qa["answers"][0] in row["context"]:
                 desk.ask(qa, row, facts_of(qa, row["context"]))
+    desk.settle()
+    return desk
+
+
+def chinese(files: Sequence[Path]) -> HelpDesk:
+    """CMRC 2018 with our own questions. Raises ValueError if the file lacks a document that they are about."""
+    desk = HelpDesk(questions=[json.loads(line) for line in CHINESE_QUESTIONS.read_text(encoding="utf-8").splitlines()])
+    asked = {name for question in desk.questions for name in (*question["articles"], *question.get("about", ()))}
+    rows = list(read(files))
+    others = [row for row in rows if file_name(row["doc_id"]) not in asked]
+    for row in rows:
+        if file_name(row["doc_id"]) in asked:
+            desk.add(row)
+    if missing := sorted(asked - desk.documents.keys()):
+        raise ValueError(f"documents that the questions are about are missing: {', '.join(missing)}")
+    for row in spread(others, CHINESE_PAGES - len(asked)):
+        desk.add(row)
     return desk
 
 
@@ -289,7 +315,7 @@ def read(files: Sequence[Path]) -> Iterator[Row]:
             yield from map(json.loads, lines)
 
 
-BUILDERS = {"articles": articles, "service": service, "support": support}
+BUILDERS = {"articles": articles, "service": service, "support": support, "chinese": chinese}
 
 
 def main() -> None:

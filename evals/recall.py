@@ -3,7 +3,8 @@
 Rankers: dense (embeddings alone), keyword (BM25 alone), rrf (reciprocal rank fusion of both, the baseline), fused (what
 the desk uses; it also decides whether to refuse), and reranked if the setting `reranker` is set. A document's rank is
 that of its best passage. Hits count questions that their document answers. Refusals count all questions of a source, if
-some of them have no answer. Milliseconds are of the search; embedding the question is measured separately.
+some of them have no answer. Distractors, documents about which nothing is asked, show what search finds in a larger
+desk. Milliseconds are of the search; embedding the question is measured separately.
 """
 
 import time
@@ -21,7 +22,15 @@ from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from evals.machine import describe_machine
 from evals.markdown_sections import table
-from evals.recall_questions import Corpus, Question, RememberingEmbedder, build_corpus, corpus_of_folder, read_questions
+from evals.recall_questions import (
+    Corpus,
+    Question,
+    RememberingEmbedder,
+    build_corpus,
+    corpus_of_folder,
+    read_distractors,
+    read_questions,
+)
 from retrieval.answerability.features import FoundPassageText
 from retrieval.answerability.judge import judge
 from retrieval.documents.document import with_headings
@@ -85,8 +94,13 @@ def measure_recall(
     limit: int | None,
     leave_out: frozenset[str],
     report: Callable[[str], None],
+    distractors: Sequence[Path] = (),
+    num_distractors: int | None = None,
 ) -> dict[str, Any]:
-    """Rows for every source and ranker. leave_out: sources that are not asked. Raises DeskError."""
+    """Rows for every source and ranker. leave_out: sources that are not asked. distractors: files of documents that are
+    searched, too, and about which nothing is asked. num_distractors: passages of these, at most (the last document is
+    whole); all by default. Raises DeskError.
+    """
     questions, documents = read_questions(data, leave_out)
     questions = questions[:limit]
     remembering = RememberingEmbedder(embedder)
@@ -94,6 +108,9 @@ def measure_recall(
         corpus = build_corpus(documents, data.name.split(".")[0], settings, remembering, report)
     else:
         corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
+    if distractors:
+        others, name = read_distractors(distractors, corpus), "+".join(file.name.split(".")[0] for file in distractors)
+        corpus = corpus.joined(build_corpus(others, name, settings, remembering, report, num_distractors))
     retriever = corpus.retriever(remembering)
     encoder = StatementEncoder(find_ranker(settings))
     classifier = find_classifier(settings, embedder.name, encoder.name)

@@ -7,7 +7,7 @@ Files:
 
 import gzip
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,16 @@ class Corpus:
         texts = {id_: window_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
         return Retriever(embedder, index, KeywordIndex().updated((), texts))
 
+    def joined(self, other: "Corpus") -> "Corpus":
+        """Both together; the passages of the other one get other numbers."""
+        first = len(self.passages)
+        return Corpus(
+            passages=self.passages | {first + id_: passage for id_, passage in other.passages.items()},
+            document_of=self.document_of | {first + id_: name for id_, name in other.document_of.items()},
+            ids=[*self.ids, *(first + id_ for id_ in other.ids)],
+            vectors=np.concatenate([self.vectors, other.vectors]),
+        )
+
 
 class RememberingEmbedder:
     """Embeds every text once, so that only the search is timed afterwards."""
@@ -114,6 +124,13 @@ def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question
     return questions, documents
 
 
+def read_distractors(files: Sequence[Path], corpus: Corpus) -> dict[str, Document]:
+    """The documents of files {title, context, qas}, without those that the corpus has. Raises DeskError."""
+    documents = {name: document for file in files for name, document in read_questions(file, frozenset())[1].items()}
+    there = frozenset(corpus.document_of.values())
+    return {name: document for name, document in documents.items() if name not in there}
+
+
 def read_folder(folder: Path) -> dict[str, Document]:
     """The documents of a folder by their path below it; what cannot be read is left out."""
     found: dict[str, Document] = {}
@@ -139,13 +156,18 @@ def build_corpus(
     settings: Settings,
     embedder: Embedder,
     report: Callable[[str], None],
+    most: int | None = None,
 ) -> Corpus:
-    """Cut and embed documents as the desk does. Vectors are kept under `name`, so that a second run is quick."""
+    """Cut and embed documents as the desk does. Vectors are kept under `name`, so that a second run is quick. most:
+    passages; the documents after them are left out.
+    """
     tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
     cache = settings.data_dir / "evals" / f"vectors-{name}.npz"
     passages: dict[int, Passage] = {}
     document_of: dict[int, str] = {}
     for name, document in documents.items():
+        if most is not None and len(passages) >= most:
+            break
         for passage in split(document, lambda text: len(tokenizer.encode([Text(text=text)])), settings.passage_tokens):
             document_of[len(passages)] = name
             passages[len(passages)] = passage

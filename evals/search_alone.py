@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 
-from app.answering.cite import cite
+from app.answering.cite import cite_quotation
 from app.answering.decide import Decider
 from app.desk.service import Service
 from app.domain.answers import BETWEEN
@@ -40,7 +40,10 @@ class SearchAlone:
         found = (
             [] if decision.outcome == "nothing" else [(one.passage, one.cosine) for one in decision.results.passages]
         )
-        shown = [passage for passage, _ in cite(text, found)] if statements else [passage for passage, _ in found]
+        said = {one.text: one.passage for one in decision.statements}
+        is_sure = decision.outcome == "answered"
+        cited = cite_quotation(BETWEEN.join(statements), said, found, is_sure=is_sure) if statements else found
+        shown = [passage for passage, _ in cited]
         return ShownAnswer(
             outcome=decision.outcome,
             text=text,

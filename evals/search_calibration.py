@@ -4,9 +4,9 @@ Logistic regression over the features of what the desk would find, for questions
 answer, those without one, and near misses, which are the questions with an answer asked again while the passages that
 hold it are hidden. Every help desk counts the same, however many questions it has.
 
-`certain` is chosen so that ANSWERED of the answerable questions are answered as sure, `threshold` so that REFUSED of
-them are refused. The quality that is reported comes from models fitted without the help desk they judge; with one help
-desk alone, from models fitted without a tenth of its questions.
+`certain` is chosen so that ANSWERED of the unanswerable questions are answered as sure, `threshold` so that REFUSED of
+the answerable ones are refused. The quality that is reported comes from models fitted without the help desk they judge;
+with one help desk alone, from models fitted without a tenth of its questions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +31,9 @@ from retrieval.answerability.classifier import AnswerabilityClassifier
 from retrieval.answerability.features import Candidate, QuestionFeatures
 from retrieval.answerability.logistic import LogisticModel
 
-ANSWERED = 0.70
-"""Share of the answerable questions that are answered as sure."""
-REFUSED = 0.04
+ANSWERED = 0.25
+"""Share of the unanswerable questions, near misses among them, that may be answered as sure."""
+REFUSED = 0.01
 """Share of the answerable questions that may be refused."""
 SHOWN = 2
 """An answer is right if one of so many of the likeliest statements is."""
@@ -166,8 +166,8 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
     desk_of = np.array([case.desk for case in cases])
     classifier = _classifier(cases, embedder, ranker, f"{answerable:,} questions of {', '.join(desks)}")
     certain, threshold = (
-        float(np.mean([np.quantile(probabilities[told & (desk_of == desk)], 1 - share) for desk in desks]))
-        for share in (ANSWERED, 1 - REFUSED)
+        float(np.mean([np.quantile(probabilities[of & (desk_of == desk)], share) for desk in desks]))
+        for of, share in ((~told, 1 - ANSWERED), (told, REFUSED))
     )
     classifier = AnswerabilityClassifier(
         **{**_fields(classifier), "certain": round(certain, 4), "threshold": round(min(threshold, certain), 4)}

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from app.desk.service import Service
-from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage
+from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome
+from app.domain.policies import AnswerMode
 from app.storage.answer_rows import AnswerDetails
 from app.storage.history import new_id
 from retrieval.text.sentences import sentences
-
-Outcome: TypeAlias = Literal["answered", "unsure", "nothing", "smalltalk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,30 +34,21 @@ def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]
         pass
     answer = stream.answer
     service.delete_conversation(answer.conversation_id)
-    outcome = outcome_of(answer)
     return ShownAnswer(
-        outcome=outcome,
+        outcome=answer.outcome,
         text=answer.answer,
-        statements=statements_of(answer, outcome, service.answer_mode),
+        statements=statements_of(answer, service.answer_mode),
         documents=tuple(dict.fromkeys(citation.document for citation in answer.citations)),
         first_ms=answer.timings.ttft,
         find_ms=answer.timings.retrieve,
     )
 
 
-def outcome_of(answer: Answer) -> Outcome:
-    """How the question ended."""
-    return getattr(answer, "outcome", "nothing" if answer.refused else "answered")
-
-
-def statements_of(answer: Answer, outcome: Outcome, answer_mode: str) -> tuple[str, ...]:
-    """What the answer says, in parts: its quotations, or the sentences of the model."""
-    if outcome in ("nothing", "smalltalk"):
-        return ()
-    told: tuple[str, ...] | None = getattr(answer, "statements", None)
-    if told is not None:
-        return told
-    return tuple(answer.answer.split(BETWEEN) if answer_mode == "quote" else sentences(answer.answer))
+def statements_of(answer: Answer, answer_mode: AnswerMode) -> tuple[str, ...]:
+    """What the answer says from the documents, in parts: its quotations, or the sentences of the model."""
+    if answer_mode == "quote" or answer.outcome == "unsure":
+        return answer.statements
+    return tuple(sentences(BETWEEN.join(answer.statements)))
 
 
 def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:

@@ -65,9 +65,12 @@ class Desk:
         self.readings.append(list(ids))
         return [stored(id_, *self.pages[id_]) for id_ in ids if id_ in self.pages]
 
-    def ids_in(self, collections: Sequence[str]) -> frozenset[int]:
+    def retriever_for(self, collections: Sequence[str]) -> Retriever:
         """Every page is a collection of its own, named by its number."""
-        return frozenset(int(name) for name in collections if int(name) in self.pages)
+        if not collections:
+            return self.retriever
+        whole = self.retriever
+        return Retriever(self.embedder, whole.index, whole.keywords, within=[int(name) for name in collections])
 
     def wait(self) -> None:
         self.when_waited()

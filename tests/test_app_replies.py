@@ -48,6 +48,11 @@ def kind_of(message: str, language: str = "en") -> str | None:
         ("I'd like to speak to a manager", "human"),
         ("please connect me to an agnet", "human"),
         ("Hi, how are you? Can I talk to someone please?", "human"),
+        ("haha, nice one", "thanks"),
+        ("tell me a joke", "chat"),
+        ("Are you a machine or a person?", "identity"),
+        ("What can you help me with?", "identity"),
+        ("great, it works now", "thanks"),
         ("it does not work", "vague"),
         ("It doesn't work!", "vague"),
         ("thanks, it does not work", "vague"),
@@ -69,6 +74,7 @@ def test_small_talk_is_told(message: str, kind: str) -> None:
         "how do I contact customer service?",
         "customer service hours",
         "operator manual",
+        "cook",
         "returns",
         "delivery",
         "my vacuum does not work",
@@ -88,7 +94,6 @@ def test_a_question_is_no_small_talk(message: str) -> None:
     [
         ("Guten Tag, ich möchte mit einem Mitarbeiter sprechen", "de", "human"),
         ("Danke schön!", "de", "thanks"),
-        ("es funktioniert nicht", "de", "vague"),
         ("j’aimerais parler à un conseiller", "fr", "human"),
         ("ça ne marche pas", "fr", "vague"),
         ("¿Eres un robot?", "es", "identity"),
@@ -96,12 +101,14 @@ def test_a_question_is_no_small_talk(message: str) -> None:
         ("我想转人工客服", "zh", "human"),
         ("谢谢！", "zh", "thanks"),
         ("不能用了", "zh", "vague"),
+        ("no ha funcionado", "es", None),
+        ("没有解决了", "zh", None),
+        ("es funktioniert nicht", "de", "vague"),
     ],
 )
-def test_other_languages(message: str, language: str, kind: str) -> None:
+def test_other_languages(message: str, language: str, kind: str | None) -> None:
     found = heard(message, language)
-    assert found is not None
-    assert (found.kind, found.language) == (kind, language)
+    assert (None if found is None else (found.kind, found.language)) == (kind and (kind, language))
 
 
 @pytest.mark.parametrize(("message", "language"), [("danke", "de"), ("hola", "es"), ("hallo", "de"), ("merci", "fr")])
@@ -128,11 +135,9 @@ def test_every_language_has_every_text(language: str) -> None:
     formatter = string.Formatter()
     for name, text in texts.says.items():
         assert [field for _, field, _, _ in formatter.parse(text) if field] == (["topics"] if name == "vague" else [])
-    for kind in KINDS:  # each phrase is understood as what it is listed for, or as something more telling
+    for kind in KINDS:
         for phrase in texts.hears[kind]:
-            found = heard(phrase, language)
-            assert found is not None
-            assert KINDS.index(found.kind) <= KINDS.index(kind), phrase
+            assert kind_of(phrase, language) == kind, phrase
 
 
 def test_an_unknown_language_is_answered_in_english() -> None:

@@ -75,6 +75,7 @@ ONLY_IN = {
     "python_calamine": {"retrieval.loaders.spreadsheet"},
     "docutils": {"retrieval.loaders.rst"},
     "py3langid": {"retrieval.text.language"},
+    "sentencex": {"retrieval.text.sentences"},
     "Stemmer": {"retrieval.text.terms"},
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "sqlalchemy": {

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from desks import small_desk, write_pages
 
+from app.domain.answers import Outcome
 from app.domain.errors import DeskError
 from evals.contradictions import contradictions, values
-from evals.fact_matching import holds_fact, words
+from evals.fact_matching import holds_all, holds_fact, words
 from evals.helpdesk import measure_helpdesk
-from evals.helpdesk_corpora import articles, service, support
+from evals.helpdesk_corpora import CHINESE_PAGES, CHINESE_QUESTIONS, articles, chinese, service, support
 from evals.helpdesk_figures import JudgedAnswer, figures, markdown
 from evals.helpdesk_questions import CustomerQuestion, read_questions, sample
 from evals.intervals import Figure, middle_of, share
-from evals.shown_answers import Outcome, ShownAnswer
+from evals.shown_answers import ShownAnswer
 
 
 def question(**changes: Any) -> CustomerQuestion:
@@ -326,3 +327,26 @@ def test_a_desk_of_help_pages_takes_answers_out(tmp_path: Path) -> None:
     ]
     desk.write(tmp_path / "desk")
     assert [one.is_unanswerable for one in read_questions(tmp_path / "desk" / "questions.jsonl")] == [False, True]
+
+
+def test_the_chinese_desk_has_our_questions_and_other_pages_beside_theirs(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in CHINESE_QUESTIONS.read_text(encoding="utf-8").splitlines()]
+    asked = sorted({name for line in lines for name in (*line["articles"], *line.get("about", ()))})
+    names = [*(f"Other-{n}.md" for n in range(200)), *asked]
+    rows = [{"src": "cmrc2018", "doc_id": Path(name).stem, "title": name, "context": "。", "qas": []} for name in names]
+    chinese([packed(tmp_path / "zh.gz", *rows)]).write(tmp_path / "desk")
+    written = {page.name for page in (tmp_path / "desk" / "documents").iterdir()}
+    assert set(asked) <= written
+    assert len(written) == CHINESE_PAGES
+    assert (tmp_path / "desk" / "questions.jsonl").read_text("utf-8") == CHINESE_QUESTIONS.read_text("utf-8")
+    with pytest.raises(ValueError, match=asked[-1]):
+        chinese([packed(tmp_path / "less.gz", *rows[:-1])])
+
+
+def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
+    asked = read_questions(CHINESE_QUESTIONS)
+    assert len(asked) == 100
+    assert sum(one.is_unanswerable for one in asked) == 30
+    assert sum(bool(one.history) for one in asked) == 8
+    assert [one.id for one in asked if one.is_answerable and not one.facts] == []
+    assert [one.id for one in asked if not holds_all(one.gold, one.facts)] == []

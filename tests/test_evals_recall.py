@@ -103,6 +103,33 @@ def test_contexts_are_counted_by_hand(tmp_path: Path) -> None:
         assert (row["refusal_precision"], row["refusal_recall"]) == (None, None)
 
 
+def test_distractors_are_searched_and_not_asked(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "contexts.jsonl", CONTEXTS)
+    other = {"src": "other", "title": "Zebras", "qas": [qa("?", None)]}
+    better = {**other, "context": "Parcel labels printed: drivers printed parcel labels."}
+    rows = [better, *({**other, "context": f"A giraffe has number {number}."} for number in range(5)), CONTEXTS[0]]
+    file = write_rows(tmp_path / "others.jsonl", rows)
+
+    def result(**options: Any) -> dict[str, Any]:
+        return measure_recall(
+            Settings(data_dir=tmp_path / "data", passages=2),
+            data,
+            embedder=HashEmbedder(),
+            limit=3,
+            leave_out=frozenset(["left"]),
+            report=lambda _: None,
+            **options,
+        )
+
+    alone, among, two = result(), result(distractors=[file]), result(distractors=[file], num_distractors=2)
+    assert [found["passages"] for found in (alone, two, among)] == [3, 5, 9]  # what is asked about is there once
+    hits = [{row["retriever"]: row["hit1"] for row in found["rows"]} for found in (alone, among)]
+    assert hits[0]["fused"] == 0.5
+    assert [row["n"] for row in among["rows"]] == [row["n"] for row in alone["rows"]]
+    ranks = [next(row["mrr"] for row in found["rows"] if row["retriever"] == "fused") for found in (alone, two, among)]
+    assert ranks[0] > ranks[1] == ranks[2], "the better document comes before the one asked for"
+
+
 def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "knowledge" / "money"
     folder.mkdir(parents=True)

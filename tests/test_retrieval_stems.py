@@ -52,34 +52,39 @@ def test_words_of_different_meaning_keep_apart(pair: str) -> None:
 
 def test_a_german_question_finds_other_forms_of_its_words() -> None:
     index = index_of(*GERMAN)
-    assert set(index.languages) == {"de"}
+    assert index.segments[0].languages == ("de",)
     for question, expected in (("Rückgabe einer Lieferung", 0), ("Gerät", 1), ("Gutschein", 2)):
         assert best(index, question) == GERMAN[expected]
 
 
-def test_both_languages_of_an_index_are_stemmed_by_their_own_rules() -> None:
-    index = index_of(*GERMAN, *ENGLISH)
-    assert set(index.languages) == {"de", "en"}
+@pytest.mark.parametrize("largest", [20_000, 1])
+def test_both_languages_of_an_index_are_stemmed_by_their_own_rules(
+    largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one segment, and in one for each language."""
+    monkeypatch.setattr("retrieval.search.keyword_index.LARGEST", largest)
+    index = index_of(*GERMAN).updated((), {3 + at: [text] for at, text in enumerate(ENGLISH)})
+    assert len(index.segments) == (1 if largest > 1 else 2)
+    assert {language for segment in index.segments for language in segment.languages} == {"de", "en"}
     assert best(index, "Gerät") == GERMAN[1]
     assert best(index, "battery") == ENGLISH[1]
-    assert index.stems("bestellungen") == stem("bestellungen", "de")
-    assert index.stems("batteries") == stem("battery")
 
 
 def test_a_passage_that_is_misread_does_not_change_the_stems_of_frequent_words() -> None:
-    once, index = index_of(*ENGLISH), index_of(*ENGLISH, "Wir haben batteries und appliances für Sie im Geschäft.")
-    assert set(index.languages) == {"de", "en"}
-    assert all(index.stems(word) == once.stems(word) for word in ("orders", "delivery", "warranty"))
+    index = index_of(*ENGLISH, "Wir haben batteries und appliances für Sie im Geschäft.")
+    (segment,) = index.segments
+    assert segment.languages == ("en", "de")
+    assert [segment.term_of(word) for word in ("orders", "delivery")] == [stem("orders"), stem("delivery")]
 
 
 def test_a_word_the_index_does_not_have_is_stemmed_as_the_form_that_it_has() -> None:
+    (segment,) = index_of(*GERMAN, *ENGLISH).segments
+    assert segment.term_of("gutscheins") == segment.term_of("gutscheine") == stem("gutscheine", "de")
+    assert segment.term_of("purchases") == segment.term_of("purchase")
+    assert segment.term_of("zeppelins") is None
+
+
+def test_two_forms_in_a_question_count_once() -> None:
     index = index_of(*GERMAN, *ENGLISH)
-    assert index.stems("gutscheins") == index.stems("gutscheine")
-    assert index.stems("purchases") == index.stems("purchase")
-    assert index.stems("zeppelins") in {stem("zeppelins"), stem("zeppelins", "de")}
-    assert KeywordIndex().stems("zeppelins") == stem("zeppelins")
-
-
-def test_languages_follow_changes() -> None:
-    index = index_of(*GERMAN).updated([0, 1], {7: [ENGLISH[0], ENGLISH[1]], 8: []})
-    assert index.languages.tolist() == ["de", "en", "en"]
+    for words in ("Gerät Geräte", "battery batteries", "zeppelin zeppelins"):
+        assert index.scores(f"label {words}").tolist() == index.scores(f"label {words.split()[0]}").tolist()

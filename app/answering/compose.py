@@ -27,16 +27,16 @@ ALIKE = 0.8
 
 def composed(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[RankedStatement]:
     """The statements to show, best first. ranked: all that were found, likeliest first. texts: of passages, by number;
-    statements of other passages stay alone.
+    statements of others are not shown.
     """
     shown: list[RankedStatement] = []
     told: set[int] = set()
     for statement in ranked:
         if len(shown) == STATEMENTS or (shown and statement.logit < shown[0].logit - MARGIN):
             break
-        if id(statement) in told:
+        if id(statement) in told or statement.passage not in texts:
             continue
-        group = _with_neighbours(statement, ranked, texts.get(statement.passage, ""), told)
+        group = _with_neighbours(statement, ranked, texts[statement.passage], told)
         told.update(map(id, group))
         whole = _joined(group)
         length = sum(num_words(one.text) for one in shown) + num_words(whole.text)
@@ -74,7 +74,7 @@ def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str
     start, end = group[0].start, max(other.end for other in group)
     between = text[end : one.start] if one.start >= end else text[one.end : start]
     overlaps = one.start < end and one.end > start
-    return bool(text) and not overlaps and "\n\n" not in between
+    return not overlaps and "\n\n" not in between
 
 
 def _joined(group: Sequence[RankedStatement]) -> RankedStatement:

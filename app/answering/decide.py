@@ -76,7 +76,7 @@ class Decider:
             return Decision(outcome="nothing", results=results, says=nothing)
         if results.relevance >= self._answer_above:
             return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
-        if earlier is None and is_topic(question):
+        if not results.statements or (earlier is None and is_topic(question)):
             return _question_back(results, language)
         lead = texts_in(language).says["unsure"]
         return Decision(outcome="unsure", results=results, says=lead, asks_model=True, nothing=nothing)
@@ -93,11 +93,12 @@ class Decider:
 
     def _contact_page(self, results: SearchResults, language: str) -> Decision:
         """What the documents say about reaching a person, if they surely do."""
-        page = ""
-        if results.statements and results.relevance >= self._answer_above:
-            page = as_said(results.statements[0].text)
-        best = replace(results, passages=results.passages[:1]) if page else NOTHING
-        return Decision(outcome="smalltalk", results=best, says=human_text(self._settings, language, page))
+        if not results.statements or results.relevance < self._answer_above:
+            return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
+        best = results.statements[0].text
+        holding = [one for one in results.passages if best in one.passage.text] or results.passages
+        says = human_text(self._settings, language, as_said(best))
+        return Decision(outcome="smalltalk", results=replace(results, passages=tuple(holding[:1])), says=says)
 
 
 def earlier_question(past: Sequence[PastMessage]) -> str | None:

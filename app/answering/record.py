@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, fields
 
 from app.answering.check import CheckedText
-from app.answering.cite import citation, cite
+from app.answering.cite import citation, cite, cite_quotation
 from app.answering.prepare import PreparedQuestion
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
 from app.domain.policies import Policy
@@ -61,8 +61,14 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
     """The answer of a completion as it was shown, and what else is stored of it."""
     prepared, timings = asked.prepared, completion.timings
     outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
-    found = () if shown.is_refusal else prepared.results.passages
-    cited = cite(shown.text, [(one.passage, one.cosine) for one in found])
+    decision = prepared.decision
+    found = [] if shown.is_refusal else [(one.passage, one.cosine) for one in decision.results.passages]
+    said = {one.text: one.passage for one in decision.statements} if shown.is_quotation else {}
+    cited = (
+        cite_quotation(shown.text, said, found, is_sure=decision.outcome == "answered")
+        if said
+        else cite(shown.text, found)
+    )
     notices = [QUOTED if shown.is_quotation else None, NOTICES.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(

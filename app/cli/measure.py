@@ -217,6 +217,12 @@ def recall(
     leave_out: Annotated[
         str, typer.Option(help="Sources whose questions do not say which document they are about.")
     ] = "policyqa",
+    distractors: Annotated[
+        list[Path] | None, typer.Option(help="Documents {title, context, qas} that are searched, too, but not asked.")
+    ] = None,
+    num_distractors: Annotated[
+        int | None, typer.Option(help="At most so many passages of them.", min=1, show_default="all")
+    ] = None,
     write: Write = None,
     section: SectionName = "recall",
 ) -> None:
@@ -234,9 +240,14 @@ def recall(
         limit=limit,
         leave_out=frozenset(leave_out.split(",")),
         report=progress_line,
+        distractors=distractors or (),
+        num_distractors=num_distractors,
     )
     if write is not None:
-        write_section(write, section, markdown(result, f"warmdesk eval recall --data {data.name}"))
+        command = f"warmdesk eval recall --data {data.name}"
+        command += "".join(f" --distractors {file.name}" for file in distractors or ())
+        command += "" if num_distractors is None else f" --num-distractors {num_distractors}"
+        write_section(write, section, markdown(result, command))
     common.show(result, lambda: print(markdown(result, "")))
 
 

@@ -1,7 +1,8 @@
 """Numbers of a text with their units, in base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3.
 
-Rules for English, with some units of Chinese and Japanese. Not covered: fractions in words, conversion of currencies,
-units that are not in the table (the word behind the number then counts as a word).
+Rules for English, with some units of Chinese and Japanese; decimal marks by language. Not covered: fractions in words,
+conversion of currencies, thousands apart by spaces, units that are not in the table (the word behind the number then
+counts as a word).
 """
 
 import re
@@ -79,15 +80,18 @@ NUMBER = re.compile(
     re.IGNORECASE,
 )
 IMPLIED = re.compile(rf"\ban?\s{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
-THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+DECIMAL_POINT = frozenset({"ar", "en", "fa", "he", "hi", "ja", "ko", "th", "zh"})
+"""Languages that write 1,000.50 for what others write as 1.000,50 (Unicode CLDR)."""
+POINT_LAST = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+COMMA_LAST = re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?")
 CLOCK = re.compile(r"([01]?\d|2[0-4])\.([0-5]\d)")
 LONGEST_NUMBER = 20
 """Digits of a number that can be calculated with; longer ones are compared as written."""
 
 
-def amounts(text: str) -> Iterator[Fact]:
+def amounts(text: str, language: str = "en") -> Iterator[Fact]:
     """Numbers with their units in base units; "2 to 4 days" are 2 days and 4 days, and "9.30" may be a time of day."""
-    found = [amount(text, match) for match in NUMBER.finditer(text)]
+    found = [amount(text, match, language) for match in NUMBER.finditer(text)]
     for i in range(1, len(found)):
         if not found[i].unit and found[i - 1].unit in SIGNS and is_range(text, found[i - 1], found[i]):
             found[i] = replace(found[i], unit=found[i - 1].unit)
@@ -109,14 +113,17 @@ def is_range(text: str, first: Fact, second: Fact) -> bool:
     return RANGE.fullmatch(text, first.place + len(first.text), second.place) is not None
 
 
-def amount(text: str, match: re.Match[str]) -> Fact:
+def amount(text: str, match: re.Match[str], language: str) -> Fact:
     """The number of a match with the unit right behind it or the currency right before it, not yet in base units."""
-    value = number(match[0])
     start, end, unit = match.start(), match.end(), ""
     if before := CURRENCY_BEFORE.search(text, max(0, start - 4), start):
         start, unit = before.start(), tuple(SIGNS)[(before.lastindex or 1) - 1]
     elif after := AFTER.match(text, end):
         end, unit = after.end(), unit_of(after)
+    # no price has three decimals: 1.000 euros are a thousand in any language
+    value = number(
+        match[0], has_point=language in DECIMAL_POINT and not (unit in SIGNS and COMMA_LAST.fullmatch(match[0]))
+    )
     return Fact("number", value, unit, text[start:end], start)
 
 
@@ -129,12 +136,18 @@ def signed(fact: Fact, text: str) -> Fact:
     return replace(fact, value=f"-{fact.value}", text=whole, place=minus.start())
 
 
-def number(text: str) -> str:
-    """A number without thousands separators, with a decimal point and without needless zeros."""
+def number(text: str, *, has_point: bool) -> str:
+    """A number without thousands separators, with a decimal point and without needless zeros. has_point: whether the
+    decimal mark of the language is a point; if the number cannot be read so, a point or comma is a decimal mark.
+    """
     if text.lower() in SPELLED:
         return str(SPELLED[text.lower()])
     text, _, multiple = text.partition(" ")
-    digits = text.replace(",", "") if THOUSANDS.fullmatch(text) else text.replace(",", ".")
+    if has_point and POINT_LAST.fullmatch(text):
+        text = text.replace(",", "")
+    elif not has_point and COMMA_LAST.fullmatch(text):
+        text = text.replace(".", "")
+    digits = text.replace(",", ".")
     if digits.count(".") > 1 or len(digits) > LONGEST_NUMBER:
         return digits
     return plain(Decimal(digits) * MULTIPLES.get(multiple.lower(), 1))

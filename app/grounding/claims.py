@@ -53,7 +53,7 @@ def claim_of(text: str, evidence: Evidence, *, question: str = "", before: froze
     body = MARKER.sub("", MARKUP.sub("", text), count=1)
     lead = YES_NO.match(body)
     body = OPENING.sub("", body[lead.end() :] if lead else body, count=1)
-    found = tuple(facts(body))
+    found = tuple(facts(body, evidence.language))
     parts = tuple(clauses(body, [fact for fact in found if fact.is_bound or fact.kind == "name"]))
     words = frozenset(word for part in parts for word in part.words)
     weights = evidence.weights(words | before)

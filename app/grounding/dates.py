@@ -1,6 +1,8 @@
 """Dates, months, weekdays and times of day of a text, whichever way they are written.
 
-Not covered: dates relative to today, holidays by name, days that lie between two dates.
+A date of three numbers begins with the day or the year, unless its month would be none: English does not say whether
+it is British or American. Not covered: names of months in other languages, dates relative to today, holidays by name,
+days that lie between two dates.
 """
 
 import re
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from app.grounding.fact import Fact, without
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+LAST_MONTH = len(MONTHS)
 SURE_MONTH = "january|february|april|june|july|august|september|october|november|december"
 """Months whose names, in lower case, are no other words."""
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -27,7 +30,7 @@ MONTH_ALONE = re.compile(
     rf"\b(?P<month>(?i:{SURE_MONTH})"
     r"|(?:(?<=[Ii]n )|(?<=of )|(?<=until )|(?<=since )|(?<=from )|(?<=every ))(?:March|May))(?!\w)"
 )
-ISO = re.compile(r"\b(?P<year>\d{4})-(?P<month>\d{2})-(?P<days>\d{2})\b")
+YEAR_FIRST = re.compile(r"\b(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<days>\d{1,2})\b")
 NUMERIC = re.compile(r"\b(?P<days>\d{1,2})[./](?P<month>\d{1,2})[./](?P<year>\d{4})\b")
 CJK_DATE = re.compile(r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<days>\d{1,2})[日号]")
 WEEKDAY = re.compile(
@@ -44,7 +47,7 @@ CLOCK = re.compile(
 
 def dates(text: str) -> Iterator[Fact]:
     """Days of the year in the usual ways to write them, and months that stand alone; the year of a date is implied."""
-    for pattern in (ISO, NUMERIC, CJK_DATE, DAY_MONTH, MONTH_DAY):
+    for pattern in (YEAR_FIRST, NUMERIC, CJK_DATE, DAY_MONTH, MONTH_DAY):
         found = [fact for match in pattern.finditer(text) for fact in dates_of(match)]
         yield from found
         text = without(text, found)
@@ -54,8 +57,12 @@ def dates(text: str) -> Iterator[Fact]:
 
 def dates_of(match: re.Match[str]) -> Iterator[Fact]:
     """The dates of one match: "24 and 31 December" are two."""
-    month = month_number(match["month"])
-    for day in re.findall(r"\d+", match["days"]):
+    month, days = month_number(match["month"]), re.findall(r"\d+", match["days"])
+    if match.re is NUMERIC and int(month) > LAST_MONTH:  # as in the United States: 12/25/2026
+        month, days = str(int(days[0])), [month]
+    if int(month) > LAST_MONTH:
+        return
+    for day in days:
         yield Fact("date", f"{month}-{int(day)}", "", match[0], match.start())
     yield Fact("month", month, "", match[0], match.start(), False)
     if match["year"]:

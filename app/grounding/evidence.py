@@ -12,6 +12,7 @@ from app.grounding.clauses import ROW
 from app.grounding.evidence_units import plain, units
 from app.grounding.fact import Fact, FactKind
 from app.grounding.words import content_words
+from retrieval.text.language import language_of
 
 LOWER_CASE = re.compile(r"\b[a-zß-öø-ÿ]\w+")
 UNKNOWN = range(3)
@@ -21,12 +22,14 @@ UNKNOWN = range(3)
 class Evidence:
     """The units of some passages with an index of their words. Never changes once built.
 
+    language: of the passages together, by which their facts and those of answers are read.
     passage_of: for each unit the index of its passage. known: every word. texts: the unit of a text without its marker.
     names: capitalised words; proper: those that never stand in lower case.
     """
 
     def __init__(self, passages: Sequence[str]) -> None:
-        placed = [(unit, number) for number, passage in enumerate(passages) for unit in units(passage)]
+        self.language = language_of("\n".join(passages))
+        placed = [(unit, at) for at, passage in enumerate(passages) for unit in units(passage, self.language)]
         self.units = [unit for unit, _ in placed]
         self.passage_of = [number for _, number in placed]
         self.known = {word for unit in self.units for word in unit.names | unit.words}

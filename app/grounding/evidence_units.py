@@ -88,18 +88,18 @@ def plain(text: str) -> str:
 
 # the same passages come with every turn of a conversation
 @lru_cache(maxsize=256)
-def units(passage: str) -> tuple[EvidenceUnit, ...]:
+def units(passage: str, language: str) -> tuple[EvidenceUnit, ...]:
     """The units of a passage in their order, its heading path first."""
     found: list[EvidenceUnit] = []
     path = heading = lead = None  # lead: the unfinished sentence that introduces a list
     for block in re.split(r"\n[ \t]*\n", passage.strip()):
         lines = block.splitlines()
         while len(lines) > 1 and is_heading(lines[0]):
-            heading, lead = unit_of(lines.pop(0), is_heading=True), None
+            heading, lead = unit_of(lines.pop(0), language, is_heading=True), None
             path = path or heading
             found.append(heading)
-        for text, is_item in pieces(lines):
-            unit = introduced(unit_of(text, is_item=is_item), path, heading, lead)
+        for text, is_item in pieces(lines, language):
+            unit = introduced(unit_of(text, language, is_item=is_item), path, heading, lead)
             if not is_item:
                 lead = None if ROW.match(text) or text.rstrip()[-1] in ".!?。" else unit
             found.append(unit)
@@ -112,25 +112,25 @@ def is_heading(line: str) -> bool:
     return len(line) <= LONGEST_HEADING and not stops and not MARKER.match(line) and not ROW.match(line)
 
 
-def pieces(lines: Sequence[str]) -> Iterator[tuple[str, bool]]:
+def pieces(lines: Sequence[str], language: str) -> Iterator[tuple[str, bool]]:
     """Sentences of prose and of list items, and whole table rows; with each whether it belongs to a list item."""
     for is_prose, some in groupby(lines, lambda line: not MARKER.match(line) and not ROW.match(line)):
         if is_prose:
-            yield from ((text, False) for text in sentences("\n".join(some)))
+            yield from ((text, False) for text in sentences("\n".join(some), language))
             continue
         for line in some:
             if marker := MARKER.match(line):
-                for i, text in enumerate(sentences(line[marker.end() :])):
+                for i, text in enumerate(sentences(line[marker.end() :], language)):
                     yield text if i else f"{marker[0].strip()} {text}", True  # the marker stays with the first
             else:
                 yield line.strip(), False
 
 
-def unit_of(text: str, *, is_heading: bool = False, is_item: bool = False) -> EvidenceUnit:
+def unit_of(text: str, language: str, *, is_heading: bool = False, is_item: bool = False) -> EvidenceUnit:
     """A unit without the words around it."""
     marker = MARKER.match(text)
     body = text[marker.end() :] if marker else text
-    found = facts(body)
+    found = facts(body, language)
     step = [Fact("number", marker[1], "", marker[1], 0, False)] if marker and marker[1] else []
     parts = tuple(clauses(body, found))
     return EvidenceUnit(

@@ -45,7 +45,8 @@ def quotation(sentence: str, question: str, evidence: Evidence) -> EvidenceUnit 
     claim = claim_of(f"{sentence}\n{question}", evidence)
     asked = {fact.measures for fact in claim.facts if fact.is_bound and fact.kind not in ("name", "code")}
     # what may be wrong must not choose its own correction
-    told = {fact.key for fact in facts(sentence) if fact.kind in FIGURES} - {fact.key for fact in facts(question)}
+    asked_facts = {fact.key for fact in facts(question, evidence.language)}
+    told = {fact.key for fact in facts(sentence, evidence.language) if fact.kind in FIGURES} - asked_facts
     words = claim.words - told
     shares = []
     for i in evidence.best(words):

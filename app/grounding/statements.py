@@ -1,12 +1,14 @@
 """The facts that a text states explicitly: amounts, dates and times, addresses, model numbers, names.
 
-No part of a text is read as facts of two kinds. Not covered: names written in lower case, sums.
+No part of a text is read as facts of two kinds. Not covered: names written in lower case, names among German nouns
+(with a capital, each of them may be one), sums.
 """
 
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from app.grounding.amounts import amounts
 from app.grounding.dates import dates, times, weekdays
@@ -23,6 +25,8 @@ CAPITAL = re.compile(r"[A-ZÀ-ÖØ-Þ]\w*(?:['’]\w+)*")
 ODD_CASE = str.maketrans("İıſ", "Iis")
 """Letters that patterns without regard to case match as "i" and "s", although their lower case is another letter."""
 NOT_NAMES = frozenset({"I", "EUR", "GBP", "USD", "OK"})
+CAPITAL_NOUNS = frozenset({"de"})
+"""Languages that write every noun with a capital letter."""
 OPENS = frozenset(".!?:;(\n–—•*")
 """Characters after which a sentence begins."""
 QUOTES = "\"'“”‘’ "
@@ -33,16 +37,16 @@ LONGEST_RANGE = 9
 STOPS = re.compile(r"[;:!?()]|[.,]\s|\b(?:and|or|but|while)\b", re.IGNORECASE)
 
 
-def facts(text: str) -> list[Fact]:
-    """Every fact of a text, names last."""
+def facts(text: str, language: str = "en") -> list[Fact]:
+    """Every fact of a text in this language, names last."""
     text = text.translate(ODD_CASE)
     found: list[Fact] = []
     rest = text
-    for read in (addresses, phones, dates, times, codes, amounts, weekdays):
+    for read in (addresses, phones, dates, times, codes, partial(amounts, language=language), weekdays):
         new = list(read(rest))
         found += new
         rest = without(rest, new)
-    return [*with_words(found, rest), *names(text, rest)]
+    return [*with_words(found, rest), *names(text, rest, language)]
 
 
 def with_words(found: list[Fact], rest: str) -> list[Fact]:
@@ -86,12 +90,14 @@ def codes(text: str) -> Iterator[Fact]:
         yield Fact("code", match[0].replace("-", "").upper(), "", match[0], match.start())
 
 
-def names(text: str, rest: str) -> Iterator[Fact]:
-    """Capitalised words of `rest`, what is left of `text`. A word that begins a sentence may or may not be a name."""
+def names(text: str, rest: str, language: str) -> Iterator[Fact]:
+    """Capitalised words of `rest`, what is left of `text`. A word that begins a sentence may or may not be a name, and
+    so may any word of a language that capitalises its nouns.
+    """
     for match in CAPITAL.finditer(rest):
         word = CONTRACTED.sub("", match[0])
         if word not in NOT_NAMES and not is_function_word(word):
-            is_bound = not begins_sentence(text, match.start())
+            is_bound = language not in CAPITAL_NOUNS and not begins_sentence(text, match.start())
             yield Fact("name", stem(word), "", match[0], match.start(), is_bound)
 
 

@@ -19,7 +19,7 @@ from retrieval.search.reranker import Reranker, rerank
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.text.terms import COMMON, asked_words, stem
 
-BEST = 3
+BEST = 8
 """The passages of so many of the likeliest statements come first."""
 CANDIDATES = 10
 """Passages whose statements are ranked; ranking them costs no model, so these are more than the prompt has."""
@@ -143,19 +143,14 @@ class Finder:
     ) -> tuple[Retriever, list[Query], list[PassageHit], dict[int, StoredPassage]]:
         """The snapshot, the wordings, the passages found, and what is stored of them."""
         while True:
-            retriever = self._search.retriever
+            retriever = self._search.retriever_for(collections)
             queries = [retriever.query(text) for text in wordings(question, earlier)]
-            within = self._library.ids_in(collections) if collections else None
-            if within is not None:
-                self._search.wait()
-                if retriever is not self._search.retriever:
-                    continue  # the passages of the collections may be those of a newer snapshot
-            found = retriever.search(queries, count, within=within)
+            found = retriever.search(queries, count)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
             self._search.wait()  # a passage was replaced meanwhile: the next snapshot has the new one
-            if retriever is self._search.retriever:
+            if retriever is self._search.retriever_for(collections):
                 break
         found = [hit for hit in found if hit.id in stored]
         if self._reranker is not None:

@@ -1,29 +1,60 @@
-"""The search index of this desk: opened from its file, or rebuilt from the database, and replaced as a whole.
+"""The search of this desk: vectors and keywords, opened from their files and replaced as a whole.
 
-Readers take a snapshot and keep it for one search; a change makes a new one. An index file that is missing, damaged, of
-another embedder or of other passages than the database is rebuilt from the stored embeddings.
+Readers take a snapshot and keep it for one search; a change makes a new one. What the files lack is taken from the
+database: passages that were stored when the program was killed, or everything if a file is missing, damaged, of another
+embedder or of words that were counted differently.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from app.domain.documents import Ids, Replaced, Vectors
+from app.domain.documents import Replaced, Vectors
 from app.storage.library import Library
 from retrieval.errors import IndexDamaged
 from retrieval.search.embedding import Embedder
+from retrieval.search.keyword_files import load_keywords, save_keywords
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
-from retrieval.search.vector_index import VectorIndex
+from retrieval.search.vector_index import Selection, VectorIndex
 from retrieval.search.windows import passage_id, window_texts
 
 log = logging.getLogger(__name__)
 
 EMBEDDER = "embedder"
 """Fact that names the embedder of the stored embeddings."""
+VIEWS_KEPT = 32
+"""Sets of collections whose passages are looked up once for a snapshot."""
+ADDED_AT_ONCE = 1000
+"""Passages whose texts are in memory together while the keyword index is rebuilt."""
+
+
+class Snapshot:
+    """One state of the documents, for questions. Safe to use from any thread.
+
+    passages_in: the passages of each collection.
+    """
+
+    def __init__(
+        self, embedder: Embedder, index: VectorIndex, keywords: KeywordIndex, passages_in: dict[str, frozenset[int]]
+    ) -> None:
+        self.index, self.keywords = index, keywords
+        self._embedder, self._passages_in = embedder, passages_in
+        self._everything = Retriever(embedder, index, keywords)
+        self._limited = lru_cache(VIEWS_KEPT)(self._limit)
+
+    def retriever(self, collections: Collection[str] = ()) -> Retriever:
+        """Finds passages of these collections; of all if none are given."""
+        known = frozenset(self._passages_in).intersection(collections)
+        return self._limited(known) if collections else self._everything
+
+    def _limit(self, collections: frozenset[str]) -> Retriever:
+        within = frozenset[int]().union(*(self._passages_in[name] for name in collections))
+        return Retriever(self._embedder, self.index, self.keywords, within=within)
 
 
 class Search:
@@ -36,14 +67,19 @@ class Search:
         for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed while it wrote
             unfinished.unlink(missing_ok=True)
         self._use_this_embedder()
-        self._index = self._open()
-        self._keywords = KeywordIndex().updated((), library.searchable())
-        self._retriever = Retriever(embedder, self._index, self._keywords)
+        stored = frozenset(library.all_ids())
+        self._snapshot = self._state(self._open_vectors(stored), self._open_keywords(stored))
 
     @property
     def retriever(self) -> Retriever:
-        """The snapshot that questions see now."""
-        return self._retriever
+        """Finds passages of all documents that questions see now."""
+        return self._snapshot.retriever()
+
+    def retriever_for(self, collections: Collection[str]) -> Retriever:
+        """Finds passages of these collections only, of all if none are given. It is the same one until documents
+        change.
+        """
+        return self._snapshot.retriever(collections)
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
         """The vectors of passages, given as heading path and text: for each `[windows, dimension]`."""
@@ -56,8 +92,8 @@ class Search:
         within: only these are candidates.
         """
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
-        index = self._retriever.index
-        only = None if within is None else np.array(sorted(within), np.int64)
+        index = self._snapshot.index
+        only = None if within is None else index.selection(within)
         found: dict[int, list[int]] = {}
         for id_, vector in zip(numbers.tolist(), vectors, strict=True):
             if id_ not in found:  # the first of a passage's vectors is that of the whole
@@ -72,11 +108,12 @@ class Search:
             changes = write()
             removed = [id_ for replaced in changes for id_ in replaced.removed]
             new = [id_ for replaced in changes for id_ in replaced.new]
+            index, keywords = self._snapshot.index, self._snapshot.keywords
             if removed or new:
                 ids, vectors = self._library.vectors(self.embedder.dimension, new)
-                self._index = self._index.updated(removed, ids.tolist(), vectors)
-                self._keywords = self._keywords.updated(removed, self._library.searchable(new))
-                self._retriever = Retriever(self.embedder, self._index, self._keywords)
+                index = index.updated(removed, ids.tolist(), vectors)
+                keywords = keywords.updated(removed, self._library.searchable(new))
+            self._snapshot = self._state(index, keywords)  # a document may only have moved to another collection
         return changes
 
     def wait(self) -> None:
@@ -85,26 +122,51 @@ class Search:
             return
 
     def save(self) -> None:
-        """Write the index, so that the next start does not read all vectors from the database. Raises OSError; the old
-        file is then unchanged.
+        """Write both indexes, so that the next start does not read everything from the database. Raises OSError; what
+        was not written is then as it was.
         """
         with self._lock:
-            self._index.save(self._path)
+            self._snapshot.index.save(self._path)
+            save_keywords(self._snapshot.keywords, self._keywords_folder)
 
-    def _open(self) -> VectorIndex:
+    @property
+    def _keywords_folder(self) -> Path:
+        return self._path.with_suffix(".keywords")
+
+    def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
+        """A snapshot of both. The library must not change meanwhile."""
+        passages_in = {name: self._library.ids_in([name]) for name in self._library.collections()}
+        return Snapshot(self.embedder, index, keywords, passages_in)
+
+    def _open_vectors(self, stored: frozenset[int]) -> VectorIndex:
+        """The vectors of the passages that are stored."""
+        index, reason = VectorIndex(self.embedder.name, self.embedder.dimension), ""
         try:
             index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
-            if index.passage_ids == frozenset(self._library.all_ids()):
-                return index
-            reason = "it holds other passages than the database"
         except IndexDamaged as damage:
             reason = damage.reason
-        index = VectorIndex(self.embedder.name, self.embedder.dimension)
-        ids, vectors = self._library.vectors(self.embedder.dimension)
-        if len(ids):
-            log.warning("the vector index is rebuilt from the database: %s", reason)
-            index = index.updated((), ids.tolist(), vectors)
+        missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
+        if missing or gone:
+            warn_of("vector", missing, gone, reason)
+            ids, vectors = self._library.vectors(self.embedder.dimension, missing)
+            index = index.updated(gone, ids.tolist(), vectors)
             index.save(self._path)
+        return index
+
+    def _open_keywords(self, stored: frozenset[int]) -> KeywordIndex:
+        """The words of the passages that are stored."""
+        index, reason = KeywordIndex(), ""
+        try:
+            index = load_keywords(self._keywords_folder)
+        except IndexDamaged as damage:
+            reason = damage.reason
+        missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
+        if missing or gone:
+            warn_of("keyword", missing, gone, reason)
+            index = index.updated(gone, {})
+            for first in range(0, len(missing), ADDED_AT_ONCE):
+                index = index.updated((), self._library.searchable(missing[first : first + ADDED_AT_ONCE]))
+            save_keywords(index, self._keywords_folder)
         return index
 
     def _use_this_embedder(self) -> None:
@@ -121,7 +183,15 @@ class Search:
         self._library.set_fact(EMBEDDER, self.embedder.name)
 
 
-def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Ids | None) -> list[int]:
+def warn_of(name: str, missing: Sequence[int], gone: Sequence[int], reason: str) -> None:
+    """Say that an index is not as the database, and why."""
+    log.warning(
+        "the %s index is brought up to date from the database, %d passages to add and %d to remove: %s",
+        *(name, len(missing), len(gone), reason or "it holds other passages"),
+    )
+
+
+def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Selection | None) -> list[int]:
     """The `count` passages nearest to the vector of passage `id_`, without that passage."""
     wanted = count + 1
     while True:

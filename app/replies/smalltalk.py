@@ -17,11 +17,13 @@ from rapidfuzz.distance import OSA
 from app.replies.languages import FALLBACK, all_texts
 from retrieval.text.terms import CHINESE_JAPANESE
 
-Kind = Literal["human", "identity", "wellbeing", "goodbye", "thanks", "greeting", "vague"]
+Kind = Literal["human", "identity", "wellbeing", "goodbye", "thanks", "greeting", "chat", "vague"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """If a message is of several kinds, it counts as the first."""
 MOST_WORDS = 24
 """Longer messages are questions."""
+SLIPS_FROM = 5
+"""Letters of the shortest word in which a slip is forgiven: "cook" is not "cool"."""
 _APOSTROPHES = re.compile("['’`´]")
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W_{CHINESE_JAPANESE}]+")
 Words = tuple[str, ...]
@@ -91,10 +93,11 @@ def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
 
 def _corrected(word: str, known: frozenset[str]) -> str:
     """The known word that a word with one slip (of nine letters and more, two) most likely is, or the word."""
-    if word in known or len(word) < 4:
+    if word in known:
         return word
     slips = 1 if len(word) < 9 else 2
-    close = [(OSA.distance(word, other, score_cutoff=slips), other) for other in known if other[0] == word[0]]
+    longer = (other for other in known if len(other) >= SLIPS_FROM and other[0] == word[0])
+    close = [(OSA.distance(word, other, score_cutoff=slips), other) for other in longer]
     distance, nearest = min(close, default=(slips + 1, word))
     return nearest if distance <= slips else word
 

@@ -175,9 +175,9 @@ def _share_in(retriever: Retriever, question: str) -> Callable[[frozenset[str]],
     """Gives the share of a question's terms among some terms, weighted by rarity, 0 to 1. Its common words do not
     count, unless it has no others.
     """
-    asked = list(dict.fromkeys(stem(word) for word in asked_words(question)))
-    asked = [term for term in asked if term not in COMMON] or asked
-    rarity = {term: retriever.keywords.rarity(term) for term in asked}
+    keywords = retriever.keywords
+    asked = {stem(word): keywords.rarity(word) for word in asked_words(question)}
+    rarity = {term: value for term, value in asked.items() if term not in COMMON} or asked
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 

@@ -1,29 +1,25 @@
 """Keyword search: Okapi BM25 over the stems of the passages' windows (Robertson and Zaragoza 2009).
 
 Finds what a small embedder misses: model numbers, error codes, rare words, languages it does not know. An index is a
-snapshot that never changes: `updated` gives another one, at the cost of the change and a few array operations. It is
-kept in memory only and is rebuilt from the stored passages. Not covered: phrases, synonyms, misspelt words.
+snapshot that never changes: `updated` gives another one. It consists of segments, which snapshots share, as in Lucene:
+what is added becomes a new segment, and segments of like size are merged, so that adding costs about as much as what is
+added. On disk: `keyword_files`. Not covered: phrases, synonyms, misspelt words (`spelling`).
 """
 
-from array import array
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, compress
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-from retrieval.search.windows import WINDOWS_PER_PASSAGE, passage_ids, window_ids
-from retrieval.text.language import language_of
-from retrieval.text.stems import Stems
-from retrieval.text.terms import asked_words, words
+from retrieval.search.keyword_segment import Ids, KeywordSegment
+from retrieval.search.windows import WINDOWS_PER_PASSAGE, passage_ids
+from retrieval.text.terms import asked_words, stem
 
 K1, B = 1.2, 0.75
 """Saturation of repeated terms, and how much long windows count less: the usual values; others were no better."""
-LARGE, COMMON_RARITY = 10_000, 1.5
-"""In an index of at least LARGE windows, a query leaves out terms that more than a fifth of the windows have: they say
-little and cost most of the time."""
+LARGEST = 20_000
+"""Windows of a segment beyond which it is not merged, so that no change copies more than that at once."""
 NEAR_COPY = 0.95  # share of their words that near copies have in common
 DECISIVE = frozenset(  # English words that change what a sentence says; digits of all scripts need no list
     """no not never none nor without except unless only cannot t zero one two three four five six seven eight nine ten
@@ -36,106 +32,122 @@ Scores = npt.NDArray[np.float32]
 
 
 class KeywordIndex:
-    """An empty index; `updated` gives others. Reading is safe from several threads."""
+    """An index of these segments, empty by default; `updated` gives others. Reading is safe from several threads."""
 
-    def __init__(self) -> None:
-        self.window_ids = np.zeros(0, np.int64)  # of each row of `_counts`
-        self.languages = np.zeros(0, "<U2")  # of each row: that of its passage
-        self.words: dict[str, int] = {}  # every word of the passages, folded, with its column of `_counts`, in order
-        self._counts = sparse.csr_matrix((0, 0), dtype=np.float32)
-        self._weigh()
+    def __init__(self, segments: Sequence[KeywordSegment] = ()) -> None:
+        self.segments = tuple(segments)
+        self._starts = np.cumsum([0, *map(len, self.segments)])  # row of a segment's first window
+        self._mean_length = max(1.0, sum(segment.num_words for segment in self.segments) / max(1, len(self)))
+
+    def __len__(self) -> int:
+        """The number of windows."""
+        return int(self._starts[-1])
+
+    @cached_property
+    def window_ids(self) -> Ids:
+        """The window of each row."""
+        return np.concatenate([np.zeros(0, np.int64), *(segment.window_ids for segment in self.segments)])
+
+    @property
+    def passage_ids(self) -> frozenset[int]:
+        """The passages that can be found."""
+        return frozenset(passage_ids(self.window_ids).tolist())
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Every word of the passages, folded."""
+        return frozenset().union(*(segment.words for segment in self.segments))
 
     def updated(self, removed: Collection[int], added: Mapping[int, Sequence[str]]) -> "KeywordIndex":
         """A new index without the passages `removed` and with the texts of the windows of the passages `added`, which
-        replace those they had. Words that no passage has any more are left out.
+        replace those they had. Copies only segments that lose a passage or are merged.
         """
-        stays = ~np.isin(passage_ids(self.window_ids), [*removed, *added])
-        kept = self._counts[stays]
-        in_use = kept.getnnz(axis=0) > 0
-        kept = kept[:, in_use]
-        new = KeywordIndex()
-        new.words = {word: column for column, word in enumerate(compress(self.words, in_use))}
-        columns, counts, starts = array("i"), array("f"), array("i", [0])  # a tenth of the memory of lists
-        for text in chain.from_iterable(added.values()):
-            for word, count in Counter(words(text)).items():
-                columns.append(new.words.setdefault(word, len(new.words)))
-                counts.append(count)
-            starts.append(len(columns))
-        kept.resize(kept.shape[0], len(new.words))
-        fresh = sparse.csr_matrix(
-            (np.array(counts), np.array(columns), np.array(starts)), shape=(len(starts) - 1, len(new.words))
-        )
-        new._counts = sparse.vstack([kept, fresh], format="csr", dtype=np.float32)
-        new.window_ids = np.append(
-            self.window_ids[stays], window_ids([id_ for id_, texts in added.items() for _ in texts])
-        )
-        languages = [language_of(texts[0]) if texts else "" for texts in added.values()]
-        of_windows = np.repeat(np.array(languages, "<U2"), list(map(len, added.values())))
-        new.languages = np.append(self.languages[stays], of_windows)
-        new._weigh()
-        return new
+        gone = np.array([*removed, *added], np.int64)
+        segments = [_without(segment, gone) for segment in self.segments]
+        if any(added.values()):
+            segments.append(KeywordSegment.of(added))
+        return KeywordIndex(_merged([segment for segment in segments if len(segment)]))
 
     def scores(self, query: str) -> Scores:
         """For each of `window_ids`, how much of the query it has, 0 to 1: its BM25 score divided by the highest score
         that a window could reach. Words that no passage has are part of the query.
         """
-        scores = np.zeros(len(self.window_ids), np.float32)
+        scores = np.zeros(len(self), np.float32)
         most = 0.0
-        for term in dict.fromkeys(map(self.stems, asked_words(query))):
-            column = self.terms.get(term)
-            if column is not None and len(self.window_ids) >= LARGE and self._rarity[column] < COMMON_RARITY:
-                continue
-            most += self.rarity(term) * (K1 + 1)
-            if column is not None:
-                span = slice(self._weights.indptr[column], self._weights.indptr[column + 1])
-                scores[self._weights.indices[span]] += self._weights.data[span]
+        for word in {self._terms_of(word): word for word in asked_words(query)}.values():
+            rarity = self.rarity(word)
+            most += rarity * (K1 + 1)
+            for start, segment in zip(self._starts.tolist(), self.segments, strict=False):
+                rows, counts = segment.with_word(word)
+                norm = np.float32(K1 * (1 - B)) + np.float32(K1 * B / self._mean_length) * segment.lengths[rows]
+                scores[start + rows] += np.float32(rarity * (K1 + 1)) * (counts / (counts + norm))
         return scores / np.float32(most) if most else scores
+
+    def rows_of(self, window_ids: Ids) -> Ids:
+        """The row of each of these windows, -1 if it is not there."""
+        found = np.full(len(window_ids), -1, np.int64)
+        for start, segment in zip(self._starts.tolist(), self.segments, strict=False):
+            rows = segment.rows_of(window_ids)
+            found = np.where(rows < 0, found, start + rows)
+        return found
+
+    def are_of(self, passages: Collection[int]) -> npt.NDArray[np.bool_]:
+        """For each of `window_ids`, whether it is of one of these passages."""
+        return np.isin(passage_ids(self.window_ids), np.array([*passages], np.int64))
+
+    def has_word(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> bool:
+        """Whether a window has a form of a folded word. among: for each of `window_ids`, whether it counts; all by
+        default.
+        """
+        for start, segment in zip(self._starts.tolist(), self.segments, strict=False):
+            rows, _ = segment.with_word(word)
+            if len(rows) and (among is None or among[start + rows].any()):
+                return True
+        return False
+
+    def words_from(self, letter: str) -> list[Sequence[str]]:
+        """The words that begin with this letter, in lists that overlap."""
+        return [segment.words_from(letter) for segment in self.segments]
 
     def is_near_copy(self, first: int, second: int) -> bool:
         """Whether two passages have nearly the same words, and no word that differs is a number or a negation."""
-        wholes = (first * WINDOWS_PER_PASSAGE, second * WINDOWS_PER_PASSAGE)
-        rows = [self._row_of[window] for window in wholes if window in self._row_of]
-        if len(rows) < 2:
+        one, other = self._words_of(first), self._words_of(second)
+        if not one or not other or len(one & other) < NEAR_COPY * max(len(one), len(other)):
             return False
-        one, other = (self._counts.indices[slice(*self._counts.indptr[row : row + 2])] for row in rows)
-        if len(np.intersect1d(one, other, assume_unique=True)) < NEAR_COPY * max(len(one), len(other)):
-            return False
-        by_column = list(self.words)
-        different = [by_column[column] for column in np.setxor1d(one, other, assume_unique=True).tolist()]
         return not any(
-            word in DECISIVE or not DENIALS.isdisjoint(word) or any(map(str.isnumeric, word)) for word in different
+            word in DECISIVE or not DENIALS.isdisjoint(word) or any(map(str.isnumeric, word)) for word in one ^ other
         )
 
-    def rarity(self, term: str) -> float:
-        """The inverse document frequency of a stemmed term; a term that no passage has is the rarest."""
-        column = self.terms.get(term)
-        return self._rarest if column is None else float(self._rarity[column])
+    def rarity(self, word: str) -> float:
+        """The inverse document frequency of a folded word in all its forms; one that no passage has is the rarest."""
+        having = sum(len(segment.with_word(word)[0]) for segment in self.segments)
+        return float(np.log1p((len(self) - having + 0.5) / (having + 0.5)))
 
-    def _weigh(self) -> None:
-        """Add up the counts of words with the same stem, and compute the BM25 weight of each stem in each window."""
-        self.stems = self._stems()
-        stems = list(map(self.stems, self.words))
-        self.terms: dict[str, int] = {}
-        columns = [self.terms.setdefault(term, len(self.terms)) for term in stems]
-        ones = np.ones(len(stems), np.float32)
-        merge = sparse.csr_matrix((ones, (np.arange(len(stems)), columns)), shape=(len(stems), len(self.terms)))
-        weights = (self._counts @ merge).tocsc()
-        number = len(self.window_ids)
-        lengths = np.asarray(weights.sum(axis=1)).ravel()
-        self._row_of = {window: row for row, window in enumerate(self.window_ids.tolist())}
-        with_it = weights.getnnz(axis=0)
-        self._rarity = np.log1p((number - with_it + 0.5) / (with_it + 0.5)).astype(np.float32)
-        self._rarest = float(np.log1p((number + 0.5) / 0.5))
-        relative = lengths / max(1.0, lengths.mean()) if number else lengths
-        norm = (K1 * (1 - B + B * relative)).astype(np.float32)
-        weights.data *= (K1 + 1) / (weights.data + norm[weights.indices])
-        weights.data *= np.repeat(self._rarity, np.diff(weights.indptr))
-        self._weights = weights
+    def _terms_of(self, word: str) -> tuple[str | None, ...]:
+        """Equal for words that are counted as one: its term in each segment, or its stem if no segment has it."""
+        terms = tuple(segment.term_of(word) for segment in self.segments)
+        return terms if any(terms) else (stem(word),)
 
-    def _stems(self) -> Stems:
-        """Each word belongs to the language of most windows that have it; of equals to the more frequent one."""
-        names, numbers = np.unique(self.languages, return_counts=True)
-        by_frequency = names[np.argsort(-numbers, kind="stable")]
-        with_word = [self._counts[self.languages == name].getnnz(axis=0) for name in by_frequency]
-        languages = by_frequency[np.argmax(with_word, axis=0)].tolist() if with_word else []
-        return Stems(dict(zip(self.words, languages, strict=True)), tuple(by_frequency.tolist()))
+    def _words_of(self, passage: int) -> frozenset[str]:
+        """The words of the whole of a passage; none if it is not there."""
+        whole = np.array([passage * WINDOWS_PER_PASSAGE], np.int64)
+        for segment in self.segments:
+            if (row := int(segment.rows_of(whole)[0])) >= 0:
+                return segment.words_of(row)
+        return frozenset()
+
+
+def _without(segment: KeywordSegment, gone: Ids) -> KeywordSegment:
+    """The segment without these passages; the same one if it has none of them."""
+    stays = ~np.isin(passage_ids(segment.window_ids), gone)
+    return segment if stays.all() else segment.only(stays)
+
+
+def _merged(segments: Sequence[KeywordSegment]) -> list[KeywordSegment]:
+    """Merge neighbours until each is twice as large as the next: there are few, and a window is merged seldom."""
+    done: list[KeywordSegment] = []
+    for segment in segments:
+        done.append(segment)
+        while len(done) > 1 and len(done[-2]) < 2 * len(done[-1]) and len(done[-2]) + len(done[-1]) <= LARGEST:
+            done[-2:] = [KeywordSegment.merged(done[-2:])]
+    return done

@@ -4,33 +4,43 @@ Both scores say how much of the question a text covers, so they are added for ea
 of its best window. The cosine counts less if the embedder does not know the question's language: an English embedder
 knows little Chinese. Adding ranks instead (Cormack et al. 2009) would let a search that knows nothing spoil the order;
 `warmdesk eval recall` shows both. Whether the passages answer the question is decided in `answerability`.
+
+The best passages by the sum are found exactly, whatever the number of windows: each search proposes its best, both
+scores of all of these are computed, and more are proposed as long as one that was not could still be better (the
+threshold algorithm, Fagin et al. 2003).
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Embedder, Vectors
-from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.keyword_index import KeywordIndex, Scores
+from retrieval.search.keyword_segment import Ids
 from retrieval.search.spelling import Spelling
 from retrieval.search.vector_index import VectorIndex
-from retrieval.search.windows import passage_id, passage_ids
+from retrieval.search.windows import passage_ids
 
 CANDIDATES = 300
-"""Windows either search proposes. One that only keywords propose counts with the lowest cosine of the others."""
+"""Windows that either search proposes at first."""
+MORE = 4
+"""How many times as many it proposes if these are not enough."""
 ALIKE = 0.1  # near copies differ in score by less than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1."""
+    """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
+    as_written: the same as the customer spelt it, if that is different; it is searched for, too.
+    """
 
     text: str
     vector: Vectors
     trust: float
+    as_written: "Query | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +54,14 @@ class PassageHit:
 
 
 class Retriever:
-    """Searches one snapshot of both indexes; make another retriever for another snapshot."""
+    """Searches one snapshot of both indexes, or only some passages of it; make another retriever for another snapshot.
+    Safe to use from several threads.
+    """
 
-    def __init__(self, embedder: Embedder, index: VectorIndex, keywords: KeywordIndex) -> None:
+    def __init__(
+        self, embedder: Embedder, index: VectorIndex, keywords: KeywordIndex, *, within: Collection[int] | None = None
+    ) -> None:
+        """within: only these passages are found, and only their words are known to spelling; all by default."""
         if (embedder.name, embedder.dimension) != (index.embedder, index.dimension):
             raise RetrievalError(
                 f"the index is of {index.embedder}, the embedder is {embedder.name}; rebuild the index"
@@ -54,20 +69,25 @@ class Retriever:
         self.embedder = embedder
         self.index = index
         self.keywords = keywords
-        self.spelling = Spelling(keywords.words, embedder.knows_word)
+        self._selection = None if within is None else index.selection(within)
+        self._is_inside = None if within is None else keywords.are_of(within)
+        self._spelling = Spelling(
+            keywords.words_from, lambda word: keywords.has_word(word, self._is_inside), embedder.knows_word
+        )
 
     def query(self, text: str) -> Query:
         """A wording of a question, ready for search."""
-        corrected = self.spelling.corrected(text)
-        trust = self.embedder.knowledge(corrected) ** 2
-        return Query(text=corrected, vector=self.embedder.embed_query(corrected), trust=trust)
+        corrected = self._spelling.corrected(text)
+        as_written = None if corrected == text else self._query(text)
+        return replace(self._query(corrected), as_written=as_written)
 
-    def search(self, queries: Sequence[Query], k: int, *, within: Collection[int] | None = None) -> list[PassageHit]:
+    def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
         """At most `k` passages for several wordings of one question, best first, without near copies of better ones.
-        A blank wording finds nothing. within: only these passages.
+        A blank wording finds nothing.
         """
+        wordings = [one for query in queries for one in (query, query.as_written) if one is not None]
         best: dict[int, PassageHit] = {}
-        for found in chain.from_iterable(self._fused(query, within) for query in queries):
+        for found in chain.from_iterable(self._fused(wording, k) for wording in wordings):
             best[found.id] = max(best.get(found.id, found), found, key=lambda hit: hit.score)  # the first of equals
         chosen: list[PassageHit] = []
         for found in sorted(best.values(), key=lambda found: (-found.score, found.id)):
@@ -78,25 +98,48 @@ class Retriever:
                 chosen.append(found)
         return chosen
 
-    def _fused(self, query: Query, within: Collection[int] | None) -> list[PassageHit]:
-        if not query.text.strip() or not len(self.index):
-            return []
-        only = None if within is None else np.array(sorted(within), np.int64)
-        hits = self.index.search(query.vector, CANDIDATES, within=only)
-        if not hits:
+    def _query(self, text: str) -> Query:
+        return Query(text=text, vector=self.embedder.embed_query(text), trust=self.embedder.knowledge(text) ** 2)
+
+    def _fused(self, query: Query, k: int) -> list[PassageHit]:
+        """Passages with exact scores, the best `k` among them."""
+        if not query.text.strip():
             return []
         shares = self.keywords.scores(query.text)
-        if only is not None:
-            shares[~np.isin(passage_ids(self.keywords.window_ids), only)] = 0.0
-        written = np.flatnonzero(shares)
-        if len(written) > CANDIDATES:
-            written = written[np.argpartition(-shares[written], CANDIDATES)[:CANDIDATES]]
-        share_of = dict(zip(self.keywords.window_ids[written].tolist(), shares[written].tolist(), strict=True))
-        cosine_of = {hit.id: hit.score for hit in hits}
-        lowest = hits[-1].score
-        best: dict[int, tuple[float, float, float]] = {}  # score, cosine and share of a passage's best window
-        for window in cosine_of.keys() | share_of.keys():
-            cosine, share, id_ = cosine_of.get(window, lowest), share_of.get(window, 0.0), passage_id(window)
-            values = (query.trust * cosine + share, cosine, share)
-            best[id_] = max(values, best.get(id_, values))
-        return [PassageHit(id=id_, score=a, cosine=b, share=c) for id_, (a, b, c) in best.items()]
+        if self._is_inside is not None:
+            shares[~self._is_inside] = 0.0
+        number = CANDIDATES
+        while True:
+            hits = self.index.search(query.vector, number, within=self._selection)
+            written, left = _largest(shares, number)
+            windows = np.union1d(np.array([hit.id for hit in hits], np.int64), self.keywords.window_ids[written])
+            found = self._best_windows(query, windows, shares)
+            if len(hits) < number:  # there are no more
+                return found
+            best_of_others = query.trust * hits[-1].score + left
+            if sum(hit.score >= best_of_others for hit in found) >= k:
+                return found
+            number *= MORE
+
+    def _best_windows(self, query: Query, windows: Ids, shares: Scores) -> list[PassageHit]:
+        """The passages of these windows, each with the scores of its best one. shares: of all windows."""
+        rows = self.keywords.rows_of(windows)
+        share = np.where(rows < 0, np.float32(0), shares[rows]) if len(shares) else np.zeros(len(rows), np.float32)
+        cosine = self.index.cosines(query.vector, windows)
+        score = query.trust * cosine + share
+        best_first = np.lexsort((share, cosine, score))[::-1]
+        passages, first = np.unique(passage_ids(windows[best_first]), return_index=True)
+        columns = (passages, *(values[best_first[first]] for values in (score, cosine, share)))
+        return [
+            PassageHit(id=id_, score=a, cosine=b, share=c)
+            for id_, a, b, c in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+
+def _largest(shares: Scores, number: int) -> tuple[Ids, float]:
+    """The places of the `number` largest shares that are not 0, and the largest one left."""
+    places = np.flatnonzero(shares)
+    if len(places) <= number:
+        return places, 0.0
+    parted = np.argpartition(-shares[places], number)
+    return places[parted[:number]], float(shares[places[parted[number]]])

@@ -6,29 +6,31 @@ enough. Only words of four letters or more, in scripts with spaces.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from retrieval.text.terms import UNSPACED, folded, stem
+from retrieval.text.terms import UNSPACED, folded
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
 _LEAST_SIMILARITY = 0.7  # corrects all but two words of 16 misspelt sample questions
 
 
 class Spelling:
-    """Knows how the words of the passages are written."""
+    """Knows how the words of some passages are written. Asks for words only when a question has an unknown one."""
 
-    def __init__(self, words: Iterable[str], is_known: Callable[[str], bool]) -> None:
-        """words: of the passages, folded. is_known: whether a folded word is correct although no passage has it."""
-        self._is_known = is_known
-        self._words = frozenset(word for word in words if _WORD.fullmatch(word))
-        self._stems = frozenset(map(stem, self._words))
-        self._by_letter: defaultdict[str, list[str]] = defaultdict(list)
-        for word in sorted(self._words):
-            self._by_letter[word[0]].append(word)
+    def __init__(
+        self,
+        words_from: Callable[[str], Iterable[Sequence[str]]],
+        has_word: Callable[[str], bool],
+        is_known: Callable[[str], bool],
+    ) -> None:
+        """words_from: lists of words, folded, that begin with a letter; words of other passages may be among them.
+        has_word: whether one of the passages has a form of a word. is_known: whether a folded word is correct although
+        no passage has it.
+        """
+        self._words_from, self._has_word, self._is_known = words_from, has_word, is_known
 
     def corrected(self, question: str) -> str:
         """The question with its misspelt words replaced; the same text if there are none."""
@@ -36,9 +38,15 @@ class Spelling:
 
     def _corrected_word(self, written: str) -> str:
         word = folded(written)
-        if word in self._words or stem(word) in self._stems or self._is_known(word):
+        if self._has_word(word) or self._is_known(word):
             return written
-        nearest = process.extractOne(
-            word, self._by_letter[word[0]], scorer=OSA.normalized_similarity, score_cutoff=_LEAST_SIMILARITY
-        )
-        return written if nearest is None else nearest[0]
+        near = {
+            other: similarity
+            for words in self._words_from(word[:1])
+            for other, similarity, _ in process.extract(
+                word, words, scorer=OSA.normalized_similarity, score_cutoff=_LEAST_SIMILARITY, limit=None
+            )
+            if _WORD.fullmatch(other)
+        }
+        nearest_first = sorted(near, key=lambda other: (-near[other], other))
+        return next((other for other in nearest_first if self._has_word(other)), written)

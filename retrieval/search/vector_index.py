@@ -9,11 +9,8 @@ it. A damaged file is refused, not repaired: the index can be rebuilt from the s
 approximate search.
 """
 
-import json
 import math
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +20,16 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.documents.document import content_hash
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
+from retrieval.search.index_file import read_index_file, write_index_file
 from retrieval.search.windows import passage_ids, window_ids
 
 _SAMPLE = 10_000  # vectors from which mean and covariance are computed
-_MAGIC = b"warmdesk vectors 3\n"
+_KIND = "warmdesk vectors 3"
+
+Ids = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
 
 
 class WindowHit(NamedTuple):
@@ -37,6 +37,13 @@ class WindowHit(NamedTuple):
 
     id: int
     score: float
+
+
+class Selection:
+    """Some of the windows of an index: a search can be limited to them."""
+
+    def __init__(self, window_ids: Ids) -> None:
+        self.parameters = faiss.SearchParameters(sel=faiss.IDSelectorBatch(window_ids))  # type: ignore[call-arg]
 
 
 class VectorIndex:
@@ -58,10 +65,10 @@ class VectorIndex:
         """The passages that can be found."""
         return frozenset(passage_ids(self._window_ids).tolist())
 
-    @property
-    def _window_ids(self) -> npt.NDArray[np.int64]:
+    @cached_property
+    def _window_ids(self) -> Ids:
         """Of each vector, in order."""
-        ids: npt.NDArray[np.int64] = faiss.vector_to_array(self._faiss.id_map)
+        ids: Ids = faiss.vector_to_array(self._faiss.id_map)
         return ids
 
     def __len__(self) -> int:
@@ -87,24 +94,41 @@ class VectorIndex:
             new._faiss.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), window_ids(added_ids))
         return new
 
-    def search(self, vector: Vectors, k: int, *, within: npt.NDArray[np.int64] | None = None) -> list[WindowHit]:
-        """The `k` nearest windows, best first; fewer if there are fewer. within: only windows of these passages.
+    def selection(self, passages: Collection[int]) -> Selection:
+        """The windows of these passages, for `search`; made once for many searches."""
+        return Selection(self._window_ids[np.isin(passage_ids(self._window_ids), np.array([*passages], np.int64))])
+
+    def search(self, vector: Vectors, k: int, *, within: Selection | None = None) -> list[WindowHit]:
+        """The `k` nearest windows, best first; fewer if there are fewer. within: only these windows.
 
         Raises RetrievalError for a vector of another dimension.
         """
         query = np.ascontiguousarray(vector[np.newaxis], np.float32)
         self._check(query, 1)
-        only = None
-        if within is not None:
-            selector = faiss.IDSelectorBatch(self._window_ids[np.isin(passage_ids(self._window_ids), within)])
-            only = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # faiss adds the argument at run time
         k = min(max(k, 0), len(self))
         if not k:
             return []
         with _one_thread():
-            scores, ids = self._faiss.search(query, k, params=only)
+            scores, ids = self._faiss.search(query, k, params=None if within is None else within.parameters)
         pairs = sorted(zip((-scores[0]).tolist(), ids[0].tolist(), strict=True))  # equal scores by rising number
         return [WindowHit(id_, -score) for score, id_ in pairs if id_ >= 0]
+
+    def cosines(self, vector: Vectors, window_ids: Ids) -> Scores:
+        """The cosine of `vector` with each of these windows; 0 for windows that have no vector."""
+        in_order = self._in_order
+        cosines = np.zeros(len(window_ids), np.float32)
+        if len(in_order):
+            places = np.searchsorted(self._window_ids, window_ids, sorter=in_order)
+            places = in_order[np.minimum(places, len(in_order) - 1)]
+            known = self._window_ids[places] == window_ids
+            rows = self._faiss.index.reconstruct_batch(places[known])
+            cosines[known] = (rows * vector).sum(axis=1)  # `@` adds equal rows in different orders
+        return cosines
+
+    @cached_property
+    def _in_order(self) -> Ids:
+        """The places of the vectors by rising window id."""
+        return np.argsort(self._window_ids, kind="stable")
 
     def similarity_spread(self, vector: Vectors) -> tuple[float, float]:
         """Mean and standard deviation of the cosines of `vector` with the index, or with a random sample of it."""
@@ -125,25 +149,13 @@ class VectorIndex:
 
     def save(self, path: Path) -> None:
         """Write the index to one file; at any moment it is the complete old or the complete new one. Raises OSError."""
-        payload = faiss.serialize_index(self._faiss).data
-        header = json.dumps({"embedder": self.embedder, "dimension": self.dimension}).encode("ascii") + b"\n"
-        _replace(path, (_MAGIC, content_hash(header, payload).encode("ascii"), b"\n", header, payload))
+        header = {"embedder": self.embedder, "dimension": self.dimension}
+        write_index_file(path, _KIND, header, faiss.serialize_index(self._faiss).data)
 
     @classmethod
     def load(cls, path: Path, embedder: str, dimension: int) -> "VectorIndex":
         """Read an index. Raises IndexDamaged when it is missing, truncated, altered, or of another embedder."""
-        try:
-            with path.open("rb") as file:
-                magic, digest, header_line = (file.readline() for _ in range(3))
-                payload = file.read()
-        except OSError as error:
-            reason = "no index file" if isinstance(error, FileNotFoundError) else str(error)
-            raise IndexDamaged(path, reason) from None
-        if magic != _MAGIC:
-            raise IndexDamaged(path, "not a vector index of this program")
-        if content_hash(header_line, payload).encode("ascii") + b"\n" != digest:
-            raise IndexDamaged(path, "truncated or altered")
-        header = json.loads(header_line)
+        header, payload = read_index_file(path, _KIND)
         if (header["embedder"], header["dimension"]) != (embedder, dimension):
             made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
@@ -170,21 +182,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
-
-
-def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    if os.name == "posix":  # the rename itself must survive a power cut, too
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -26,7 +26,7 @@ def statements_of(text: str, heading_path: Sequence[str]) -> tuple[Statement, ..
     found: dict[str, Statement] = {}
     for statement in _statements(lines_of(text), heading_path):
         found.setdefault(statement.text, statement)
-    return tuple(found.values())
+    return tuple(sorted(found.values(), key=lambda statement: (statement.start, -statement.end)))
 
 
 def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Iterator[Statement]:
@@ -48,10 +48,10 @@ def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Itera
             if not lists_links(introduction or (headings[-1] if headings else "")):
                 yield from listed(group, introduction or governing_heading(headings))
         else:
-            text, introduction = _parted(line.text, following)
+            text, introduction = _parted(line, following)
             if introduction and following != "item":  # it stands above more than a list
                 headings = [*heading_path, introduction]
-            yield from _sentences(text, line.start, governing_heading(headings))
+            yield from _sentences(text, line, governing_heading(headings))
             continue
         introduction = ""
 
@@ -82,12 +82,13 @@ def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
     return restarts or (item.number is None) != (group[0].number is None)
 
 
-def _parted(line: str, following: str | None) -> tuple[str, str]:
+def _parted(whole: TextLine, following: str | None) -> tuple[str, str]:
     """(what a line says, its last sentence if that introduces what follows)."""
+    line = whole.text
     if following != "item" and not line.endswith((":", "：")):
         return line, ""
-    last, start, _ = list(located(line))[-1]
-    before = list(located(line[:start]))
+    last, start, _ = list(located(line, whole.language))[-1]
+    before = list(located(line[:start], whole.language))
     if before and needs_before(last) and num_words(line[before[-1][1] :]) <= _LONGEST_INTRODUCTION:
         start = before[-1][1]  # "Scammers write to you. They may:"
     introduces = last.endswith((":", "：")) or (
@@ -96,10 +97,10 @@ def _parted(line: str, following: str | None) -> tuple[str, str]:
     return (line[:start], line[start:]) if introduces else (line, "")
 
 
-def _sentences(text: str, offset: int, heading: str) -> Iterator[Statement]:
+def _sentences(text: str, line: TextLine, heading: str) -> Iterator[Statement]:
     governing = heading if turns_sentences(heading) else ""
-    for said, start, end in grouped(text):
+    for said, start, end in grouped(text, line.language):
         needs = governing and not denies(said) and num_words(said) <= _SHORT
         whole = under(governing, said) if needs else said
         if not whole.endswith((":", "：")):
-            yield Statement(as_said(whole), offset + start, offset + end, "sentence")
+            yield Statement(as_said(whole), line.start + start, line.start + end, "sentence")

@@ -51,6 +51,7 @@ _LOWER = re.compile(r"[a-zß-öø-ÿ]")
 _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 _LONG = 35  # words; a longer line is repeated only if the meaning hangs on it
 _LIKE_A_SENTENCE = 8  # words
+_LEAST = 4  # words of a sentence
 
 
 def denies(line: str) -> bool:
@@ -77,8 +78,8 @@ def governing_heading(headings: Sequence[str]) -> str:
 
 
 def is_fragment(item: str) -> bool:
-    """Whether an item is no sentence by its form: no full stop, or a small letter at its beginning."""
-    return _LOWER.match(item) is not None or not ENDED.search(item)
+    """Whether an item is no sentence by its form: no full stop, a small letter at its beginning, or too few words."""
+    return num_words(item) < _LEAST or _LOWER.match(item) is not None or not ENDED.search(item)
 
 
 def is_needed(line: str, item: str) -> bool:

@@ -31,6 +31,7 @@ _CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights
 )
 _SHORT = 15  # words of a question that sets a condition for the next sentence
 _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
+_INNER_END = re.compile(r"[.!?…][^\w\s]*\s+\S|[。！？][^\w]*\w")
 _BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
 
 
@@ -42,10 +43,13 @@ class Group(NamedTuple):
     end: int
 
 
-def located(text: str) -> Iterator[tuple[str, int, int]]:
+def located(text: str, language: str) -> Iterator[tuple[str, int, int]]:
     """The sentences of a line with the characters they stand for."""
+    if not _INNER_END.search(text):  # as most items and cells
+        yield text.strip(), 0, len(text)
+        return
     at = 0
-    for sentence in sentences(text):
+    for sentence in sentences(text, language):
         start, length = text.find(sentence, at), len(sentence)
         if start < 0:  # spaces differ
             found = re.compile(r"\s+".join(map(re.escape, sentence.split()))).search(text, at)
@@ -54,12 +58,12 @@ def located(text: str) -> Iterator[tuple[str, int, int]]:
         yield sentence, start, at
 
 
-def grouped(text: str) -> Iterator[Group]:
+def grouped(text: str, language: str) -> Iterator[Group]:
     """What a line says in parts that can be understood alone. Cross references are left out, and questions that set no
     condition for the sentence behind them.
     """
     group, condition = Group("", 0, 0), Group("", 0, 0)
-    for sentence, start, end in located(text):
+    for sentence, start, end in located(text, language):
         if ASKS.search(sentence):
             sets_condition = _CONDITION.fullmatch(sentence) and num_words(sentence) <= _SHORT
             condition = Group(sentence if sets_condition else "", start, end)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from retrieval.text.sentences import ASKS, ENDED, goes_on, sentences
+from retrieval.text.language import language_of
+from retrieval.text.sentences import ENDED, goes_on
 
 LineKind: TypeAlias = Literal["text", "heading", "item", "row"]
 
@@ -17,6 +18,7 @@ _MARKED = re.compile(r"( *)([-*•·–]|\d{1,3}[.)])[ \t]+(?=\S)")
 _NAMED = r"[^\s:;][^:;]{0,59}: "  # the name of a column
 _ROW = re.compile(rf"(?:[^;:]*; )?{_NAMED}[^;]*; {_NAMED}")  # two named cells, perhaps behind one without a name
 _LONGEST_HEADING = 80  # characters
+_SENTENCES = re.compile(r"[.!?。！？](?:\s+|(?<=[。！？]))(?=\S)")  # more than one
 _WIDEST = 120  # characters of a line in a text that is wrapped; in others, a line ends where its author ended it
 _CODE = re.compile(r"[{}<>=$\\|]|^[#/@.]|\(\)|;$|^\w+ --?\w")
 _CONTENT = re.compile(r"[^\W_]")
@@ -26,13 +28,14 @@ _FULL_STOP = re.compile(r"[,;，；、]$")
 @dataclass(frozen=True, slots=True)
 class TextLine:
     """A line without its list marker; wrapped lines are one. start, end: its characters in the passage's text, which
-    are as many as those of `text`. marker: "-", "3.", or "". level: of the list, from 0.
+    are as many as those of `text`. language: of the passage. marker: "-", "3.", or "". level: of the list, from 0.
     """
 
     text: str
     start: int
     end: int
     kind: LineKind
+    language: str
     marker: str = ""
     level: int = 0
 
@@ -46,7 +49,8 @@ def lines_of(text: str) -> list[TextLine]:
     """The lines that hold letters or digits, in their order."""
     spans = _spans(text)
     rows = _in_tables([text[start:end] for start, end in spans])
-    lines = [_line(text, start, end, is_row) for (start, end), is_row in zip(spans, rows, strict=True)]
+    language = language_of(text)
+    lines = [_line(text, start, end, is_row, language) for (start, end), is_row in zip(spans, rows, strict=True)]
     for n in range(len(lines) - 1):
         if _names_what_follows(text, lines[n], lines[n + 1]):
             lines[n] = replace(lines[n], kind="heading")
@@ -85,22 +89,22 @@ def _in_tables(lines: Sequence[str]) -> list[bool]:
     ]
 
 
-def _line(text: str, start: int, end: int, is_row: bool) -> TextLine:
+def _line(text: str, start: int, end: int, is_row: bool, language: str) -> TextLine:
     marked = _MARKED.match(text, start, end)
     first = marked.end() if marked else start + len(text[start:end]) - len(text[start:end].lstrip())
     content = text[first:end].replace("\n", " ").replace("\t", " ")
     if marked:
-        return TextLine(content, first, end, "item", marked[2], len(marked[1]) // 2)
+        return TextLine(content, first, end, "item", language, marked[2], len(marked[1]) // 2)
     kind: LineKind = "row" if is_row else "heading" if _is_heading(content) else "text"
-    return TextLine(content, first, end, kind)
+    return TextLine(content, first, end, kind, language)
 
 
 def _is_heading(line: str) -> bool:
+    if line.endswith(("?", "？")) and not _SENTENCES.search(line):
+        return True
     if len(line) > _LONGEST_HEADING or _CODE.search(line) or _FULL_STOP.search(line) or ": " in line:
         return False
-    if line.endswith(("?", "？")):
-        return all(ASKS.search(said) for said in sentences(line))  # none that says something before it asks
-    return not (ENDED.search(line) or line.endswith((":", "：")))
+    return not (ENDED.search(line) or line.endswith(("?", "？", ":", "：")))
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from retrieval.statements.governing import announces_steps, denies, is_fragment, is_needed, under
+from retrieval.statements.governing import announces_steps, denies, is_fragment, is_needed, turns_sentences, under
 from retrieval.statements.grouping import Group, grouped, located
 from retrieval.statements.lines import TextLine
 from retrieval.statements.statement import Statement, num_words
@@ -16,6 +16,7 @@ LONGEST_LIST = 60
 LONGEST_PROCEDURE = 120
 """Words of a procedure; a longer one is cut between steps."""
 
+_LEAST = 4  # words of a step without a full stop
 _SLACK = 20  # words by which a procedure may be longer and still stay whole
 _SHORT = 15  # words of an item that is told together with its neighbours
 _PLAIN = 4  # words of an item that commas part from the next
@@ -58,7 +59,7 @@ def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
     roots: list[_Entry] = []
     path: list[_Entry] = []
     for line in lines:
-        groups = list(grouped(line.text))
+        groups = list(grouped(line.text, line.language))
         item = _Entry(line, groups, _said(line.text, groups))
         while path and path[-1].line.level >= line.level:
             path.pop()
@@ -77,8 +78,8 @@ def _said(text: str, groups: Sequence[Group]) -> str:
 def _is_procedure(items: Sequence[_Entry], governing: str) -> bool:
     if len(items) < 2:
         return False
-    fragments = sum(is_fragment(item.line.text) and num_words(item.said) < 4 for item in items)
-    if 2 * fragments > len(items) or any(item.line.text[:1].islower() for item in items):
+    names = sum(not _ENDED.search(item.line.text) and num_words(item.said) < _LEAST for item in items)
+    if 2 * names > len(items) or any(item.line.text[:1].islower() for item in items):
         return False
     if items[0].line.number is not None:
         return not (
@@ -98,12 +99,13 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
     for first, last in _parts([num_words(step) for step in steps]):
         text = "\n".join([*filter(None, [introduction]), *steps[first:last]])
         yield Statement(as_said(text), items[first].line.start, items[last - 1].end, "procedure")
+    turned = turns_sentences(governing)  # then nothing below it may be told alone
     for item in items:
         for said, start, end in item.groups[1:]:
-            if num_words(said) >= _FULL:
+            if num_words(said) >= _FULL and not turned:
                 yield Statement(as_said(said), item.line.start + start, item.line.start + end, "item")
         if item.below and not _is_told_with_step(item):
-            yield from _items(item.below, item.line.text)
+            yield from _below(item, governing if turned else "")
 
 
 def _step(item: _Entry, marker: str) -> str:
@@ -139,11 +141,9 @@ def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
         if run and not (_is_short(item) and fits and alike):
             yield _told(run, governing)
             run = []
-        if not item.said:
-            continue
         if _is_short(item):
             run.append(item)
-        elif not ASKS.search(item.said):
+        elif item.said:
             yield _told([item], governing)
         if item.below:
             yield from _below(item, governing)
@@ -155,10 +155,10 @@ def _below(item: _Entry, governing: str) -> Iterator[Statement]:
     above = item.line.text
     if (
         above.endswith((":", "：", "?", "？"))
-        or is_fragment(above)
+        or (is_fragment(above) and num_words(above) <= _SHORT)
         or all(is_fragment(i.line.text) for i in item.below)
     ):
-        *_, (above, _, _) = located(above)
+        *_, (above, _, _) = located(above, item.line.language)
         governing = under(governing, above) if denies(governing) else above
     yield from listed([line for child in item.below for line in _lines(child)], governing)
 
@@ -171,7 +171,7 @@ def _lines(item: _Entry) -> Iterator[TextLine]:
 
 def _is_short(item: _Entry) -> bool:
     is_one = len(item.groups) == 1 and num_words(item.said) <= _SHORT
-    return is_one and bool(item.said) and not item.below and not ASKS.search(item.said)
+    return is_one and bool(item.said) and not item.below
 
 
 def _is_told_under(item: _Entry, governing: str) -> bool:

@@ -12,7 +12,7 @@ _PLACE = (
     r"|(?:our|this|these|the|following) pages?|below|above|here|seiten?|artikel|abschnitt|kapitel|unten|oben)\b)"
 )
 _QUOTED = r"(?:[\"“„«][^\"”“»]+[\"”“»])"
-_TARGET = rf"(?:{_QUOTED}|(?:[^.;:()]{{0,60}}? )?\b{_PLACE}|[A-Za-z]{{1,3}}-?\d{{1,3}}\b)"
+_TARGET = rf"(?:{_QUOTED}|(?:[^.;:()]{{0,90}}? )?\b{_PLACE}|[A-Za-z]{{1,3}}-?\d{{1,3}}\b)"
 _TOLD = r"(?:described|explained|shown|listed|outlined|detailed|specified|mentioned)"
 _CUTS = [
     re.compile(pattern, re.IGNORECASE)
@@ -63,6 +63,7 @@ _OPENS = "|".join(
         r"see(?: also)? [^.]* for (?:details|more|further|the whole|a (?:full|complete)|information|instructions)",
         r"visit [^.]* (?:to learn more|for (?:more|further|details|information))\b",
         r"(?:to )?(?:learn|find out|read) more\b|learn (?:how|about)\b|(?:back|return) to top",
+        r"(?:to|for) [^.]*, (?:please )?(?:see|refer to|read|visit)\b",
         r"(?:for )?(?:more|further|additional) (?:information|details|help)\b[^.]*"
         r"\b(?:see|visit|read|refer|found|available)\b",
         r"(?:in |on )?this (?:page|article|guide|section|topic|document|tutorial|chapter|table),? (?:also )?"

@@ -31,7 +31,7 @@ _ACTION = re.compile(
 )
 _SPEAKS = re.compile(  # a value that tells by itself what it is: an amount of money, or a time
     r"(?:(?:up to|from|about|ca\.|bis zu|ab|[约至]|until|within) ?)?"
-    r"(?:(?:EUR|USD|GBP|CHF|CNY|RMB|[€$£¥]) ?\d|\d[\d.,]* ?(?:EUR|USD|GBP|CHF|€|\$|£|元)"
+    r"(?:(?:EUR|USD|GBP|CHF|CNY|RMB|[€$£¥]) ?\d|\d[\d.,]* ?(?:EUR|USD|GBP|CHF|€|\$|£|元|欧元|美元|英镑)"
     r"|\d[\d.,–-]*(?: (?:to|bis|or|oder) \d+)? ?(?:(?:working|business|calendar) )?"
     r"(?:minutes?|hours?|days?|weeks?|months?|years?|Minuten?|Stunden?|Werktage?n?|Tage?n?|Wochen?|Monate?n?|Jahre?n?|(?:个)?(?:工作日|分钟|小时|天|周|月|年))"
     r"|free\b|kostenlos|免费)"
@@ -46,7 +46,7 @@ _SHARED = re.compile(r"(?:\w+ed|free|possible|allowed|needed|valid)", re.IGNOREC
 _SHORT_SUBJECT = re.compile(  # says nothing without the name of its column
     r"(?:(?:from|up to|over|under|above|below|until|more than|less than|ab|bis|über|unter|mehr als) )?"
     r"[€$£]?(?:EUR )?\d.*"
-    r"|[!-~]{1,3}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)",
+    r"|[!-~]{1,2}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)",
     re.IGNORECASE,
 )
 _GERMAN = re.compile(r"[äöüß]|\b(?:und|der|die|das|nicht|mit|ist|ab|bis|Tage?|Preis|Dauer)\b")
@@ -108,6 +108,7 @@ def sentence_of(cells: Sequence[Cell]) -> str:
 
 
 def _spaced(subject: str, told: Sequence[Cell], is_german: bool) -> str:
+    is_named = False
     opening, parts, reasons, sentences = "", list[str](), list[str](), list[str]()
     for name, value in told:
         if _REASON.fullmatch(name) and num_words(value) <= _IN_BRACKETS and not value.endswith("."):
@@ -120,10 +121,10 @@ def _spaced(subject: str, told: Sequence[Cell], is_german: bool) -> str:
             parts.append(value)
         else:
             parts.append(f"{_as_name(name, is_german)}: {_as_answer(value)}")
-    named = any(": " in part for part in parts)
+            is_named = True
     text = opening or subject
     if parts:
-        text += ("; " if opening else " – " if named else ": ") + _listed(parts, "; ")
+        text += ("; " if opening else " – " if is_named else ": ") + _listed(parts, "; ")
     if reasons:
         text += f" ({'; '.join(reasons)})"
     for sentence in sentences:

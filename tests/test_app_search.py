@@ -1,0 +1,129 @@
+"""The search of a desk: what it opens, what it takes from the database, and what a collection finds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from meanings import HashEmbedder
+
+from app.domain.documents import NewDocument, NewPassage, Replaced
+from app.knowledge.search import Search
+from app.storage.database import open_database
+from app.storage.library import Library
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+        yield Library(opened)
+
+
+def search_of(library: Library, folder: Path) -> Search:
+    return Search(library, HashEmbedder(), folder / "passages.index")
+
+
+def store(library: Library, name: str, *texts: str, collection: str = "") -> list[Replaced]:
+    """A document of these passages, known as `name`."""
+    document = NewDocument(path=name, title=name, content_hash="".join(texts), collection=collection)
+    passages = [
+        NewPassage(
+            heading_path=(name,),
+            text=text,
+            content_hash=text,
+            num_tokens=3,
+            embedding=HashEmbedder().embed_documents([f"{name}\n{text}"]),
+        )
+        for text in texts
+    ]
+    return library.replace([(document, passages)])
+
+
+def found(search: Search, question: str, *collections: str) -> list[int]:
+    retriever = search.retriever_for(collections)
+    return [hit.id for hit in retriever.search([retriever.query(question)], 9) if hit.share]
+
+
+def test_what_was_saved_is_opened_without_the_texts(
+    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_of(library, tmp_path)
+    search.change(lambda: store(library, "returns", "label", "parcel"))
+    search.save()
+    monkeypatch.setattr(library, "searchable", lambda ids: pytest.fail("the texts are read"))
+    with caplog.at_level(logging.WARNING):
+        assert found(search_of(library, tmp_path), "label") == [1]
+    assert not caplog.records
+
+
+def lose_everything(folder: Path) -> None:
+    (folder / "passages.index").unlink()
+    for file in (folder / "passages.keywords").iterdir():
+        file.unlink()
+
+
+def damage_a_segment(folder: Path) -> None:
+    for file in (folder / "passages.keywords").iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+
+
+def leave(_: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize("harm", [lose_everything, damage_a_segment, leave])
+def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(
+    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
+) -> None:
+    """Also what was stored and removed after the last save: the program was killed then."""
+    search = search_of(library, tmp_path)
+    search.change(lambda: store(library, "returns", "label", "parcel"))
+    search.save()
+    store(library, "returns", "label", "voucher")
+    harm(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        again = search_of(library, tmp_path)
+    assert "keyword index is brought up to date" in caplog.text
+    assert (found(again, "label"), found(again, "voucher"), found(again, "parcel")) == ([1], [3], [])
+    assert again.retriever.index.passage_ids == again.retriever.keywords.passage_ids == {1, 3}
+    caplog.clear()
+    search_of(library, tmp_path)
+    assert not caplog.records, "it was saved"
+
+
+def test_collections_find_their_own_in_the_same_snapshot(library: Library, tmp_path: Path) -> None:
+    search = search_of(library, tmp_path)
+    search.change(lambda: store(library, "shop", "label", collection="shop"))
+    search.change(lambda: store(library, "staff", "label secret", collection="staff"))
+    assert found(search, "label") == [1, 2]
+    assert (found(search, "label", "shop"), found(search, "label", "staff")) == ([1], [2])
+    assert found(search, "label", "shop", "staff", "none") == [1, 2]
+    assert found(search, "label", "none") == []
+    assert search.retriever_for(["shop"]) is search.retriever_for(["shop", "none"])
+    assert search.retriever_for([]) is search.retriever
+
+
+def test_a_document_that_moves_is_found_in_its_new_collection_only(library: Library, tmp_path: Path) -> None:
+    search = search_of(library, tmp_path)
+    search.change(lambda: store(library, "shop", "label", collection="shop"))
+    before = search.retriever_for(["shop"])
+    search.change(lambda: store(library, "shop", "label", collection="staff"))
+    assert (found(search, "label", "shop"), found(search, "label", "staff")) == ([], [1])
+    assert [hit.id for hit in before.search([before.query("label")], 9)] == [1], "the old snapshot is as it was"
+
+
+def test_a_collection_is_searched_while_documents_are_added(library: Library, tmp_path: Path) -> None:
+    """A question does not wait for the change: it sees the state before."""
+    search = search_of(library, tmp_path)
+    search.change(lambda: store(library, "shop", "label", collection="shop"))
+
+    def change() -> list[Replaced]:
+        replaced = store(library, "more", "label too", collection="shop")
+        assert found(search, "label", "shop") == [1]
+        return replaced
+
+    search.change(change)
+    assert found(search, "label", "shop") == [1, 2]
