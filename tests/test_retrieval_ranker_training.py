@@ -43,7 +43,7 @@ def row(thing: str, number: int) -> dict[str, Any]:
     return {
         "src": "toys",
         "title": f"The {thing}",
-        "context": f"A {thing} costs {number} euros. Its colour is blue. Wash it at {number + 20} degrees.",
+        "context": f"A {thing} costs {number} euros. Every {thing} is blue. Wash it at {number + 20} degrees.",
         "qas": [
             {"question": f"What is the price of a {thing}?", "answers": [f"A {thing} costs {number} euros."]},
             {"question": f"How warm do I wash the {thing}?", "answers": [f"{number + 20} degrees"]},
@@ -76,7 +76,7 @@ def test_the_statements_that_hold_the_answer_are_right(tmp_path: Path) -> None:
     text = passage.read.text
     assert [text[first:end] for first, end in passage.read.spans] == [
         "A lamp costs 1 euros.",
-        "Its colour is blue.",
+        "Every lamp is blue.",
         "Wash it at 21 degrees.",
     ]
     assert (passage.read.headings, passage.is_local) == (("The lamp",), False)
@@ -99,7 +99,7 @@ def test_files_may_be_packed_and_sources_left_out_or_local(tmp_path: Path) -> No
 
 
 def test_a_long_text_is_cut_at_lines_and_a_question_goes_where_its_answer_is(tmp_path: Path) -> None:
-    lines = [f"Line {n} is about things. " + "It goes on. " * 20 for n in range(6)]
+    lines = [f"Line {n} is about things. " + " ".join(f"Thing {n}{k} is red." for k in range(20)) for n in range(6)]
     context = "\n".join(lines) + "\nThe end is red."
     qas = [
         {"question": "What is the end?", "answers": ["The end is red."]},

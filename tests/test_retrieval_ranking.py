@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from retrieval.errors import RetrievalError
 from retrieval.ranking.encoder import (
@@ -236,17 +237,16 @@ def test_spans_count_characters_below_the_headings() -> None:
 
 
 def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder: Path, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     with pytest.raises(RetrievalError, match=r"^ranker .*none: cannot be read"):
         StatementEncoder(tmp_path / "none")
     (tmp_path / CARD).write_text(json.dumps({"name": "x"}))
     (tmp_path / WEIGHTS).write_bytes(b"no weights")
     with pytest.raises(RetrievalError, match="cannot be read"):
         StatementEncoder(tmp_path)
-    save_file({"head.weight": torch.zeros(1)}, tmp_path / WEIGHTS)
-    with pytest.raises(RetrievalError, match=r"it is made for another model \(head.weight\)"):
-        StatementEncoder(tmp_path)
+    for name in ("head.weight", "bar.weight"):  # unknown, and of another size
+        save_file({name: torch.zeros(1)}, tmp_path / WEIGHTS)
+        with pytest.raises(RetrievalError, match=rf"it is made for another model \({name}\)"):
+            StatementEncoder(tmp_path)
     (tmp_path / CARD).write_text("{}")
     with pytest.raises(RetrievalError, match="cannot be read"):
         StatementEncoder(tmp_path)
