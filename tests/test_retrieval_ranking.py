@@ -250,3 +250,19 @@ def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder: Path
     (tmp_path / CARD).write_text("{}")
     with pytest.raises(RetrievalError, match="cannot be read"):
         StatementEncoder(tmp_path)
+
+
+def test_the_shipped_ranker_finds_the_statement_that_answers() -> None:
+    shipped = StatementEncoder(Path(__file__).parent.parent / "data" / "ranker")
+    said = ("Gift cards last five years.", "You can use them in our stores.", "We ship from Monday to Friday.")
+    vectors = shipped.read([passage(" ".join(said), *said, headings=("Gift cards",))])
+    for question, best in (
+        ("When do gift cards expire?", 0),
+        ("Where can I use one?", 1),
+        ("zebra quagga giraffe", None),
+    ):
+        logits = shipped.mixture.scores(shipped.question(question), vectors).logits
+        if best is None:
+            assert logits.max() < 0, "none is an answer"
+        else:
+            assert logits.argmax() == best
