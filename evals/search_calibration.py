@@ -166,7 +166,7 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
     desk_of = np.array([case.desk for case in cases])
     classifier = _classifier(cases, embedder, ranker, f"{answerable:,} questions of {', '.join(desks)}")
     certain, threshold = (
-        float(np.min([np.quantile(probabilities[of & (desk_of == desk)], share) for desk in desks]))
+        float(np.min([np.quantile(probabilities[n], share) for desk in desks if (n := of & (desk_of == desk)).any()]))
         for of, share in ((~told, 1 - ANSWERED), (told, REFUSED))
     )
     classifier = AnswerabilityClassifier(

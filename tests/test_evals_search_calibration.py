@@ -50,8 +50,8 @@ class ToyMeasures:
 
 
 def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: float) -> JudgedCase:
-    """Five candidates, of which the ranker likes the right one best, if there is one."""
-    right = noise.randrange(5) if is_answerable else -1
+    """Five candidates, of which the ranker likes one best; that is right if anything is."""
+    best = noise.randrange(5)
     ranked = tuple(
         (
             0.0,
@@ -59,7 +59,7 @@ def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: floa
                 passage=n,
                 statement=Statement(f"{n}", 0, 1, "sentence"),
                 number=n,
-                features=replace(PLAIN, ranked=4.0 * (n == right) + noise.gauss(0, 1)),
+                features=replace(PLAIN, ranked=4.0 * (n == best) + noise.gauss(0, 1)),
             ),
         )
         for n in range(5)
@@ -69,7 +69,7 @@ def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: floa
         desk=desk,
         judged=JudgedQuestion(hits=(), passages={}, statements=statements),
         is_answerable=is_answerable,
-        right=tuple(n == right for n in range(5)),
+        right=tuple(is_answerable and n == best for n in range(5)),
     )
 
 
@@ -97,8 +97,8 @@ def test_two_desks_that_can_be_told_apart_are() -> None:
     found = fit(cases, "small", "first")
     assert (found.answerable, found.unanswerable) == (150, 150)
     assert found.auc > 0.97
-    assert (found.answered_right, found.answered_wrongly) == pytest.approx((1.0, 0.0), abs=0.03)
-    assert found.answered == pytest.approx(ANSWERED, abs=0.1)
+    assert (found.answered, found.answered_right) == pytest.approx((1.0, 1.0), abs=0.03)
+    assert found.answered_wrongly == pytest.approx(ANSWERED, abs=0.03), "as many as may be"
     classifier = found.classifier
     assert (classifier.embedder, classifier.ranker) == ("small", "first")
     assert classifier.fitted_on == "150 questions of bank, shop"
@@ -113,18 +113,19 @@ def test_two_desks_that_can_be_told_apart_are() -> None:
     assert right >= 0.95 * 150
 
 
-def test_thresholds_answer_and_refuse_their_shares_of_the_answerable_questions() -> None:
-    cases = [*desk_of("shop", 800, gap=1.5), *desk_of("bank", 800, gap=1.5, seed=2)]
+def test_thresholds_answer_and_refuse_their_shares() -> None:
+    cases = [*desk_of("shop", 400, gap=1.5), *desk_of("bank", 400, gap=1.5, seed=2)]
     found = fit(cases, "small", "first")
     classifier = found.classifier
     assert 0 < classifier.threshold < classifier.certain < 1
     judged = probabilities(classifier, cases)
     answerable, others = judged[::2], judged[1::2]
-    assert sum(p >= classifier.certain for p in answerable) / len(answerable) == pytest.approx(ANSWERED, abs=0.03)
-    assert sum(p < classifier.threshold for p in answerable) / len(answerable) == pytest.approx(REFUSED, abs=0.02)
-    wrongly = sum(p >= classifier.certain for p in others) / len(others)
-    assert found.answered_wrongly == pytest.approx(wrongly, abs=0.03)
-    assert 0.02 < wrongly < 0.5
+    assert sum(p < classifier.threshold for p in answerable) / len(answerable) == pytest.approx(REFUSED, abs=0.015)
+    assert sum(p >= classifier.certain for p in others) / len(others) == pytest.approx(ANSWERED, abs=0.04)
+    assert found.answered_wrongly == pytest.approx(ANSWERED, abs=0.03)
+    sure = sum(p >= classifier.certain for p in answerable) / len(answerable)
+    assert found.answered == pytest.approx(sure, abs=0.04)
+    assert 0.6 < sure < 0.95
 
 
 def test_quality_is_that_of_models_fitted_on_other_desks() -> None:
@@ -152,7 +153,15 @@ def test_a_desk_may_have_only_questions_without_an_answer() -> None:
     found = fit([*desk_of("shop", 100, gap=4.0), *bad], "small", "first")
     assert (found.answerable, found.unanswerable) == (50, 80)
     assert 0 < found.classifier.threshold <= found.classifier.certain < 1
-    assert found.answered == pytest.approx(ANSWERED, abs=0.1)
+    assert found.answered_wrongly == pytest.approx(ANSWERED, abs=0.1)
+
+
+def test_a_desk_may_have_only_questions_with_an_answer() -> None:
+    noise = random.Random(3)
+    good = [case("bank", noise, is_answerable=True, ranked=noise.gauss(4, 1)) for _ in range(30)]
+    found = fit([*desk_of("shop", 60, gap=4.0), *desk_of("club", 60, gap=4.0, seed=2), *good], "small", "first")
+    assert (found.answerable, found.unanswerable) == (90, 60)
+    assert 0 < found.classifier.threshold <= found.classifier.certain < 1
 
 
 @pytest.mark.parametrize(("answerable", "others"), [(LEAST - 1, LEAST), (LEAST, LEAST - 1), (0, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -38,6 +39,7 @@ from retrieval.statements.cut import statements_of
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
 PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})
 RANKER = HashRanker()
+DATA = Path(__file__).parent.parent / "data"
 
 
 # --- the model ------------------------------------------------------------------------------------------
@@ -101,9 +103,9 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_classifier(file) == classifier
 
 
-def test_what_is_shipped_knows_all_features_and_tells_good_ones_from_bad() -> None:
-    """Which embedder and ranker it is for is tested where both are loaded."""
-    classifier = load_classifier(Path(__file__).parent.parent / "data" / "search.json")
+def test_what_is_shipped_is_for_the_shipped_ranker_and_tells_good_features_from_bad() -> None:
+    classifier = load_classifier(DATA / "search.json")
+    assert classifier.ranker == json.loads((DATA / "ranker" / "ranker.json").read_text())["name"]
     assert 0.0 < classifier.threshold <= classifier.certain < 1.0
     assert set(classifier.relevance.weights) | set(classifier.written.weights) <= set(asdict(NONE))
     assert "trust" not in classifier.relevance.weights

@@ -12,6 +12,7 @@ import torch
 from german_help import DOCUMENTS, QUESTIONS
 from meanings import HashEmbedder, retriever_of
 
+from retrieval.answerability.classifier import load_classifier
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Embedder
 from retrieval.search.sentence_embedder import SentenceEmbedder, languages_of_card
@@ -55,6 +56,10 @@ def test_the_hash_embedder_is_the_same_everywhere() -> None:
     vector = HashEmbedder(16).embed_query("Return label, return!")
     assert np.flatnonzero(vector).tolist() == np.flatnonzero(HashEmbedder(16).embed_query("LABEL return")).tolist()
     assert sorted(vector[vector > 0].tolist()) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
+
+
+def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled: SentenceEmbedder) -> None:
+    assert load_classifier(PACKAGE.parent / "data" / "search.json").embedder == bundled.name
 
 
 def test_the_bundled_model_understands(bundled: SentenceEmbedder) -> None:

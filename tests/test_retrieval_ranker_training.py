@@ -43,7 +43,7 @@ def row(thing: str, number: int) -> dict[str, Any]:
     return {
         "src": "toys",
         "title": f"The {thing}",
-        "context": f"A {thing} costs {number} euros. Its colour is blue. Wash it at {number + 20} degrees.",
+        "context": f"A {thing} costs {number} euros. Every {thing} is blue. Wash it at {number + 20} degrees.",
         "qas": [
             {"question": f"What is the price of a {thing}?", "answers": [f"A {thing} costs {number} euros."]},
             {"question": f"How warm do I wash the {thing}?", "answers": [f"{number + 20} degrees"]},
@@ -76,7 +76,7 @@ def test_the_statements_that_hold_the_answer_are_right(tmp_path: Path) -> None:
     text = passage.read.text
     assert [text[first:end] for first, end in passage.read.spans] == [
         "A lamp costs 1 euros.",
-        "Its colour is blue.",
+        "Every lamp is blue.",
         "Wash it at 21 degrees.",
     ]
     assert (passage.read.headings, passage.is_local) == (("The lamp",), False)
@@ -99,7 +99,7 @@ def test_files_may_be_packed_and_sources_left_out_or_local(tmp_path: Path) -> No
 
 
 def test_a_long_text_is_cut_at_lines_and_a_question_goes_where_its_answer_is(tmp_path: Path) -> None:
-    lines = [f"Line {n} is about things. " + "It goes on. " * 20 for n in range(6)]
+    lines = [f"Line {n} is about things. " + " ".join(f"Thing {n}{k} is red." for k in range(20)) for n in range(6)]
     context = "\n".join(lines) + "\nThe end is red."
     qas = [
         {"question": "What is the end?", "answers": ["The end is red."]},
@@ -190,9 +190,7 @@ def test_questions_are_asked_as_customers_write() -> None:
 
 # --- training -------------------------------------------------------------------------------------------
 
-EMPTY_CARD = RankerCard(
-    name="toys", data=("questions.jsonl",), left_out=(), questions=24, steps=0, minutes=0.0, seed=1, loss=0.0
-)
+EMPTY_CARD = RankerCard(data=("questions.jsonl",), left_out=(), questions=24, steps=0, minutes=0.0, seed=1, loss=0.0)
 
 
 @pytest.fixture
@@ -238,7 +236,7 @@ def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path: Path, by_
     losses = [loss for _, _, loss in told]
     assert [step for step, _, _ in told] == list(range(1, 13))
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
-    assert (card.name, card.steps, card.questions, card.seed) == ("toys", 12, 24, 1)
+    assert (card.steps, card.questions, card.seed) == (12, 24, 1)
     assert card.loss == pytest.approx(np.mean(losses), abs=1e-3)
     written = json.loads((tmp_path / "ranker" / CARD).read_text())
     assert RankerCard(**{**written, "data": tuple(written["data"]), "left_out": ()}) == card
@@ -246,7 +244,7 @@ def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path: Path, by_
     weights = load_file(tmp_path / "ranker" / WEIGHTS)
     assert {weight.dtype for weight in weights.values()} == {torch.float16}
     assert not any(".embeddings." in name or "layer.0." in name or "layer.1." in name for name in weights)
-    assert StatementEncoder(tmp_path / "ranker").name == "toys"
+    assert StatementEncoder(tmp_path / "ranker").name == card.name != ""
 
 
 def test_training_goes_on_from_a_ranker(tmp_path: Path, by_steps: Callable[[int], float]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from retrieval.errors import RetrievalError
 from retrieval.ranking.encoder import (
@@ -26,7 +27,7 @@ from retrieval.ranking.vectors import QuestionVectors, StatementVectors, long_fo
 from retrieval.search.embedding import Vectors
 
 NOISE = np.random.default_rng(3)
-CARD_OF_TESTS = RankerCard(name="untrained", data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
+UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
 
 
 def unit(*shape: int) -> Vectors:
@@ -115,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = RankerModel()
     model.freeze(5)
     torch.nn.init.normal_(model.weigh.weight, std=0.05)
-    save_ranker(model, path, CARD_OF_TESTS)
+    save_ranker(model, path, UNTRAINED)
     return path
 
 
@@ -146,7 +147,6 @@ COVERED, NOT_COVERED = (
 
 def test_what_is_read_has_length_one_and_its_tokens(encoder: StatementEncoder) -> None:
     (vectors,) = encoder.read([passage(FALLS, "Damage from falls.", "Damage from water.")])
-    assert encoder.name == "untrained"
     assert vectors.ends.tolist() == [4, 8]  # the stop is one
     assert (vectors.whole.dtype, vectors.tokens.dtype) == (np.float16, np.int8)
     assert (vectors.whole.shape, vectors.tokens.shape) == ((2, 384), (8, SHORT))
@@ -237,17 +237,32 @@ def test_spans_count_characters_below_the_headings() -> None:
 
 
 def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder: Path, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     with pytest.raises(RetrievalError, match=r"^ranker .*none: cannot be read"):
         StatementEncoder(tmp_path / "none")
     (tmp_path / CARD).write_text(json.dumps({"name": "x"}))
     (tmp_path / WEIGHTS).write_bytes(b"no weights")
     with pytest.raises(RetrievalError, match="cannot be read"):
         StatementEncoder(tmp_path)
-    save_file({"head.weight": torch.zeros(1)}, tmp_path / WEIGHTS)
-    with pytest.raises(RetrievalError, match=r"it is made for another model \(head.weight\)"):
-        StatementEncoder(tmp_path)
+    for name in ("head.weight", "bar.weight"):  # unknown, and of another size
+        save_file({name: torch.zeros(1)}, tmp_path / WEIGHTS)
+        with pytest.raises(RetrievalError, match=rf"it is made for another model \({name}\)"):
+            StatementEncoder(tmp_path)
     (tmp_path / CARD).write_text("{}")
     with pytest.raises(RetrievalError, match="cannot be read"):
         StatementEncoder(tmp_path)
+
+
+def test_the_shipped_ranker_finds_the_statement_that_answers() -> None:
+    shipped = StatementEncoder(Path(__file__).parent.parent / "data" / "ranker")
+    said = ("Gift cards last five years.", "You can use them in our stores.", "We ship from Monday to Friday.")
+    vectors = shipped.read([passage(" ".join(said), *said, headings=("Gift cards",))])
+    for question, best in (
+        ("When do gift cards expire?", 0),
+        ("Where can I use one?", 1),
+        ("zebra quagga giraffe", None),
+    ):
+        logits = shipped.mixture.scores(shipped.question(question), vectors).logits
+        if best is None:
+            assert logits.max() < 0, "none is an answer"
+        else:
+            assert logits.argmax() == best

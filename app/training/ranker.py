@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +38,8 @@ def train(
     if not any(one.right for passages in documents for passage in passages for one in passage.questions):
         raise DeskError("no question has an answer that stands in its context", code="too-few-questions")
     report(f"{len(documents):,} documents, {questions:,} questions")
-    names = tuple(sorted(file.name for file in data))
-    identity = repr((names, sorted(left_out), questions, minutes, seed, go_on))
     card = RankerCard(
-        name=f"ranker-{blake2b(identity.encode(), digest_size=4).hexdigest()}",
-        data=names,
+        data=tuple(sorted(file.name for file in data)),
         left_out=tuple(sorted(left_out)),
         questions=questions,
         steps=0,

@@ -14,10 +14,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -126,15 +127,16 @@ class StatementEncoder:
 
     def __init__(self, folder: Path) -> None:
         try:
-            card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            self.name: str = json.loads((folder / CARD).read_text(encoding="utf-8"))["name"]
             weights = load_file(folder / WEIGHTS)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
             raise RetrievalError(f"ranker {folder}: cannot be read ({first_line(error)})") from error
-        self.name: str = card["name"]
         self._model = RankerModel().eval()
-        missing = self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
-        if missing.unexpected_keys:
-            raise RetrievalError(f"ranker {folder}: it is made for another model ({missing.unexpected_keys[0]})")
+        own = self._model.state_dict()
+        wrong = [name for name, weight in weights.items() if name not in own or own[name].shape != weight.shape]
+        if wrong:
+            raise RetrievalError(f"ranker {folder}: it is made for another model ({wrong[0]})")
+        self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
         self.mixture = Mixture(cosine=cosine, matches=matches)

@@ -10,7 +10,8 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -36,9 +37,9 @@ _IMPOSSIBLE = -1e4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankerCard:
-    """What a ranker is and how it was made. name: of its vectors; another ranker needs another one."""
+    """What a ranker is and how it was made. name: of its vectors, from its weights; unset before there are any."""
 
-    name: str
+    name: str = ""
     data: tuple[str, ...]
     left_out: tuple[str, ...]
     questions: int
@@ -87,9 +88,7 @@ def train_ranker(
         if time.monotonic() - saved > SAVED_EVERY_S:
             saved = time.monotonic()
             save_ranker(model, folder, _card(card, losses, began))
-    card = _card(card, losses, began)
-    save_ranker(model, folder, card)
-    return card
+    return save_ranker(model, folder, _card(card, losses, began))
 
 
 def _card(card: RankerCard, losses: Sequence[float], began: float) -> RankerCard:
@@ -153,12 +152,14 @@ def all_scores(
     return model.mixture[0] * (wholes @ statement_wholes.T) + model.mixture[1] * matched, bars
 
 
-def save_ranker(model: RankerModel, folder: Path, card: RankerCard) -> None:
-    """Write weights (float16) and card, each whole or not at all."""
+def save_ranker(model: RankerModel, folder: Path, card: RankerCard) -> RankerCard:
+    """Write weights (float16) and card, each whole or not at all. Returns the card, named by the weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.detach().half().contiguous() for name, weight in model.trained().items()}
+    weights = save({name: weight.detach().half().contiguous() for name, weight in model.trained().items()})
+    card = replace(card, name=f"ranker-{blake2b(weights, digest_size=4).hexdigest()}")
     described = json.dumps(asdict(card), indent=2) + "\n"
-    for file, contents in ((folder / WEIGHTS, save(weights)), (folder / CARD, described.encode())):
+    for file, contents in ((folder / WEIGHTS, weights), (folder / CARD, described.encode())):
         temporary = file.with_suffix(".tmp")
         temporary.write_bytes(contents)
         temporary.replace(file)
+    return card
