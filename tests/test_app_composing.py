@@ -27,7 +27,7 @@ def alone(text: str, logit: float, passage: int) -> RankedStatement:
 
 def shown(*ranked: RankedStatement, page: str = PAGE) -> list[str]:
     in_order = sorted(ranked, key=lambda one: -one.logit)
-    return [one.text for one in composed(in_order, {1: page})]
+    return [one.text for one in composed(in_order, {one.passage: one.text for one in ranked} | {1: page})]
 
 
 YEARS, PAPER = "Gift cards last five years.", "They are made of paper."
@@ -61,9 +61,10 @@ def test_only_neighbours_without_a_gap_belong_together() -> None:
     assert shown(first, gap, last, page=page) == ["One is red.", "Three is green."]
 
 
-def test_statements_of_a_passage_whose_text_is_unknown_stay_alone() -> None:
-    ranked = [said(YEARS, 2.0), said(PAPER, 1.0)]
-    assert [one.text for one in composed(ranked, {})] == [YEARS]
+def test_statements_of_passages_that_are_not_among_the_sources_are_not_shown() -> None:
+    ranked = [alone("Shoes fit.", 3.0, 2), said(YEARS, 2.0)]
+    assert [one.text for one in composed(ranked, {1: PAGE})] == [YEARS]
+    assert composed(ranked, {}) == []
 
 
 def test_a_statement_with_its_neighbours_has_so_many_words() -> None:
@@ -121,7 +122,8 @@ def test_the_same_is_not_said_twice(again: str, is_shown: bool) -> None:
 
 
 def test_what_is_shown_is_best_first() -> None:
-    found = composed([alone("Shoes fit.", 2.0, 2), said(PAPER, 1.8), said(YEARS, 1.7), said(STORE, 1.6)], {1: PAGE})
+    ranked = [alone("Shoes fit.", 2.0, 2), said(PAPER, 1.8), said(YEARS, 1.7), said(STORE, 1.6)]
+    found = composed(ranked, {1: PAGE, 2: "Shoes fit."})
     assert [one.logit for one in found] == sorted((one.logit for one in found), reverse=True)
     assert [one.text for one in found] == ["Shoes fit.", f"{YEARS} {PAPER}", STORE]
 
@@ -130,21 +132,23 @@ def test_what_is_shown_is_best_first() -> None:
 
 
 def decision(outcome: Outcome) -> Decision:
-    stored = StoredPassage(
-        id=1,
-        document="1.md",
-        title="Gift cards",
-        ordinal=0,
-        heading_path=(),
-        text=PAGE,
-        content_hash="",
-        num_tokens=9,
-        module_key=None,
-    )
+    stored = [
+        StoredPassage(
+            id=id_,
+            document=f"{id_}.md",
+            title="Gift cards",
+            ordinal=0,
+            heading_path=(),
+            text=text,
+            content_hash="",
+            num_tokens=9,
+            module_key=None,
+        )
+        for id_, text in ((1, PAGE), (2, "Shoes fit."))
+    ]
     ranked = (alone("Shoes fit.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), said(STORE, 1.7))
-    results = SearchResults(
-        passages=(FoundPassage(passage=stored, score=1.0, cosine=1.0),), statements=ranked, relevance=0.5
-    )
+    passages = tuple(FoundPassage(passage=one, score=1.0, cosine=1.0) for one in stored)
+    results = SearchResults(passages=passages, statements=ranked, relevance=0.5)
     return Decision(outcome=outcome, results=results)
 
 
