@@ -179,7 +179,7 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
         unanswerable=len(cases) - answerable,
         auc=round(float(roc_auc_score(right & told, probabilities)), 4),
         answered=round(float(sure[told].mean()), 4),
-        answered_right=round(float(right[told & sure].mean()), 4),
+        answered_right=round(float(right[told & sure].sum() / max(1, (told & sure).sum())), 4),
         answered_wrongly=round(float(sure[~told].mean()), 4),
     )
 
