@@ -41,8 +41,7 @@ class SearchAlone:
             [] if decision.outcome == "nothing" else [(one.passage, one.cosine) for one in decision.results.passages]
         )
         said = {one.text: one.passage for one in decision.statements}
-        is_sure = decision.outcome == "answered"
-        cited = cite_quotation(BETWEEN.join(statements), said, found, is_sure=is_sure) if statements else found
+        cited = cite_quotation(BETWEEN.join(statements), said, found) if statements else found
         shown = [passage for passage, _ in cited]
         return ShownAnswer(
             outcome=decision.outcome,

@@ -63,10 +63,15 @@ def test_only_neighbours_without_a_gap_belong_together() -> None:
     assert shown(first, gap, last, page=page) == ["One is red.", "Three is green."]
 
 
-def test_statements_of_passages_that_are_not_among_the_sources_are_not_shown() -> None:
-    ranked = [alone("Shoes fit.", 3.0, 2), said(YEARS, 2.0)]
-    assert [one.text for one in composed(ranked, {1: PAGE})] == [YEARS]
-    assert composed(ranked, {}) == []
+def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown() -> None:
+    ranked = [said(YEARS, 2.0), alone("Shoes fit.", 1.9, 2)]
+    assert [one.text for one in composed(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
+
+
+def test_only_sentences_are_shown_with_neighbours() -> None:
+    row = replace(said(PAPER, 1.9), kind="row")
+    assert shown(said(YEARS, 2.0), row) == [YEARS, PAPER]
+    assert shown(replace(said(YEARS, 2.0), kind="item"), said(PAPER, 1.9)) == [YEARS, PAPER]
 
 
 def test_a_statement_with_its_neighbours_has_so_many_words() -> None:
@@ -134,23 +139,22 @@ def test_what_is_shown_is_best_first() -> None:
 
 
 def decision(outcome: Outcome) -> Decision:
-    stored = [
-        StoredPassage(
-            id=id_,
-            document=f"{id_}.md",
-            title="Gift cards",
-            ordinal=0,
-            heading_path=(),
-            text=text,
-            content_hash="",
-            num_tokens=9,
-            module_key=None,
-        )
-        for id_, text in ((1, PAGE), (2, "Shoes fit."))
-    ]
-    ranked = (alone("Shoes fit.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), said(STORE, 1.7))
-    passages = tuple(FoundPassage(passage=one, score=1.0, cosine=1.0) for one in stored)
-    results = SearchResults(passages=passages, statements=ranked, relevance=0.5)
+    stored = StoredPassage(
+        id=1,
+        document="1.md",
+        title="Gift cards",
+        ordinal=0,
+        heading_path=(),
+        text=PAGE,
+        content_hash="",
+        num_tokens=9,
+        module_key=None,
+    )
+    rows = (replace(said(STORE, 1.7), kind="row"), replace(said(RECEIPT, 1.6), kind="row"))
+    ranked = (alone("Not in the prompt.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), *rows)
+    results = SearchResults(
+        passages=(FoundPassage(passage=stored, score=1.0, cosine=1.0),), statements=ranked, relevance=0.5
+    )
     return Decision(outcome=outcome, results=results)
 
 

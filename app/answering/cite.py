@@ -1,9 +1,9 @@
 """Which passages are cited with an answer, and in which order.
 
 Readers shall see what the answer rests on and not all that was found. A quotation cites the passages of its statements,
-in their order. An answer that may only help, and one in the model's own words, also cites the best passage of each of
-the best documents; the latter every passage, too, that holds a large part of the answer's words. Not covered: checking
-the answer's statements against the passages.
+in their order. Behind them stands the best passage of each of the best documents: where the statements are the wrong
+ones, the right page is often there. An answer in the model's own words also cites every passage that holds a large part
+of its words. Not covered: checking the answer's statements against the passages.
 """
 
 import re
@@ -35,16 +35,16 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
     return [(passage, citation(passage, score)) for passage, score in found if passage.id in cited]
 
 
-def cite_quotation(
-    answer: str, said: Mapping[str, int], found: Found, *, is_sure: bool
-) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of statements. said: the number of the passage of each statement. is_sure: cite nothing else."""
+def cite_quotation(answer: str, said: Mapping[str, int], found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of statements in their order, then of the nearest pages. said: the number of each statement's passage.
+
+    (login.gov: the right page is among the three nearest for 93 % of the questions, the page of a statement for 83 %.)
+    """
     by_id = {passage.id: (passage, score) for passage, score in found}
-    ids = [said[paragraph] for paragraph in answer.split(BETWEEN) if paragraph in said]
-    if not is_sure:
-        documents = {by_id[id_][0].document for id_ in ids if id_ in by_id}
-        ids += [passage.id for passage, _ in nearest(found) if passage.document not in documents]
-    return [(by_id[id_][0], citation(*by_id[id_])) for id_ in dict.fromkeys(ids) if id_ in by_id]
+    ids = [said[paragraph] for paragraph in answer.split(BETWEEN) if said.get(paragraph) in by_id]
+    documents = {by_id[id_][0].document for id_ in ids}
+    ids += [passage.id for passage, _ in nearest(found) if passage.document not in documents]
+    return [(by_id[id_][0], citation(*by_id[id_])) for id_ in dict.fromkeys(ids)]
 
 
 def nearest(found: Found) -> list[tuple[StoredPassage, float]]:

@@ -64,11 +64,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
     decision = prepared.decision
     found = [] if shown.is_refusal else [(one.passage, one.cosine) for one in decision.results.passages]
     said = {one.text: one.passage for one in decision.statements} if shown.is_quotation else {}
-    cited = (
-        cite_quotation(shown.text, said, found, is_sure=decision.outcome == "answered")
-        if said
-        else cite(shown.text, found)
-    )
+    cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)
     notices = [QUOTED if shown.is_quotation else None, NOTICES.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(
