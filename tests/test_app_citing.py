@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.answering.cite import BEST_DOCUMENTS, cite
+from app.answering.cite import BEST_DOCUMENTS, cite, cite_quotation
 from app.domain.documents import StoredPassage
 
 
@@ -48,19 +48,12 @@ def test_so_is_every_passage_that_holds_much_of_the_answer() -> None:
     assert cited("Labels are printed in stores.", LABELS, COURIER, FLOWERS, PRICES, again) == [1, 2, 4, 9]
 
 
-def test_and_one_that_each_quoted_statement_stands_in() -> None:
-    found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "- Box; Price: 9"))
-    said = "Labels are always printed without charge in stores.\n\nThe courier has a label with him, too."
-    assert cited(said, *found) == [1, 2, 4]
-    assert cited(f"{said}\n\nBox; Price: 9.", *found) == [1, 2, 4, 5], "the better one of the two"
-    assert cited(f"{said}\n\nBox; Price: 8.", *found) == [1, 2, 4], "other words are no quotation"
-
-
-def test_a_quoted_list_stands_in_its_passage_too() -> None:
-    steps = passage(5, "Have ready:\n\n1. the box,\n2. the label\n\nMore words.")
-    found = (LABELS, COURIER, FLOWERS, passage(6, "Else."), steps)
-    said = "Labels are always printed without charge in stores.\n\nHave ready: the box, the label."
-    assert cited(said, *found) == [1, 2, 4, 5]
+def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_pages() -> None:
+    found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "Box; Price: 9"))
+    said = {"Take this one.": 5, "Box: 9.": 7, "Not in the prompt.": 8}
+    answer = "\n\n".join(["Box: 9.", "Take this one.", "Not in the prompt.", "In no statement."])
+    assert [stored.id for stored, _ in cite_quotation(answer, said, found)] == [7, 5, 1, 2, 4]
+    assert [stored.id for stored, _ in cite_quotation("Labels.", {"Labels.": 3}, (LABELS, COURIER, MORE))] == [3, 2]
 
 
 def test_a_citation_says_where_its_words_are_from() -> None:
