@@ -234,7 +234,7 @@ def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path: Path) -> No
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text("".join(lines[:20]))
     bad.write_text("".join(lines[20:]))
-    settings = Settings(data_dir=tmp_path / "data")
+    settings = Settings(data_dir=tmp_path)
     with Service(
         settings, model=lambda _: build(), embedder=lambda _: HashEmbedder(), ranker=lambda _: HashRanker()
     ) as desk:
@@ -253,7 +253,7 @@ def test_folders_and_files_must_be_as_many(tmp_path: Path) -> None:
 def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) -> None:
     _, pages = help_centre(tmp_path, "things", 3, 0)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
-    with Service(Settings(data_dir=tmp_path / "data"), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
+    with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
         desk.ingest([pages], warm=False)
         questions = [
             LabelledQuestion(question="What bootb costs?", answers=("The bootb costs 0 euros.",)),
