@@ -203,7 +203,8 @@ def help_centre(folder: Path, kind: str, answered: int = 20, unanswered: int = 2
     pages.mkdir(parents=True)
     things = [f"{first}{second}" for first in ("boot", "shoe", "lamp", "cup", "bag") for second in "bcdfgh"][:answered]
     for n, thing in enumerate(things):
-        text = f"# About {thing}\n\nThe {thing} costs {n} euros. Ask us before you buy {kind}. It is of good quality.\n"
+        own = " ".join(f"{thing}{letter}" for letter in "klmnpqrstvwz")  # no near copy of another page
+        text = f"# About {thing}\n\nThe {thing} costs {n} euros. Ask us before you buy {kind}. See {own}.\n"
         (pages / f"{thing}.md").write_text(text)
     rows: list[object] = [
         {"question": f"What {thing} costs?", "answers": [f"The {thing} costs {n} euros."]}
