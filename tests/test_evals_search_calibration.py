@@ -197,6 +197,11 @@ def write_rows(file: Path, rows: Sequence[object]) -> Path:
     return file
 
 
+def price_of(thing: str, euros: int) -> str:
+    """A statement that has few words in common with that about another thing."""
+    return f"{thing.title()} {thing}ix {thing}ex costs {euros} euros."
+
+
 def help_centre(folder: Path, kind: str, answered: int = 20, unanswered: int = 20) -> tuple[Path, Path]:
     """A file of questions, and a folder with one page for each of those with an answer."""
     pages = folder / kind
@@ -204,11 +209,10 @@ def help_centre(folder: Path, kind: str, answered: int = 20, unanswered: int = 2
     things = [f"{first}{second}" for first in ("boot", "shoe", "lamp", "cup", "bag") for second in "bcdfgh"][:answered]
     for n, thing in enumerate(things):
         own = " ".join(f"{thing}{letter}" for letter in "klmnpqrstvwz")  # no near copy of another page
-        text = f"# About {thing}\n\nThe {thing} costs {n} euros. Ask us before you buy {kind}. See {own}.\n"
+        text = f"# About {thing}\n\n{price_of(thing, n)} Ask us before you buy {kind}. See {own}.\n"
         (pages / f"{thing}.md").write_text(text)
     rows: list[object] = [
-        {"question": f"What {thing} costs?", "answers": [f"The {thing} costs {n} euros."]}
-        for n, thing in enumerate(things)
+        {"question": f"What {thing} costs?", "answers": [price_of(thing, n)]} for n, thing in enumerate(things)
     ]
     rows += [{"question": f"Qzebra{n} quagga{n} {kind}"} for n in range(unanswered)]
     return write_rows(folder / f"{kind}.jsonl", rows), pages
@@ -257,7 +261,7 @@ def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) 
     with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
         desk.ingest([pages], warm=False)
         questions = [
-            LabelledQuestion(question="What bootb costs?", answers=("The bootb costs 0 euros.",)),
+            LabelledQuestion(question="What bootb costs?", answers=(price_of("bootb", 0),)),
             LabelledQuestion(question="What bootb costs?", answers=("It stands nowhere else at all.",)),
             LabelledQuestion(question="quagga"),
         ]
@@ -265,7 +269,7 @@ def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) 
     assert (first.is_answerable, near_miss.is_answerable, none.is_answerable) == (True, False, False)
     assert sum(first.right) == 1
     texts = [[one.statement.text for _, one in found.ranked] for found in (first, near_miss)]
-    assert texts[0][first.right.index(True)] == "The bootb costs 0 euros."
-    assert "The bootb costs 0 euros." not in texts[1]
+    assert texts[0][first.right.index(True)] == price_of("bootb", 0)
+    assert price_of("bootb", 0) not in texts[1]
     assert texts[1]
     assert not any(near_miss.right)
