@@ -96,7 +96,9 @@ def calibrate(
     cases: list[JudgedCase] = []
     with TemporaryDirectory(prefix="warmdesk-") as temporary:
         for number, some in enumerate(questions):
-            own = {**settings.model_dump(exclude={"database_url"}), "data_dir": Path(temporary) / str(number)}
+            folder = Path(temporary) / str(number)
+            folder.mkdir()
+            own = {**settings.model_dump(exclude={"database_url"}), "data_dir": folder}
             with Service(Settings(**own) if documents else settings) as service:
                 if documents:
                     service.ingest([documents[number]], warm=False)

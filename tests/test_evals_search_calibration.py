@@ -197,17 +197,22 @@ def write_rows(file: Path, rows: Sequence[object]) -> Path:
     return file
 
 
+def price_of(thing: str, euros: int) -> str:
+    """A statement that has few words in common with that about another thing."""
+    return f"{thing.title()} {thing}ix {thing}ex costs {euros} euros."
+
+
 def help_centre(folder: Path, kind: str, answered: int = 20, unanswered: int = 20) -> tuple[Path, Path]:
     """A file of questions, and a folder with one page for each of those with an answer."""
     pages = folder / kind
     pages.mkdir(parents=True)
     things = [f"{first}{second}" for first in ("boot", "shoe", "lamp", "cup", "bag") for second in "bcdfgh"][:answered]
     for n, thing in enumerate(things):
-        text = f"# About {thing}\n\nThe {thing} costs {n} euros. Ask us before you buy {kind}. It is of good quality.\n"
+        own = " ".join(f"{thing}{letter}" for letter in "klmnpqrstvwz")  # no near copy of another page
+        text = f"# About {thing}\n\n{price_of(thing, n)} Ask us before you buy {kind}. See {own}.\n"
         (pages / f"{thing}.md").write_text(text)
     rows: list[object] = [
-        {"question": f"What {thing} costs?", "answers": [f"The {thing} costs {n} euros."]}
-        for n, thing in enumerate(things)
+        {"question": f"What {thing} costs?", "answers": [price_of(thing, n)]} for n, thing in enumerate(things)
     ]
     rows += [{"question": f"Qzebra{n} quagga{n} {kind}"} for n in range(unanswered)]
     return write_rows(folder / f"{kind}.jsonl", rows), pages
@@ -234,7 +239,7 @@ def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path: Path) -> No
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text("".join(lines[:20]))
     bad.write_text("".join(lines[20:]))
-    settings = Settings(data_dir=tmp_path / "data")
+    settings = Settings(data_dir=tmp_path)
     with Service(
         settings, model=lambda _: build(), embedder=lambda _: HashEmbedder(), ranker=lambda _: HashRanker()
     ) as desk:
@@ -253,10 +258,10 @@ def test_folders_and_files_must_be_as_many(tmp_path: Path) -> None:
 def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) -> None:
     _, pages = help_centre(tmp_path, "things", 3, 0)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
-    with Service(Settings(data_dir=tmp_path / "data"), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
+    with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
         desk.ingest([pages], warm=False)
         questions = [
-            LabelledQuestion(question="What bootb costs?", answers=("The bootb costs 0 euros.",)),
+            LabelledQuestion(question="What bootb costs?", answers=(price_of("bootb", 0),)),
             LabelledQuestion(question="What bootb costs?", answers=("It stands nowhere else at all.",)),
             LabelledQuestion(question="quagga"),
         ]
@@ -264,7 +269,7 @@ def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) 
     assert (first.is_answerable, near_miss.is_answerable, none.is_answerable) == (True, False, False)
     assert sum(first.right) == 1
     texts = [[one.statement.text for _, one in found.ranked] for found in (first, near_miss)]
-    assert texts[0][first.right.index(True)] == "The bootb costs 0 euros."
-    assert "The bootb costs 0 euros." not in texts[1]
+    assert texts[0][first.right.index(True)] == price_of("bootb", 0)
+    assert price_of("bootb", 0) not in texts[1]
     assert texts[1]
     assert not any(near_miss.right)

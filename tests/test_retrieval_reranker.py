@@ -41,12 +41,12 @@ def test_the_desk_asks_it_about_more_than_it_shows(tmp_path: Path) -> None:
     with small_desk(tmp_path / "desk", passages=1) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         finder = Finder(desk.library, desk.search, desk.statements, desk.finder.classifier, reranker)
-        findings = finder.find("Can I return a gift card?", count=1)
+        judged = finder.judge("Can I return a gift card?", earlier=None, count=4)
         longest = max(
             (passage for document in desk.documents() for passage in desk.library.passages_of(document.path)),
             key=lambda passage: len("\n".join((*passage.heading_path, passage.text))),
         )
-        assert [one.passage.id for one in findings.passages] == [longest.id]
+        assert judged.hits[0].id == longest.id
         assert reranker.asked == [("Can I return a gift card?", 4)]
         assert isinstance(desk, Service)
         assert finish(desk, "Can I return a gift card?").citations  # the desk itself has none set
