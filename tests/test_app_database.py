@@ -117,11 +117,7 @@ def test_a_read_is_one_view_and_does_not_stop_a_write(database: Database) -> Non
 
 def test_broken_constraints_stay_what_they_are(database: Database) -> None:
     with pytest.raises(IntegrityError), database.write() as session:
-        session.add(
-            tables.MessageRow(
-                id="m", conversation_id="none", position=0, role="user", text="", created=NOW, refused=False
-            )
-        )
+        session.add(tables.MessageRow(id="m", conversation_id="none", position=0, role="user", text="", created=NOW))
 
 
 def test_times_come_back_aware_and_equal(database: Database) -> None:

@@ -91,8 +91,6 @@ class Finder:
         most. collections: only documents of these, if any are given.
         """
         judged = self.judge(question, earlier=earlier, count=max(count, CANDIDATES), collections=collections)
-        if not judged.statements.ranked:
-            return NOTHING
         ranked = [
             RankedStatement(
                 text=one.statement.text,
@@ -112,7 +110,7 @@ class Finder:
                 for id_ in list(best_first)[:count]
             ),
             statements=tuple(ranked),
-            relevance=self.classifier.is_answered(judged.statements.features),
+            relevance=self.classifier.is_answered(judged.statements.features) if ranked else 0.0,
         )
 
     def judge(

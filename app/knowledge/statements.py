@@ -6,7 +6,6 @@ that have none yet, because another version of the program stored them, are read
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from app.domain.documents import StoredPassage
 from app.storage.library import Library
@@ -14,8 +13,6 @@ from retrieval.ranking.encoder import PassageToRead, StatementRanker
 from retrieval.ranking.vectors import StatementVectors
 from retrieval.statements.cut import VERSION, statements_of
 from retrieval.statements.statement import Statement
-
-_cut = lru_cache(4096)(statements_of)  # questions find the same passages again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,7 @@ class StatementStore:
 
     def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
         """The statements of passages, in the passages' order."""
-        cut = [_cut(passage.text, tuple(passage.heading_path)) for passage in passages]
+        cut = [statements_of(passage.text, passage.heading_path) for passage in passages]
         stored = self._library.statement_vectors(self._name, [passage.id for passage in passages])
         vectors = {id_: StatementVectors.unpacked(rows) for id_, rows in stored.items()}
         missing = [
