@@ -21,7 +21,7 @@ from retrieval.text.sentences import as_said
 
 WEIGHT = 40.0
 """How much the log-odds of search count against those of the model. A model of the bundled one's size only decides
-between statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
+the order of statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
 answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)"""
 
 
@@ -38,7 +38,7 @@ def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokeni
             prior=WEIGHT * logit,
         )
         found.setdefault(choice.tokens, choice)
-    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0
+    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0  # below all: what was composed is said as a whole
     choices = Choices(choices=tuple(found.values()), stop=stop, most=max(1, len(found)), enough=enough)
     while choices.longest > room and choices.most > 1:
         choices = replace(choices, most=choices.most - 1)
