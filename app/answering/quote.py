@@ -20,8 +20,8 @@ from cache.prompt.tokenizer import Tokenizer
 from retrieval.text.sentences import as_said
 
 WEIGHT = 40.0
-"""How much the log-odds of search count against those of the model. A model of the bundled one's size only decides
-the order of statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
+"""How much the log-odds of search count against those of the model. A model of the bundled one's size only decides the
+order of statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
 answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)"""
 
 
