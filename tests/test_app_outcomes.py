@@ -56,6 +56,18 @@ def test_the_line_of_an_unsure_answer_is_not_what_the_model_said(tmp_path: Path)
     assert second.usage.session >= first.usage.computed  # what was copied word for word was not computed
 
 
+def test_an_unsure_answer_that_is_stopped_at_its_first_words_is_kept(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path, **UNSURE) as desk:
+        stream = desk.ask(GIFT_CARDS)
+        pieces = []
+        for piece in stream:
+            pieces.append(piece)
+            stream.cancel()
+        assert pieces[0].startswith(LEAD)
+        assert len(pieces[0]) > len(LEAD) + 2
+        assert stream.answer.outcome == "unsure"
+
+
 def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path: Path) -> None:
     with desk_with_pages(tmp_path, refuse_below=0.999, contact_email="care@shop.example") as desk:
         answer = finish(desk, "Do you sell bicycles for children?")

@@ -28,9 +28,10 @@ class AnswerInProgress:
             return
         generation, shown = self._running
         try:
-            if says:
-                yield says + BETWEEN
-            yield from shown
+            lead = says + BETWEEN if says else ""  # with the first words: alone it would be no answer
+            for piece in shown:
+                yield lead + piece
+                lead = ""
         except CacheError as error:
             raise DeskError(str(error), code="engine") from error
         except BaseException:  # the reader has left: what there is so far is kept

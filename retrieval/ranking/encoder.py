@@ -70,7 +70,8 @@ class RankerModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = AutoModel.from_pretrained(bundled_folder(), add_pooling_layer=False, local_files_only=True)
+        self.encoder = AutoModel.from_pretrained(bundled_folder(), local_files_only=True)
+        self.encoder.pooler = None  # not used; leaving it out while loading would print a report
         hidden = self.encoder.config.hidden_size
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
         self.weigh = nn.Linear(hidden, 1)
