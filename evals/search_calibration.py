@@ -11,7 +11,7 @@ with one help desk alone, from models fitted without a tenth of its questions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -172,9 +172,7 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
         float(np.min([np.quantile(probabilities[n], share) for desk in desks if (n := of & (desk_of == desk)).any()]))
         for of, share in ((~told, 1 - ANSWERED), (told, REFUSED))
     )
-    classifier = AnswerabilityClassifier(
-        **{**_fields(classifier), "certain": round(certain, 4), "threshold": round(min(threshold, certain), 4)}
-    )
+    classifier = replace(classifier, certain=round(certain, 4), threshold=round(min(threshold, certain), 4))
     sure = probabilities >= certain
     return SearchCalibration(
         classifier=classifier,
@@ -185,10 +183,6 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
         answered_right=round(float(right[told & sure].sum() / max(1, (told & sure).sum())), 4),
         answered_wrongly=round(float(sure[~told].mean()), 4),
     )
-
-
-def _fields(classifier: AnswerabilityClassifier) -> dict[str, Any]:
-    return {name: getattr(classifier, name) for name in AnswerabilityClassifier.__dataclass_fields__}
 
 
 def _judged(model: AnswerabilityClassifier, case: JudgedCase) -> tuple[float, bool]:
@@ -238,12 +232,10 @@ def _classifier(cases: Sequence[JudgedCase], embedder: str, ranker: str, fitted_
     is_right = [any(case.right[n] for n in order[:SHOWN]) for case, order in zip(cases, orders, strict=True)]
     counts = [share[case.desk] for case in cases]
     names = [name for name in of_questions[0] if name != "trust"]
-    return AnswerabilityClassifier(
-        **{
-            **_fields(model),
-            "relevance": fitted(names, of_questions, is_right, counts),
-            "written": fitted(list(WRITTEN_FEATURES), of_questions, is_right, counts),
-        }
+    return replace(
+        model,
+        relevance=fitted(names, of_questions, is_right, counts),
+        written=fitted(list(WRITTEN_FEATURES), of_questions, is_right, counts),
     )
 
 
