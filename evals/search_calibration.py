@@ -216,7 +216,7 @@ def _classifier(cases: Sequence[JudgedCase], embedder: str, ranker: str, fitted_
             rows.append(asdict(one.features))
             labels.append(right)
             weights.append(share[case.desk] / (sum(case.right) if right else len(some)))
-    statement = fitted(list(rows[0]), rows, labels, weights)
+    statement = fitted([name for name in rows[0] if name != "code"], rows, labels, weights)
     model = AnswerabilityClassifier(
         embedder=embedder,
         ranker=ranker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,10 +69,20 @@ def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown() -> No
     assert [one.text for one in composed(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
 
 
-def test_only_sentences_are_shown_with_neighbours() -> None:
+def test_only_what_is_of_one_kind_is_shown_together() -> None:
     row = replace(said(PAPER, 1.9), kind="row")
     assert shown(said(YEARS, 2.0), row) == [YEARS, PAPER]
     assert shown(replace(said(YEARS, 2.0), kind="item"), said(PAPER, 1.9)) == [YEARS, PAPER]
+
+
+def test_rows_of_a_table_that_are_about_as_likely_are_one_statement() -> None:
+    page = "Standard: 3 days\nExpress: 1 day\nPick-up: 2 days\n\nLarge: 9 days"
+    standard, express, pickup, large = (
+        replace(said(text, logit, page=page), kind="row")
+        for text, logit in zip(re.split("\n+", page), (2.0, 2.1, 2.1 - FAR, 2.0), strict=True)
+    )
+    assert shown(standard, express, pickup, page=page) == ["Standard: 3 days\nExpress: 1 day"]
+    assert shown(standard, large, page=page) == ["Standard: 3 days", "Large: 9 days"], "another table"
 
 
 def test_a_statement_with_its_neighbours_has_so_many_words() -> None:
@@ -150,7 +161,7 @@ def decision(outcome: Outcome) -> Decision:
         num_tokens=9,
         module_key=None,
     )
-    rows = (replace(said(STORE, 1.7), kind="row"), replace(said(RECEIPT, 1.6), kind="row"))
+    rows = (replace(said(STORE, 1.7), kind="item"), replace(said(RECEIPT, 1.6), kind="item"))
     ranked = (alone("Not in the prompt.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), *rows)
     results = SearchResults(
         passages=(FoundPassage(passage=stored, score=1.0, cosine=1.0),), statements=ranked, relevance=0.5

@@ -13,6 +13,7 @@ import pytest
 from meanings import HashRanker, MeaningEmbedder, retriever_of
 
 from retrieval.answerability.classifier import (
+    CODE,
     LEAST_TRUST,
     AnswerabilityClassifier,
     load_classifier,
@@ -184,6 +185,7 @@ def test_features_of_statements_by_hand() -> None:
         "rank": 0.0,
         "length": math.log(25),
         "expected": 0.0,
+        "code": 0.0,
     }
     assert asdict(first) == pytest.approx(expected, abs=1e-5)
     assert second.after == pytest.approx(second.ranked), "the last of its passage has none after it but itself"
@@ -302,6 +304,23 @@ def test_statements_about_another_model_are_left_out() -> None:
     assert len(texts_of(judged(pages, "How long is it charged?"))) == 3
     follow_up = judged(pages, "How long is it charged?", "I have the SV-3 Pro. How long is it charged?")
     assert "The SV-3 is charged for four hours." not in texts_of(follow_up), "the model may be named in the turn before"
+
+
+def test_a_statement_that_names_the_code_comes_first() -> None:
+    text = "The hob shows a code. E3: The pan is too hot. E4: The pan is too small."
+    retriever = retriever_of({1: [text]}, MeaningEmbedder({}))
+    hit = PassageHit(id=1, score=1.0, cosine=0.0, share=1.0)
+    classifier = rule_of_thumb("meanings", RANKER.name)
+
+    def best(question: str) -> str:
+        found = judge(retriever, RANKER, classifier, [retriever.query(question)], [found_passage(hit, "Hob", text)])
+        (logit, first), (_, second), *_ = found.ranked
+        assert (first.features.code, second.features.code) == (1.0, 0.0)
+        assert logit == pytest.approx(classifier.answers(replace(first.features, code=0.0)) + CODE)
+        return first.statement.text
+
+    assert best("my hob shows e03, what does that mean").startswith("E3")
+    assert best("my hob shows e04, what does that mean").startswith("E4")
 
 
 def test_a_statement_of_two_passages_is_judged_once_in_the_better_one() -> None:

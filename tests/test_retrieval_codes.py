@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.text.codes import codes, is_about_another
+from retrieval.text.codes import codes, is_about_another, names_code
 
 KM, SV3, SV3PRO, IH = (
     ("KM-450 Aran Duo: error codes",),
@@ -123,3 +123,25 @@ def test_spelling_does_not_matter(letters: str, number: int) -> None:
     other = f"{letters}-{number + 1}"
     assert [is_about_another(spelling, f"Fill the {other}.", ()) for spelling in spellings] == [True] * 4
     assert not is_about_another(spellings[0], f"Fill the {other}.", [f"{spellings[1]} and {other}"])
+
+
+@pytest.mark.parametrize(
+    ("question", "statement", "headings", "expected"),
+    [
+        ("My KM-450 shows E3", "Code E03: Brewing unit missing.", KM, True),
+        ("My KM-450 shows E3", "When the KM-450 cannot carry on, it shows a code.", KM, False),
+        ("My KM-450 shows E3", "Code E06: Overheated.", KM, False),
+        ("My KM-450 shows E3", "Code E3: Pan too hot.", IH, False),
+        ("what is E3", "Code E3: Pan too hot.", IH, True),
+        ("RV-8 error 7", "Code R7: Dock not found.", ("RV-8 robot",), True),
+        ("RV-8 error 7", "Code R17: Wheel stuck.", ("RV-8 robot",), False),
+        ("RV-8 error 7", "Code E7: Overheated.", IH, False),
+        ("How do I descale my KM-210?", "Descale the KM-210 by hand.", ("Descaling the KM-210",), False),
+        ("How do I descale my KM-210?", "Descale the KM-210 by hand.", ("Coffee machines",), True),
+        ("How long is delivery?", "Code E3: Pan too hot.", IH, False),
+    ],
+)
+def test_a_statement_that_names_the_code(
+    question: str, statement: str, headings: tuple[str, ...], expected: bool
+) -> None:
+    assert names_code(question, statement, headings) is expected

@@ -146,6 +146,7 @@ def test_a_long_procedure_is_cut_between_steps_and_keeps_its_numbers() -> None:
         ("Item: Pillows, opened; Returnable?: No; Why: Hygiene", "Opened pillows cannot be returned (hygiene)."),
         ("Item: Duvets; Returnable?: Yes; Why: -", "Duvets can be returned."),
         ("Mode: Eco; Running time: 35 minutes", "Eco – running time: 35 minutes."),
+        ("Shop: Cork; Sunday: 12:30-17:30; Entrance: rear", "Cork – Sunday: 12:30-17:30; entrance: rear."),
         (
             "Way: Post; Where: Ireland; Price: EUR 4.95; Time: 2 to 3 days",
             "Post – where: Ireland; EUR 4.95; 2 to 3 days.",

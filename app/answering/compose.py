@@ -1,8 +1,9 @@
 """Composes an answer of the likeliest statements: the best one first, with what belongs to it, and then stop.
 
-A fact often stands in the sentence beside the one that is nearest to the question. So a statement is shown with its
-neighbours in its paragraph, as long as these are likely, too, and the whole stays short. More follows only from
-elsewhere and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
+A fact often stands in the sentence beside the one that is nearest to the question. So a sentence is shown with its
+neighbours in its paragraph, as long as these are likely, too, and the whole stays short; and a row of a table with those
+beside it that are about as likely, because a general question is answered by several. More follows only from elsewhere
+and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,9 @@ from retrieval.text.terms import stem, words
 TOGETHER = 55
 """Most words of a statement with its neighbours."""
 NEARLY = 6.0
-"""A neighbour is shown if its log-odds are lower by less than this."""
+"""A neighbouring sentence is shown if its log-odds are lower by less than this."""
 MARGIN = 0.7
-"""Another statement is shown if its log-odds are lower than the best one's by less than this."""
+"""Another statement, or row, is shown if its log-odds are lower than the best one's by less than this."""
 STATEMENTS = 3
 WORDS = 80
 """Most statements of an answer, and most words of all but the first."""
@@ -49,8 +50,9 @@ def _with_neighbours(
     statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
 ) -> list[RankedStatement]:
     """The statement and those around it that belong to it, in the passage's order."""
-    if statement.kind != "sentence":  # lists, rows and procedures are whole, and items carry the line above them
+    if statement.kind not in ("sentence", "row"):  # the others are whole, and items carry the line above them
         return [statement]
+    lowest = statement.logit - (NEARLY if statement.kind == "sentence" else MARGIN)
     near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
     near.sort(key=lambda one: (one.start, -one.end))
     first = last = near.index(statement)
@@ -60,7 +62,8 @@ def _with_neighbours(
         fitting = [
             place
             for place in beside
-            if near[place].logit >= statement.logit - NEARLY
+            if near[place].kind == statement.kind
+            and near[place].logit >= lowest
             and num_words(near[place].text) <= room
             and _is_beside(near[place], near[first : last + 1], text)
         ]
@@ -72,11 +75,11 @@ def _with_neighbours(
 
 
 def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str) -> bool:
-    """Whether a statement stands in the same paragraph as a group, and says nothing that is in it already."""
+    """Whether a statement stands in the same paragraph or table as a group, and says nothing that is in it already."""
     start, end = group[0].start, max(other.end for other in group)
     between = text[end : one.start] if one.start >= end else text[one.end : start]
     overlaps = one.start < end and one.end > start
-    return one.kind == "sentence" and not overlaps and "\n\n" not in between
+    return not overlaps and "\n\n" not in between
 
 
 def _joined(group: Sequence[RankedStatement]) -> RankedStatement:
@@ -84,7 +87,7 @@ def _joined(group: Sequence[RankedStatement]) -> RankedStatement:
     if len(group) == 1:
         return best
     parts = dict.fromkeys(one.text for one in group)
-    breaks = "\n" if any("\n" in part for part in parts) else " "
+    breaks = "\n" if best.kind == "row" or any("\n" in part for part in parts) else " "
     return replace(best, text=breaks.join(parts), start=group[0].start, end=max(one.end for one in group))
 
 

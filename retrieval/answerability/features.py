@@ -16,7 +16,7 @@ from retrieval.ranking.vectors import StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.statement import Statement
-from retrieval.text.codes import codes, is_about_another
+from retrieval.text.codes import codes, is_about_another, names_code
 from retrieval.text.terms import COMMON, asked_words, stem, words
 
 FOUND = 0.5
@@ -42,6 +42,7 @@ class StatementFeatures:
     rank: float  # of its passage, from 0
     length: float  # logarithm of its characters
     expected: float  # `expected_answer.agreement`
+    code: float  # 1 if it names a code that the question asks about (`names_code`), else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,7 @@ def candidates_of(
                 rank=place,
                 length=math.log(len(statement.text)),
                 expected=agreement(question.text, statement.text),
+                code=float(names_code(query.text, statement.text, passage.headings)),
             )
             before = terms
             if not is_about_another(query.text, statement.text, passage.headings):

@@ -53,7 +53,11 @@ _GERMAN = re.compile(r"[äöüß]|\b(?:und|der|die|das|nicht|mit|ist|ab|bis|Tage
 _PARTICIPLE_LAST = re.compile(r"([A-Z][\w ]+), ([a-z]+ed)")
 _UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 _IN_BRACKETS = 8  # words of a reason
-_ORDINARY = re.compile(r"[A-Z][a-z]+\b(?! [A-Z])")
+_ORDINARY = re.compile(
+    r"(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|Mon\b|Tue\b|Wed\b|Thu\b|Fri\b|Sat\b|Sun\b"
+    r"|January|February|March|April|May\b|June|July|August|September|October|November|December)"
+    r"[A-Z][a-z]+\b(?! [A-Z])"
+)
 
 Cell = tuple[str, str]
 

@@ -87,6 +87,23 @@ def is_about_another(question: str, statement: str, headings: Sequence[str]) -> 
     )
 
 
+def names_code(question: str, statement: str, headings: Sequence[str]) -> bool:
+    """Whether a statement itself names a code that the question asks about and its headings do not name, as the row of
+    an error code on the page of its model does. "Error 7" may be written R7 or E07. What else the question names must
+    be named by the statement or its headings.
+    """
+    above = frozenset[str]().union(*map(codes, headings))
+    told = list(_found(statement))
+    names = above | {code.name for code in told}
+    asked = [code for code in _found(question, is_question=True) if code.name not in above]
+    found = [code for code in asked if any(_may_be(code, other) for other in told)]
+    return bool(found) and all(code.name in names for code in asked if code not in found)
+
+
+def _may_be(asked: _Code, told: _Code) -> bool:
+    return asked.name == told.name or (asked.family == "error" and not told.is_model and asked.number == told.number)
+
+
 def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
     wanted = {code.name for code in asked if code.family == family}
     titled = {code.name for code in above if code.family == family}
