@@ -1,9 +1,9 @@
 """Composes an answer of the likeliest statements: the best one first, with what belongs to it, and then stop.
 
 A fact often stands in the sentence beside the one that is nearest to the question. So a sentence is shown with its
-neighbours in its paragraph, as long as these are likely, too, and the whole stays short; and a row of a table with those
-beside it that are about as likely, because a general question is answered by several. More follows only from elsewhere
-and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
+neighbours in its paragraph, as long as these are likely, too, and the whole stays short; and a row of a table with
+those beside it that are about as likely, because a general question is answered by several. More follows only from
+elsewhere and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
 """
 
 from collections.abc import Mapping, Sequence

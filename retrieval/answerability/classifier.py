@@ -13,8 +13,8 @@ from retrieval.answerability.features import QuestionFeatures, StatementFeatures
 from retrieval.answerability.logistic import LogisticModel
 
 CODE = 4.0
-"""Log-odds for a statement that names the code asked about. Such questions are too rare in collections to be fitted, and
-the ranker reads "E03" as any other number.
+"""Log-odds for a statement that names the code asked about. Such questions are too rare in collections to be fitted,
+and the ranker reads "E03" as any other number.
 """
 LEAST_TRUST = 0.7  # from this trust the model that uses ranker and embedder decides; below it, the one of words only
 
