@@ -97,6 +97,7 @@ CITATIONS = (
         passage="What members get · 3",
         quote="Members have 45 days instead of 30 to return an item, and the return label is free.",
         score=0.548,
+        see_also=True,
     ),
 )
 MODULES = (

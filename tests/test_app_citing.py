@@ -43,6 +43,11 @@ def test_the_best_passage_of_the_best_documents_is_cited() -> None:
     assert BEST_DOCUMENTS == 3
 
 
+def test_a_page_without_words_of_the_answer_is_marked() -> None:
+    marked = [one.see_also for _, one in cite("Labels are always printed without charge.", [LABELS, FLOWERS])]
+    assert marked == [False, True]
+
+
 def test_so_is_every_passage_that_holds_much_of_the_answer() -> None:
     again = passage(9, "Our stores print labels: they are printed.")
     assert cited("Labels are printed in stores.", LABELS, COURIER, FLOWERS, PRICES, again) == [1, 2, 4, 9]
@@ -52,7 +57,9 @@ def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_p
     found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "Box; Price: 9"))
     said = {"Take this one.": 5, "Box: 9.": 7, "Not in the prompt.": 8}
     answer = "\n\n".join(["Box: 9.", "Take this one.", "Not in the prompt.", "In no statement."])
-    assert [stored.id for stored, _ in cite_quotation(answer, said, found)] == [7, 5, 1, 2, 4]
+    cited = cite_quotation(answer, said, found)
+    assert [stored.id for stored, one in cited if not one.see_also] == [7, 5]
+    assert [stored.id for stored, one in cited if one.see_also] == [1, 2, 4]
     assert [stored.id for stored, _ in cite_quotation("Labels.", {"Labels.": 3}, (LABELS, COURIER, MORE))] == [3, 2]
 
 

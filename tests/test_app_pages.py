@@ -182,8 +182,8 @@ def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> Non
 @pytest.mark.parametrize(
     ("word", "badge", "sources"),
     [
-        ("returns", None, "3 sources"),
-        ("perhaps", "Not certain", "3 nearest pages"),
+        ("returns", None, "2 sources"),
+        ("perhaps", "Not certain", "See also"),
         ("weather", "Not found in the documents", None),
         ("hello", None, None),
     ],

@@ -30,21 +30,27 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
     words = long_words(answer)
     support = {p.id: len(words & long_words(p.text + " " + " ".join(p.heading_path))) for p, _ in found}
     most = max(support.values())
+    holding = {id_ for id_, shared in support.items() if shared and shared >= SHARED_WORDS * most}
     best = {passage.id for passage, _ in nearest(found)}
-    cited = {p.id for p, _ in found if p.id in best or (most and support[p.id] >= SHARED_WORDS * most)}
-    return [(passage, citation(passage, score)) for passage, score in found if passage.id in cited]
+    return [
+        (passage, citation(passage, score, see_also=passage.id not in holding))
+        for passage, score in found
+        if passage.id in best | holding
+    ]
 
 
 def cite_quotation(answer: str, said: Mapping[str, int], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of statements in their order, then of the nearest pages. said: the number of each statement's passage.
+    """Citations of statements in their order, then of the nearest pages, marked as such. said: the number of each
+    statement's passage.
 
     (login.gov: the right page is among the three nearest for 93 % of the questions, the page of a statement for 83 %.)
     """
     by_id = {passage.id: (passage, score) for passage, score in found}
     ids = [said[paragraph] for paragraph in answer.split(BETWEEN) if said.get(paragraph) in by_id]
     documents = {by_id[id_][0].document for id_ in ids}
-    ids += [passage.id for passage, _ in nearest(found) if passage.document not in documents]
-    return [(by_id[id_][0], citation(*by_id[id_])) for id_ in dict.fromkeys(ids)]
+    near = [passage.id for passage, _ in nearest(found) if passage.document not in documents]
+    quoted = [(by_id[id_][0], citation(*by_id[id_])) for id_ in dict.fromkeys(ids)]
+    return quoted + [(by_id[id_][0], citation(*by_id[id_], see_also=True)) for id_ in near]
 
 
 def nearest(found: Found) -> list[tuple[StoredPassage, float]]:
@@ -54,7 +60,7 @@ def nearest(found: Found) -> list[tuple[StoredPassage, float]]:
     return [first[document] for document in documents]
 
 
-def citation(passage: StoredPassage, score: float) -> Citation:
+def citation(passage: StoredPassage, score: float, *, see_also: bool = False) -> Citation:
     """A passage as it is shown below an answer."""
     return Citation(
         document=passage.document,
@@ -62,6 +68,7 @@ def citation(passage: StoredPassage, score: float) -> Citation:
         passage=passage.label,
         quote=passage.text,
         score=round(score, 4),
+        see_also=see_also,
     )
 
 

@@ -41,7 +41,7 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
         outcome=decision.outcome,
         conversation_id=asked.conversation_id,
         message_id=new_id(),
-        citations=tuple(citation(one.passage, one.cosine) for one in cited),
+        citations=tuple(citation(one.passage, one.cosine, see_also=True) for one in cited),
         usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
         modules=(),
         timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),

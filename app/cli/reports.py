@@ -58,7 +58,8 @@ def print_answer(answer: Answer) -> None:
     """What stands below an answer in a terminal."""
     print("\n")
     for number, citation in enumerate(answer.citations, start=1):
-        print(f"[{number}] {citation.title}: {citation.passage}\n    {citation.document}")
+        above = "see also " if citation.see_also else ""
+        print(f"{above}[{number}] {citation.title}: {citation.passage}\n    {citation.document}")
     if answer.usage.prompt_tokens:
         print(reuse_line(answer))
     if answer.notice:

@@ -23,7 +23,7 @@ class Citation:
     """A passage an answer rests on. Stored with the message, text included, so that it never changes afterwards.
 
     document: path or name the document was ingested under. passage: heading path and number. quote: the passage's
-    text. score: cosine similarity of question and passage.
+    text. score: cosine similarity of question and passage. see_also: the answer says nothing of it; it is only near.
     """
 
     document: str
@@ -31,6 +31,7 @@ class Citation:
     passage: str
     quote: str
     score: float
+    see_also: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     insert,
     select,
     text,
@@ -248,6 +249,12 @@ def m007_passage_statements(connection: Connection) -> None:
     read.create(connection)
 
 
+def m008_see_also(connection: Connection) -> None:
+    """Which pages an answer names without saying anything of them."""
+    no = false().compile(dialect=connection.dialect)  # SQLite writes 0, PostgreSQL takes only false
+    connection.execute(text(f"ALTER TABLE message_citations ADD COLUMN see_also BOOLEAN DEFAULT {no} NOT NULL"))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -256,6 +263,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m005_sessions,
     m006_outcomes,
     m007_passage_statements,
+    m008_see_also,
 )
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -201,6 +202,7 @@ class CitationRow(Base):
     quote: Mapped[str]
     score: Mapped[float]
     passage_id: Mapped[int | None]
+    see_also: Mapped[bool] = mapped_column(server_default=false())
 
 
 class TimingsRow(Base):
