@@ -59,6 +59,11 @@ class JudgedAnswer:
         return not self.has_all_facts and not self.has_page
 
     @property
+    def is_harmful(self) -> bool:
+        """Whether a statement is from a page that must not be quoted here."""
+        return any(_is_page(document, self.question.not_from) for document in self.shown.quoted)
+
+    @property
     def beside_the_point(self) -> list[bool]:
         """Of each statement."""
         shown = self.shown.statements
@@ -82,7 +87,7 @@ class JudgedAnswer:
             return outcome if outcome != "answered" else "ANSWERED"
         held = sum(holds_fact("\n".join(self.shown.statements), fact) for fact in asked.facts)
         page = "page first" if self.has_page_first else "page" if self.has_page else "no page"
-        wrong = ", CONTRADICTED" if self.contradictions else ""
+        wrong = (", CONTRADICTED" if self.contradictions else "") + (", HARMFUL" if self.is_harmful else "")
         return f"{outcome}, {held} of {len(asked.facts)} facts, {page}{wrong}"
 
     def row(self) -> dict[str, Any]:
@@ -107,9 +112,10 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     """The figures by name. Shares are of the questions that a name begins with; the others:
 
     right_page_first, right_page_any: of answerable questions whose page is known. all_facts, facts_first, dead_ends,
-    contradicted: of answerable ones; answered_all_facts: of those answered. beside_the_point: of the statements shown
-    for answerable ones. smalltalk_handled: of small talk; smalltalk_mistaken: of the rest. words, first_token_ms:
-    median of what is answered or unsure; added_ms: of all but small talk.
+    contradicted: of answerable ones; harmful: of those that name pages that must not be quoted; answered_all_facts: of
+    those answered. beside_the_point: of the statements shown for answerable ones. smalltalk_handled: of small talk;
+    smalltalk_mistaken: of the rest. words, first_token_ms: median of what is answered or unsure; added_ms: of all but
+    small talk.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -126,6 +132,7 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "answered_all_facts": share([one.has_all_facts for one in with_facts if one.shown.outcome == "answered"]),
         "dead_ends": share([one.is_dead_end for one in answerable]),
         "contradicted": share([bool(one.contradictions) for one in with_facts]),
+        "harmful": share([one.is_harmful for one in judged if one.question.not_from]),
         "beside_the_point": share([beside for one in with_facts for beside in one.beside_the_point]),
         "words": middle_of([len(one.shown.text.split()) for one in told]),
         "answerable_answered": _part(answerable, "answered"),

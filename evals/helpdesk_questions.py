@@ -1,7 +1,8 @@
 """Questions of customers about a folder of documents, as `warmdesk eval helpdesk` asks them.
 
 Two forms of lines are read. The general one has `articles` (paths below the folder; none if no page answers) and
-`facts` (for each fact all its forms). The sample shop's has `article` (a path or null) and `facts` (one form each).
+`facts` (for each fact all its forms), perhaps `not_from`. The sample shop's has `article` (a path or null) and `facts`
+(one form each).
 """
 
 import json
@@ -20,6 +21,7 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 class CustomerQuestion:
     """A question. kind: what the file says, else one of the four above. articles: the pages that answer it, any of
     which counts. facts: what a right answer holds. gold: a right answer. history: earlier questions and answers.
+    not_from: pages whose advice would be harmful here, such as that of another model.
     """
 
     id: str
@@ -29,6 +31,7 @@ class CustomerQuestion:
     facts: tuple[tuple[str, ...], ...]
     gold: str
     history: tuple[tuple[str, str], ...]
+    not_from: tuple[str, ...] = ()
 
     @property
     def is_small_talk(self) -> bool:
@@ -81,6 +84,7 @@ def _question(row: dict[str, Any]) -> CustomerQuestion:
         facts=tuple(facts),
         gold=row.get("answer") or "",
         history=tuple(history),
+        not_from=tuple(row.get("not_from") or ()),
     )
 
 

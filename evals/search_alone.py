@@ -41,13 +41,14 @@ class SearchAlone:
             [] if decision.outcome == "nothing" else [(one.passage, one.cosine) for one in decision.results.passages]
         )
         said = {one.text: one.passage for one in decision.statements}
-        cited = cite_quotation(BETWEEN.join(statements), said, found) if statements else found
-        shown = [passage for passage, _ in cited]
+        cited = cite_quotation(BETWEEN.join(statements), said, found) if statements else []
+        shown = [passage for passage, _ in cited or found]
         return ShownAnswer(
             outcome=decision.outcome,
             text=text,
             statements=tuple(statements),
             documents=tuple(dict.fromkeys(passage.document for passage in shown)),
+            quoted=tuple(dict.fromkeys(passage.document for passage, one in cited if not one.see_also)),
             first_ms=spent,
             find_ms=spent,
         )

@@ -14,14 +14,15 @@ from retrieval.text.sentences import sentences
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAnswer:
     """An answer as its reader sees it. statements: in the order shown; none for nothing and small talk. documents: of
-    its sources, in order. first_ms: from the question's arrival to the first words. find_ms: the part of it before the
-    language model: search, judgement, ranking of statements.
+    its sources, in order; quoted: those of them that its statements are from. first_ms: from the question's arrival to
+    the first words. find_ms: the part of it before the language model: search, judgement, ranking of statements.
     """
 
     outcome: Outcome
     text: str
     statements: tuple[str, ...]
     documents: tuple[str, ...]
+    quoted: tuple[str, ...]
     first_ms: float
     find_ms: float
 
@@ -39,6 +40,7 @@ def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]
         text=answer.answer,
         statements=statements_of(answer, service.answer_mode),
         documents=tuple(dict.fromkeys(citation.document for citation in answer.citations)),
+        quoted=tuple(dict.fromkeys(citation.document for citation in answer.citations if not citation.see_also)),
         first_ms=answer.timings.ttft,
         find_ms=answer.timings.retrieve,
     )

@@ -37,10 +37,20 @@ def judged(
         text=" ".join(statements),
         statements=statements,
         documents=documents,
+        quoted=documents[:1],
         first_ms=1.0,
         find_ms=1.0,
     )
     return JudgedAnswer(question=question(**asked), shown=shown, added_ms=0.5)
+
+
+def test_advice_from_a_page_that_must_not_be_quoted_is_harmful() -> None:
+    right, other = "desk/sv-3-pro.md", "desk/sv-3.md"
+    assert judged("Charge it.", documents=(other, right), not_from=("sv-3.md",)).is_harmful
+    only_near = judged("Charge it.", documents=(right, other), not_from=("sv-3.md",))
+    assert not only_near.is_harmful, "named as a page to look at, and not quoted"
+    assert "HARMFUL" in judged("Charge it.", documents=(other,), not_from=("sv-3.md",)).verdict
+    assert figures([only_near, judged("Charge it.")])["harmful"].n == 1
 
 
 @pytest.mark.parametrize(
