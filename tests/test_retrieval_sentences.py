@@ -27,6 +27,7 @@ from retrieval.text.sentences import as_said, complete, sentences
         ("a line that\nwas wrapped.\nAnother", ["a line that was wrapped.", "Another"]),
         ("A long line of prose which ends before its sentence does, at the\nGalway store.", None),
         ("你好。再见！", ["你好。", "再见！"]),
+        ("它原名茶荣省。1956年2月9日改名。", ["它原名茶荣省。", "1956年2月9日改名。"]),
         ("**Refuse it.** It comes back.", ["**Refuse it.**", "It comes back."]),
         ("Choose **Forgot password?** on the page. then wait", None),
         ("| Item | Returnable? | Why |", None),

@@ -19,6 +19,7 @@ NO_ENDS = (
     (re.compile(r"\bM\.\s*$"), re.compile(r"[^\W\d_]")),  # Monsieur
 )
 CLOSES = re.compile(r"[*_\"'”’)\]]+\s+")  # belongs to the sentence before
+UNSPACED_END = re.compile(r"(?<=[。！？])(?=\d)")  # sentencex takes the digit for the rest of a number
 BEGINS = re.compile(r"[^\w\s.,:;!?|，、；：。！？]*([^\W_])")  # quotation marks, brackets, and the first letter
 CONTINUES = re.compile(r"[a-zß-öø-ÿ]")  # a line that begins so continues the sentence of the line before
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
@@ -71,7 +72,7 @@ def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, st
 def _split(line: str, language: str) -> list[str]:
     """The sentences of one line with the spaces behind them. None begins with a small letter or a mark."""
     found = [""]
-    for part in segment(language, line):
+    for part in (piece for one in segment(language, line) for piece in UNSPACED_END.split(one)):
         closed = CLOSES.match(part)
         before, rest = found[-1], part[closed.end() :] if closed else part
         begins = BEGINS.match(rest)
