@@ -87,7 +87,8 @@ def _joined(group: Sequence[RankedStatement]) -> RankedStatement:
     if len(group) == 1:
         return best
     parts = dict.fromkeys(one.text for one in group)
-    breaks = "\n" if best.kind == "row" or any("\n" in part for part in parts) else " "
+    are_lines = best.kind == "row" or any("\n" in part for part in parts)
+    breaks = "\n" if are_lines else "" if best.text.endswith(("。", "！", "？")) else " "
     return replace(best, text=breaks.join(parts), start=group[0].start, end=max(one.end for one in group))
 
 

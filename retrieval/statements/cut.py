@@ -11,7 +11,7 @@ from retrieval.statements.rows import row_statements
 from retrieval.statements.statement import Statement, num_words
 from retrieval.text.sentences import as_said
 
-VERSION = 1
+VERSION = 2
 """Counted up whenever a text is cut otherwise than before: vectors of its statements are then computed again."""
 _LONGEST_INTRODUCTION = 30  # words
 _SHORT = 15  # words; a longer sentence denies what it has to deny itself

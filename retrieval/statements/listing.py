@@ -193,7 +193,7 @@ def _joined(items: Sequence[str]) -> str:
         return ("" if _UNSPACED.search(items[0][-2:]) else " ").join(items)
     bare = [_AND.sub("", item) for item in items[:-1]] + [items[-1]]
     unspaced = _UNSPACED.search(bare[0][-1:])
-    if any(num_words(item) > (2 * _PLAIN if unspaced else _PLAIN) for item in bare) or any(
+    if any(num_words(item) > _PLAIN for item in bare) or any(
         mark in item for item in bare for mark in (",", ":", "，", "：", "、", ".")
     ):
         return ("；" if unspaced else "; ").join(bare)

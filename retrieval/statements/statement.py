@@ -8,7 +8,7 @@ from retrieval.text.terms import CHINESE_JAPANESE
 
 Kind: TypeAlias = Literal["sentence", "item", "list", "row", "procedure"]
 
-_WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
+_WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\W{CHINESE_JAPANESE}]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class Statement:
 
 
 def num_words(text: str) -> int:
-    """Words of a text; a Chinese or Japanese character counts as one."""
+    """Words of a text; two Chinese or Japanese characters count as one, which is about how long their words are."""
     return len(_WORD.findall(text))
