@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from Stemmer import Stemmer
 
-from retrieval.text.terms import COMMON, asked_words, is_unspaced, stem, words
+from retrieval.text.terms import COMMON, asked_words, is_unspaced, parts_of, stem, telling_words, words
 
 
 def share_found(question: str, text: str) -> float:
@@ -20,6 +20,31 @@ def share_found(question: str, text: str) -> float:
 def test_chinese_gives_characters_and_pairs() -> None:
     assert words("无法退款。") == ["无", "法", "退", "款", "无法", "法退", "退款"]
     assert asked_words("无法退款。") == ["无法", "法退", "退款"]
+
+
+@pytest.mark.parametrize(
+    ("question", "telling"),
+    [
+        ("请问退款要多久？", ["退款", "款要"]),
+        ("这个吸尘器的保修期是什么时候开始的呢", ["吸尘", "尘器", "保修", "修期", "开始"]),
+        ("你们了解退款吗", ["了解", "解退", "退款"]),
+        ("几内亚和几何", ["几内", "内亚", "亚和", "和几", "几何"]),
+        ("附近有酒吧", ["附近", "近有", "有酒", "酒吧"]),
+        ("为什么？", ["为什", "什么"]),  # there is nothing else
+        ("how long is the Lieferung?", ["how", "long", "is", "the", "lieferung"]),
+    ],
+)
+def test_words_that_only_ask_do_not_count(question: str, telling: list[str]) -> None:
+    assert telling_words(question) == telling
+
+
+def test_parts_are_characters_where_words_are_not_set_apart() -> None:
+    assert [list(parts_of(word)) for word in ("退款", "款", "refund", "450")] == [
+        ["退", "款"],
+        ["款"],
+        ["refund"],
+        ["450"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from retrieval.search.keyword_segment import Ids, KeywordSegment
 from retrieval.search.windows import WINDOWS_PER_PASSAGE, passage_ids
-from retrieval.text.terms import asked_words, stem
+from retrieval.text.terms import stem, telling_words
 
 K1, B = 1.2, 0.75
 """Saturation of repeated terms, and how much long windows count less: the usual values; others were no better."""
@@ -74,7 +74,7 @@ class KeywordIndex:
         """
         scores = np.zeros(len(self), np.float32)
         most = 0.0
-        for word in {self._terms_of(word): word for word in asked_words(query)}.values():
+        for word in {self._terms_of(word): word for word in telling_words(query)}.values():
             rarity = self.rarity(word)
             most += rarity * (K1 + 1)
             for start, segment in zip(self._starts.tolist(), self.segments, strict=False):

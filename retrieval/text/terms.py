@@ -10,6 +10,7 @@ the same stems and the same list of common words. Not covered: synonyms (embeddi
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from threading import Lock
 
@@ -34,6 +35,17 @@ _COMMON_WORDS = """
 COMMON = frozenset(map(Stemmer("en").stemWord, _COMMON_WORDS.split()))
 """Stems that say nothing about the topic of a question. The shipped search classifier was fitted with exactly these."""
 
+_ASKING_WORDS = """
+    什么时候 什么时间 什么地方 什么样 什么 何时 何地 何处 何人 何种 为什么 为何 怎么样 怎么办 怎么 怎样 如何 咋样 咋
+    啥时候 啥 谁 哪一年 哪一天 哪年 哪月 哪天 哪一个 哪一 哪些 哪里 哪儿 哪个 哪位 哪种 哪家 哪 几个 几点 几时 几天
+    几年 几月 几次 几(?!何|内亚) 多少 多久 多长时间 多长 多大 多高 多重 多远 多宽 多深 多快 是不是 有没有 能不能
+    可不可以 会不会 要不要 是否 能否 可否 请问 请告诉我 我想知道 想问 问一下 知道
+    [吗呢啊呀嘛了]+(?=\\W|$) (?<![酒网])吧(?=\\W|$) 的 是 了(?!解)
+    这个 那个 你们 我们 您
+"""
+_ASKING = re.compile("|".join(sorted(_ASKING_WORDS.split(), key=len, reverse=True)))
+"""Chinese words that ask and say nothing about the topic. The pairs of characters across their borders are no words."""
+
 
 def folded(text: str) -> str:
     """The text without differences of case and width."""
@@ -48,6 +60,16 @@ def words(text: str) -> list[str]:
 def asked_words(text: str) -> list[str]:
     """The same of a question: single characters count only where they stand alone, pairs say more."""
     return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=True)]
+
+
+def telling_words(text: str) -> list[str]:
+    """Those of a question that can stand in an answer, without Chinese words that only ask, unless it has no others."""
+    return asked_words(_ASKING.sub(" ", folded(text))) or asked_words(text)
+
+
+def parts_of(word: str) -> Iterable[str]:
+    """The characters of a word of a script without spaces; of other scripts, the word itself."""
+    return word if is_unspaced(word) else (word,)
 
 
 @lru_cache(maxsize=100_000)
