@@ -1,7 +1,8 @@
 """The expected answer type of a question (Li and Roth 2002, "Learning Question Classifiers"), by rules, and whether a
 text has such an answer.
 
-Types: money, time, number, contact. English and Chinese only. Other questions have no expected type.
+Types: money, time, number, contact; in Chinese also place, name and cause. English and Chinese only. Other questions
+have no expected type.
 """
 
 import re
@@ -21,19 +22,33 @@ ANSWER_TYPES = (  # (what questions for such an answer match, what texts that ha
     (  # time
         r"how (?:long|soon|quick(?:ly)?|fast|late|early)\b|how much (?:time|longer)|^when\b"
         r"|\bwhen (?:do|does|is|are|will|can|must)\b|\b(?:deadline|what time|until|hours)\b"
-        r"|how many (?:days|hours|minutes|weeks|months|years)|多久|多长时间|什么时候|何时|几天",
+        r"|how many (?:days|hours|minutes|weeks|months|years)"
+        r"|多久|多长时间|什么时[候间]|啥时候|何时|几(?:时|点|天|月|号|年)|哪一?(?:年|天|月|日)|日期",
         rf"{NUMBER}\s*(?:extra |working |business )*(?:second|minute|hour|day|week|month|year)|\d:\d\d"
         rf"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b{MONTH} \d|\d(?:st|nd|rd|th)? {MONTH}"
-        rf"|midnight|\bnoon\b|immediately|at once|{NUMBER}个?\s?(?:秒|分|小时|天|日|周|月|年|工作日)",
+        rf"|midnight|\bnoon\b|immediately|at once"
+        rf"|{NUMBER}个?\s?(?:秒|分|小时|天|日|周|月|年|工作日|世纪)|[初末中]期|年间",
     ),
     (  # number
         r"how (?:many|often|big|large|heavy|hot)\b|\b(?:number of|limit|max(?:imum)?|min(?:imum)?|weighs?|size"
-        r"|temperature|length)\b|多少|几个|多大|多重",
+        r"|temperature|length)\b|多少|几[^何]|多[大重长高远宽深快]",
         NUMBER,
     ),
     (  # contact
         r"e-?mail (?:address|do)|\b(?:phone|report|contact|call|website)\b|number (?:do|to|can)|电话|邮箱|联系",
         r"@|\d{3}|www\.|https?:",
+    ),
+    (  # place
+        r"哪里|哪儿|什么地[方点]|何[地处]|哪个?(?:国家?|省|市|城市|地区|区|县|洲)|位于",
+        r"[国省市县州区镇乡村路街岛山湾洲港城]|[东南西北]部|位于|在于",
+    ),
+    (  # name
+        r"谁|哪位|什么人|何人|叫什么|(?:名字|名称|别名|全称|简称|全名|又名|又称|俗称|原名)",
+        r"[「《“（(·・]|[又俗别原本全简]名|[又俗别全简]称|名为|叫",
+    ),
+    (  # cause
+        r"为什么|为何|因何|为啥|原因|怎么会",
+        r"因|由于|所以|为了|故|导致|使得|以免|以便|目的",
     ),
 )
 
