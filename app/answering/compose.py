@@ -20,7 +20,7 @@ NEARLY = 6.0
 MARGIN = 0.7
 """Another statement, or row, is shown if its log-odds are lower than the best one's by less than this."""
 STATEMENTS = 3
-WORDS = 80
+WORDS = 100
 """Most statements of an answer, and most words of all but the first."""
 ALIKE = 0.8
 """Share of its words that a statement has in common with one that says the same."""
