@@ -1,7 +1,8 @@
 """Questions with their right answers, from which `calibrate-search` learns.
 
 A line of a file is one of
-    {"question", "answers": [...], "earlier"?}      answers: parts of the documents word for word; none if empty
+    {"question", "answers": [...], "earlier"?, "articles"?}   answers: parts of the documents word for word; none if
+                                                    empty. articles: file names; only these documents answer
     {"question", "answer"}, {"question"}            one answer, in whatever words; or none
     {"question", "facts": [[forms]...], "history"?}   as `warmdesk eval helpdesk` reads them
     {"title", "context", "qas": [{"question", "answers"}]}   as question answering collections are published
@@ -18,10 +19,12 @@ from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from evals.fact_matching import Fact, holds_fact
 from retrieval.statements.statement import Statement
-from retrieval.text.terms import words
+from retrieval.text.terms import CHINESE_JAPANESE, words
 
 SAME = 0.6
 """A statement is an answer in other words if it has at least this share of the answer's words."""
+
+_WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class LabelledQuestion:
     earlier: str | None = None
     answers: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
+    articles: tuple[str, ...] = ()
 
     @property
     def is_answerable(self) -> bool:
@@ -42,6 +46,8 @@ class LabelledQuestion:
         """Whether a statement holds the answer, a part of a longer one, or one of the facts."""
         if self.facts:
             return any(holds_fact(statement.text, fact) for fact in self.facts)
+        if self.articles and passage.document.rpartition("/")[2] not in self.articles:
+            return False  # "2008" stands in many documents
         said = _plain(passage.text[statement.start : statement.end])
         return any(_is_same(said, _plain(answer)) for answer in self.answers)
 
@@ -66,7 +72,10 @@ def _labelled(row: dict[str, Any]) -> Iterator[LabelledQuestion]:
     earlier = row.get("earlier") or (None if not history else _asked(history[-1]))
     answers = row.get("answers", [row["answer"]] if row.get("answer") and "facts" not in row else [])
     facts = tuple((fact,) if isinstance(fact, str) else tuple(fact) for fact in row.get("facts") or ())
-    yield LabelledQuestion(question=row["question"], earlier=earlier, answers=tuple(answers), facts=facts)
+    articles = tuple(row["articles"]) if "answers" in row and row.get("articles") else ()
+    yield LabelledQuestion(
+        question=row["question"], earlier=earlier, answers=tuple(answers), facts=facts, articles=articles
+    )
 
 
 def _asked(turn: Any) -> str:
@@ -75,7 +84,8 @@ def _asked(turn: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\W+", " ", text).strip().casefold()
+    """Words with single spaces; a Chinese or Japanese character is a word."""
+    return " ".join(_WORD.findall(text.casefold()))
 
 
 def _is_same(said: str, answer: str) -> bool:

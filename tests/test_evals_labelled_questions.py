@@ -31,6 +31,10 @@ def labelled(folder: Path, *rows: dict[str, Any]) -> list[LabelledQuestion]:
         ({"question": "a?", "answers": ["A", "B"]}, LabelledQuestion(question="a?", answers=("A", "B"))),
         ({"question": "a?", "answers": []}, LabelledQuestion(question="a?")),
         (
+            {"question": "a?", "answers": ["A"], "articles": ["a.md"]},
+            LabelledQuestion(question="a?", answers=("A",), articles=("a.md",)),
+        ),
+        (
             {"question": "a?", "answers": ["A"], "earlier": "b?"},
             LabelledQuestion(question="a?", earlier="b?", answers=("A",)),
         ),
@@ -115,6 +119,7 @@ def right(question: LabelledQuestion) -> list[str]:
         ("en day", []),  # parts of words are none of the answer
         ("Returns take ten days. Keep the receipt.", ["Returns take ten days.", "Keep the receipt."]),
         ("退款需要五天", ["退款需要五天。"]),
+        ("五天", ["退款需要五天。"]),
         ("A return takes ten days", []),  # too few words in common
         ("All returns take ten days.", ["Returns take ten days."]),
         ("zebras", []),
@@ -137,3 +142,11 @@ def test_statements_with_one_of_the_facts_are_right() -> None:
         "Keep the receipt.",
     ]
     assert right(LabelledQuestion(question="?", facts=(("zebras",),))), "facts are looked for in what is shown"
+
+
+def test_other_documents_than_those_named_do_not_answer() -> None:
+    question = LabelledQuestion(question="q?", answers=("ten days",), articles=("other.md",))
+    assert right(question) == []
+    assert right(LabelledQuestion(question="q?", answers=("ten days",), articles=("d.md",))) == [
+        "Returns take ten days."
+    ]
