@@ -4,6 +4,7 @@
     python -m evals.helpdesk_corpora service dstc9_faq.jsonl.gz --to FOLDER
     python -m evals.helpdesk_corpora support plausible_docs.jsonl.gz ... faq_minus.jsonl.gz --to FOLDER
     python -m evals.helpdesk_corpora chinese qa_zh.jsonl.gz --to FOLDER
+    python -m evals.helpdesk_corpora chinese-fitting qa_zh.jsonl.gz --to FOLDER
 
 FOLDER gets `documents/` and `questions.jsonl`. Lines of the files: {src, doc_id, title, context, qas: [{question,
 answers, history?, from?, answerability?}]}. The files are not part of this project; their licences hold for what is
@@ -22,6 +23,10 @@ support   help pages of several products in one desk; only questions that their 
 chinese   encyclopedia articles in Simplified Chinese (CMRC 2018), with the questions of this project
           (`data/chinese-questions.jsonl`) in place of the file's own. Articles that no question is about are added
           until there are 150.
+chinese-fitting  150 other articles of that file with its own questions, for `warmdesk calibrate-search`: no document is
+          in both. Questions that begin with a pronoun are left out. These questions were written with the text in view
+          and share more words with it than a customer's; so 78 of them are also asked in other words
+          (`data/chinese-training.jsonl`, written without the text in view).
 
 Texts that were cut into tokens are put together again (" ," becomes ",").
 
@@ -62,8 +67,13 @@ LEFT_OUT = 4
 ANSWERABLE, UNANSWERABLE = 150, 60
 """Most questions of a desk."""
 CHINESE_QUESTIONS = SHIPPED_DATA / "chinese-questions.jsonl"
+CHINESE_TRAINING = SHIPPED_DATA / "chinese-training.jsonl"
 CHINESE_PAGES = 150
 """Documents of the Chinese desk."""
+FITTING_PAGES = 150
+"""Documents of the desk that Chinese is fitted on."""
+POINTS_BACK = re.compile("[他她它该此其这那]")
+"""A Chinese question that begins so is not understood alone."""
 
 Row = dict[str, Any]
 
@@ -74,6 +84,7 @@ class HelpDesk:
 
     documents: dict[str, str] = field(default_factory=dict)
     questions: list[Row] = field(default_factory=list)
+    most: int = ANSWERABLE  # questions with a page that are written
     _asked: set[tuple[str, ...]] = field(default_factory=set)
 
     def add(self, row: Row) -> str:
@@ -114,7 +125,7 @@ class HelpDesk:
         """Write the folder, and at most so many questions, spread evenly."""
         told = [question for question in self.questions if question["articles"]]
         untold = [question for question in self.questions if not question["articles"]]
-        chosen = [*spread(told, ANSWERABLE), *spread(untold, UNANSWERABLE)]
+        chosen = [*spread(told, self.most), *spread(untold, UNANSWERABLE)]
         (folder / "documents").mkdir(parents=True, exist_ok=True)
         for name, text in self.documents.items():
             (folder / "documents" / name).write_text(text, encoding="utf-8")
@@ -123,7 +134,7 @@ class HelpDesk:
         print(
             f"{len(self.documents)} documents, {len(told)} answerable and {len(untold)} other questions, kept", end=" "
         )
-        print(f"{len(chosen)}; {sum(bool(question['facts']) for question in chosen)} with facts")
+        print(f"{len(chosen)}; {sum(bool(question.get('facts')) for question in chosen)} with facts")
 
 
 def articles(files: Sequence[Path]) -> HelpDesk:
@@ -204,6 +215,24 @@ def chinese(files: Sequence[Path]) -> HelpDesk:
         raise ValueError(f"documents that the questions are about are missing: {', '.join(missing)}")
     for row in spread(others, CHINESE_PAGES - len(asked)):
         desk.add(row)
+    return desk
+
+
+def chinese_fitting(files: Sequence[Path]) -> HelpDesk:
+    """The articles of CMRC 2018 that are not in the desk of `chinese`."""
+    measured = chinese(files).documents
+    desk = HelpDesk()
+    others = [row for row in read(files) if file_name(row["doc_id"]) not in measured]
+    for row in spread(others, FITTING_PAGES):
+        name = desk.add(row)
+        desk.questions += [
+            {"question": qa["question"], "answers": qa["answers"], "articles": [name]}
+            for qa in row["qas"]
+            if not POINTS_BACK.match(qa["question"])
+        ]
+    lines = CHINESE_TRAINING.read_text(encoding="utf-8").splitlines()
+    desk.questions += [row for row in map(json.loads, lines) if desk.documents.keys() >= set(row["articles"])]
+    desk.most = len(desk.questions)
     return desk
 
 
@@ -315,7 +344,13 @@ def read(files: Sequence[Path]) -> Iterator[Row]:
             yield from map(json.loads, lines)
 
 
-BUILDERS = {"articles": articles, "service": service, "support": support, "chinese": chinese}
+BUILDERS = {
+    "articles": articles,
+    "service": service,
+    "support": support,
+    "chinese": chinese,
+    "chinese-fitting": chinese_fitting,
+}
 
 
 def main() -> None:

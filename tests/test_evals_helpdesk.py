@@ -16,7 +16,16 @@ from app.domain.shipped import SHIPPED_DATA
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_all, holds_fact, words
 from evals.helpdesk import measure_helpdesk
-from evals.helpdesk_corpora import CHINESE_PAGES, CHINESE_QUESTIONS, articles, chinese, service, support
+from evals.helpdesk_corpora import (
+    CHINESE_PAGES,
+    CHINESE_QUESTIONS,
+    FITTING_PAGES,
+    articles,
+    chinese,
+    chinese_fitting,
+    service,
+    support,
+)
 from evals.helpdesk_figures import JudgedAnswer, figures, markdown
 from evals.helpdesk_questions import CustomerQuestion, read_questions, sample
 from evals.intervals import Figure, middle_of, share
@@ -352,6 +361,30 @@ def test_the_chinese_desk_has_our_questions_and_other_pages_beside_theirs(tmp_pa
     assert (tmp_path / "desk" / "questions.jsonl").read_text("utf-8") == CHINESE_QUESTIONS.read_text("utf-8")
     with pytest.raises(ValueError, match=asked[-1]):
         chinese([packed(tmp_path / "less.gz", *rows[:-1])])
+
+
+def test_no_document_of_the_chinese_desk_is_in_the_desk_it_is_fitted_on(tmp_path: Path) -> None:
+    names = [Path(name).stem for line in CHINESE_QUESTIONS.read_text("utf-8").splitlines() for name in pages_of(line)]
+    names += [f"Other-{n}" for n in range(CHINESE_PAGES + FITTING_PAGES)]
+    qas = [{"question": "它有多大？", "answers": ["二"]}, {"question": "它的山有多高？", "answers": ["三"]}]
+    named = [{"question": "广州有多大？", "answers": ["一"]}, *qas]
+    rows = [
+        {"src": "cmrc2018", "doc_id": name, "title": name, "context": "一", "qas": named}
+        for name in dict.fromkeys(names)
+    ]
+    packed_rows = [packed(tmp_path / "zh.gz", *rows)]
+    measured, fitted = chinese(packed_rows), chinese_fitting(packed_rows)
+    assert not measured.documents.keys() & fitted.documents.keys()
+    fitted.write(tmp_path / "desk")
+    written = [json.loads(line) for line in (tmp_path / "desk" / "questions.jsonl").read_text("utf-8").splitlines()]
+    assert len(written) == len(fitted.documents), "all of them, but not those that begin with a pronoun"
+    assert {tuple(row["articles"]) for row in written} == {(name,) for name in fitted.documents}
+    assert written[0] == {"question": "广州有多大？", "answers": ["一"], "articles": written[0]["articles"]}
+
+
+def pages_of(line: str) -> list[str]:
+    row = json.loads(line)
+    return [*row["articles"], *row.get("about", ())]
 
 
 def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
