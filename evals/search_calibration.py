@@ -4,14 +4,19 @@ Logistic regression over the features of what the desk would find, for questions
 answer, those without one, and near misses, which are the questions with an answer asked again while the passages that
 hold it are hidden. Every help desk counts the same, however many questions it has.
 
+Questions whose language the embedder does not know have models of their own, which look at words only. They are fitted
+on such questions, if there are enough, otherwise on all. Their near misses are also the same questions while only the
+statements that answer are hidden: where words are all there is, the page's being there must not be enough.
+
 `certain` is chosen so that ANSWERED of the unanswerable questions are answered as sure, `threshold` so that REFUSED of
 the answerable ones are refused, each in the help desk for which it is lowest: an unseen desk is harder than those that
 were fitted. The quality that is reported comes from models fitted without the help desk they judge;
-with one help desk alone, from models fitted without a tenth of its questions.
+with one help desk alone, from models fitted without a tenth of its questions, which stand together in its file.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,8 +33,8 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import CANDIDATES, Finder, JudgedQuestion
 from evals.labelled_questions import LabelledQuestion, read_labelled
-from retrieval.answerability.classifier import AnswerabilityClassifier
-from retrieval.answerability.features import Candidate, QuestionFeatures
+from retrieval.answerability.classifier import CODE, AnswerabilityClassifier
+from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures, StatementFeatures
 from retrieval.answerability.logistic import LogisticModel
 
 ANSWERED = 0.25
@@ -42,11 +47,23 @@ KEPT = 60
 """The likeliest statements of a question that are fitted."""
 STRENGTH = 0.3
 """Inverse regularisation strength of all models; ten times more or less changes nothing."""
+SPREAD = 0.5
+"""Factor of the log-odds by which statements are ranked from words only. Their order is less sure than the ranker's, so
+more of them are to count as about equally likely (`app.answering.compose`).
+"""
+TINY = 1e-9
+"""The lowest probability whose log-odds are taken."""
 FOLDS = 10
 LEAST = 20
 """Questions of each kind that are needed."""
-WRITTEN_FEATURES = ("covered", "stated", "score", "rest", "expected")
+WRITTEN_FEATURES = ("likely", "others", "score", "rest", "covered", "stated", "parts", "beyond", "expected")
+WRITTEN_STATEMENT_FEATURES = (
+    "covered", "own", "before", "parts", "beyond", "passage", "behind", "rank", "length", "expected"
+)  # fmt: skip
 """Features that do not depend on ranker and embedder."""
+NOT_FITTED = frozenset(("trust", "code"))
+ONLY_WRITTEN = frozenset(("parts", "beyond"))
+"""Features that the models with ranker and embedder do not use."""
 
 Matrix = npt.NDArray[np.float64]
 
@@ -61,6 +78,11 @@ class JudgedCase:
     right: tuple[bool, ...]
 
     @property
+    def is_known(self) -> bool:
+        """Whether the embedder knows the language well enough."""
+        return self.ranked[0][1].features.trust >= LEAST_TRUST
+
+    @property
     def ranked(self) -> tuple[tuple[float, Candidate], ...]:
         """The candidates with their log-odds."""
         return self.judged.statements.ranked
@@ -70,7 +92,8 @@ class JudgedCase:
 class SearchCalibration:
     """The fitted classifier, and its quality on questions it was not fitted on. auc: area under the ROC curve of right
     answers against all others. answered, answered_right, answered_wrongly: shares of the answerable questions that are
-    answered as sure, of those that are right, and of the unanswerable ones that are answered.
+    answered as sure, of those that are right, and of the unanswerable ones that are answered. written_...: the same of
+    the models that look at words only.
     """
 
     classifier: AnswerabilityClassifier
@@ -80,6 +103,10 @@ class SearchCalibration:
     answered: float
     answered_right: float
     answered_wrongly: float
+    written_auc: float
+    written_answered: float
+    written_answered_right: float
+    written_answered_wrongly: float
 
 
 def calibrate(
@@ -136,6 +163,16 @@ def judged_cases(
             if hidden.statements.ranked:
                 right = (False,) * len(hidden.statements.ranked)
                 yield JudgedCase(desk=desk, judged=hidden, is_answerable=False, right=right)
+            if not case.is_known and not all(case.right):
+                yield _without_answers(case)
+
+
+def _without_answers(case: JudgedCase) -> JudgedCase:
+    """A near miss: the passages are there, and lack what answers."""
+    left = [one for one, right in zip(case.ranked, case.right, strict=True) if not right]
+    statements = replace(case.judged.statements, ranked=tuple(left))
+    judged = replace(case.judged, statements=statements)
+    return JudgedCase(desk=case.desk, judged=judged, is_answerable=False, right=(False,) * len(left))
 
 
 def labelled(question: LabelledQuestion, judged: JudgedQuestion, desk: str) -> JudgedCase | None:
@@ -156,54 +193,143 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
             f"{LEAST} of each are needed",
             code="too-few-questions",
         )
+    known = [case for case in cases if case.is_known]
+    foreign = [case for case in cases if not case.is_known]
+    trusting = _FittedModels.of(known if _are_enough(known) else cases, _trusting_models)
+    written = _FittedModels.of(foreign if _are_enough(foreign) else cases, _written_models)
     desks = sorted({case.desk for case in cases if case.is_answerable})
-    parts = [case.desk for case in cases] if len(desks) > 1 else [str(n % FOLDS) for n in range(len(cases))]
-    probabilities, right = np.zeros(len(cases)), np.zeros(len(cases), bool)
-    for part in sorted(set(parts)):
-        inside = [n for n, one in enumerate(parts) if one == part]
-        others = [case for case, one in zip(cases, parts, strict=True) if one != part]
-        model = _classifier(others, embedder, ranker, "")
-        for n in inside:
-            probabilities[n], right[n] = _judged(model, cases[n])
-    told = np.array([case.is_answerable for case in cases])
-    desk_of = np.array([case.desk for case in cases])
-    classifier = _classifier(cases, embedder, ranker, f"{answerable:,} questions of {', '.join(desks)}")
-    certain, threshold = (
-        float(np.min([np.quantile(probabilities[n], share) for desk in desks if (n := of & (desk_of == desk)).any()]))
-        for of, share in ((~told, 1 - ANSWERED), (told, REFUSED))
+    classifier = AnswerabilityClassifier(
+        embedder=embedder,
+        ranker=ranker,
+        fitted_on=f"{answerable:,} questions of {', '.join(desks)}",
+        threshold=round(trusting.threshold, 4),
+        certain=round(trusting.certain, 4),
+        relevance=trusting.models.answered,
+        statement=trusting.models.statement,
+        written=written.shifted_to(trusting),
+        written_statement=written.models.statement,
     )
-    classifier = replace(classifier, certain=round(certain, 4), threshold=round(min(threshold, certain), 4))
-    sure = probabilities >= certain
+    quality = trusting.quality() | {f"written_{name}": value for name, value in written.quality().items()}
     return SearchCalibration(
-        classifier=classifier,
-        answerable=answerable,
-        unanswerable=len(cases) - answerable,
-        auc=round(float(roc_auc_score(right & told, probabilities)), 4),
-        answered=round(float(sure[told].mean()), 4),
-        answered_right=round(float(right[told & sure].sum() / max(1, (told & sure).sum())), 4),
-        answered_wrongly=round(float(sure[~told].mean()), 4),
+        classifier=classifier, answerable=answerable, unanswerable=len(cases) - answerable, **quality
     )
 
 
-def _judged(model: AnswerabilityClassifier, case: JudgedCase) -> tuple[float, bool]:
-    """The probability that the model gives, and whether what it would show is right."""
-    order = _order(model, case)
-    return model.is_answered(_features(model, case, order)), any(case.right[n] for n in order[:SHOWN])
+def _are_enough(cases: Sequence[JudgedCase]) -> bool:
+    answerable = sum(case.is_answerable for case in cases)
+    return min(answerable, len(cases) - answerable) >= LEAST
 
 
-def _order(model: AnswerabilityClassifier, case: JudgedCase) -> list[int]:
-    logits = [model.answers(one.features) for _, one in case.ranked]
-    return sorted(range(len(logits)), key=lambda n: -logits[n])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Models:
+    """statement: whether one answers. answered: whether the likeliest do."""
+
+    statement: LogisticModel
+    answered: LogisticModel
+
+    def judged(self, case: JudgedCase) -> tuple[float, bool]:
+        """The probability that the case is answered, and whether what would be shown is right."""
+        order, features = _ranked(self.statement, case)
+        return self.answered.probability(asdict(features)), any(case.right[n] for n in order[:SHOWN])
 
 
-def _features(model: AnswerabilityClassifier, case: JudgedCase, order: Sequence[int]) -> QuestionFeatures:
-    """The features as they would be with this model."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FittedModels:
+    """Models, and how such models judge the cases when they are fitted without them: arrays by case."""
+
+    models: _Models
+    probabilities: Matrix
+    right: npt.NDArray[np.bool_]
+    answerable: npt.NDArray[np.bool_]
+    certain: float
+    threshold: float
+
+    @classmethod
+    def of(cls, cases: Sequence[JudgedCase], fit_models: Callable[[Sequence[JudgedCase]], _Models]) -> "_FittedModels":
+        """Fit, also without each part of the cases."""
+        desks = sorted({case.desk for case in cases if case.is_answerable})
+        many = len(desks) > 1
+        parts = [case.desk if many else str(n * FOLDS // len(cases)) for n, case in enumerate(cases)]
+        probabilities, right = np.zeros(len(cases)), np.zeros(len(cases), bool)
+        for part in sorted(set(parts)):
+            models = fit_models([case for case, one in zip(cases, parts, strict=True) if one != part])
+            for n in (n for n, one in enumerate(parts) if one == part):
+                probabilities[n], right[n] = models.judged(cases[n])
+        told = np.array([case.is_answerable for case in cases])
+        desk_of = np.array([case.desk for case in cases])
+        certain, threshold = (
+            float(np.min([np.quantile(probabilities[n], q) for desk in desks if (n := of & (desk_of == desk)).any()]))
+            for of, q in ((~told, 1 - ANSWERED), (told, REFUSED))
+        )
+        return cls(
+            models=fit_models(cases),
+            probabilities=probabilities,
+            right=right,
+            answerable=told,
+            certain=certain,
+            threshold=min(threshold, certain),
+        )
+
+    def quality(self) -> dict[str, float]:
+        """Figures as of `SearchCalibration`."""
+        told, sure = self.answerable, self.probabilities >= self.certain
+        return {
+            "auc": round(float(roc_auc_score(self.right & told, self.probabilities)), 4),
+            "answered": round(float(sure[told].mean()), 4),
+            "answered_right": round(float(self.right[told & sure].sum() / max(1, (told & sure).sum())), 4),
+            "answered_wrongly": round(float(sure[~told].mean()), 4),
+        }
+
+    def shifted_to(self, other: "_FittedModels") -> LogisticModel:
+        """The model that judges whether a question is answered, its log-odds scaled so that the other's thresholds
+        hold for it.
+        """
+        certain, threshold, aim, least = map(_logit, (self.certain, self.threshold, other.certain, other.threshold))
+        scale = (aim - least) / (certain - threshold) if certain > threshold and aim > least else 1.0
+        model = _scaled(self.models.answered, scale)
+        return replace(model, bias=round(model.bias - scale * certain + aim, 5))
+
+
+def _scaled(model: LogisticModel, factor: float) -> LogisticModel:
+    """The model with its log-odds multiplied."""
+    weights = {name: round(factor * weight, 5) for name, weight in model.weights.items()}
+    return replace(model, weights=weights, bias=round(factor * model.bias, 5))
+
+
+def _logit(probability: float) -> float:
+    within = min(1 - TINY, max(TINY, probability))
+    return math.log(within / (1 - within))
+
+
+def _ranked(statement: LogisticModel, case: JudgedCase) -> tuple[list[int], QuestionFeatures]:
+    """The order of the candidates with this model, likeliest first, and the features as they would be."""
     assert case.judged.statements.measures is not None
-    candidates = [case.ranked[n][1] for n in order]
-    return case.judged.statements.measures.features([(model.answers(one.features), one) for one in candidates])
+    logits = [statement.logit(asdict(one.features)) + CODE * one.features.code for _, one in case.ranked]
+    order = sorted(range(len(logits)), key=lambda n: -logits[n])
+    return order, case.judged.statements.measures.features([(logits[n], case.ranked[n][1]) for n in order])
 
 
-def _classifier(cases: Sequence[JudgedCase], embedder: str, ranker: str, fitted_on: str) -> AnswerabilityClassifier:
+def _trusting_models(cases: Sequence[JudgedCase]) -> _Models:
+    names, statement_names = (
+        [field.name for field in fields(kind) if field.name not in NOT_FITTED | ONLY_WRITTEN]
+        for kind in (QuestionFeatures, StatementFeatures)
+    )
+    return _models(cases, statement_names, names, likely="ranked")
+
+
+def _written_models(cases: Sequence[JudgedCase]) -> _Models:
+    return _models(cases, WRITTEN_STATEMENT_FEATURES, WRITTEN_FEATURES, likely="parts", spread=SPREAD)
+
+
+def _models(
+    cases: Sequence[JudgedCase],
+    statement_names: Sequence[str],
+    names: Sequence[str],
+    *,
+    likely: str,
+    spread: float = 1.0,
+) -> _Models:
+    """likely: the feature by which the likeliest statements are chosen. spread: factor of their log-odds."""
     share = {desk: 1 / sum(case.desk == desk for case in cases) for desk in {case.desk for case in cases}}
     rows: list[dict[str, float]] = []
     labels: list[bool] = []
@@ -211,32 +337,18 @@ def _classifier(cases: Sequence[JudgedCase], embedder: str, ranker: str, fitted_
     for case in cases:
         if not case.is_answerable:
             continue
-        some = sorted(zip(case.ranked, case.right, strict=True), key=lambda pair: -pair[0][1].features.ranked)
-        for (_, one), right in some[:KEPT]:
-            rows.append(asdict(one.features))
+        features = [(asdict(one.features), right) for (_, one), right in zip(case.ranked, case.right, strict=True)]
+        some = sorted(features, key=lambda pair: -pair[0][likely])
+        for row, right in some[:KEPT]:
+            rows.append(row)
             labels.append(right)
             weights.append(share[case.desk] / (sum(case.right) if right else len(some)))
-    statement = fitted([name for name in rows[0] if name != "code"], rows, labels, weights)
-    model = AnswerabilityClassifier(
-        embedder=embedder,
-        ranker=ranker,
-        fitted_on=fitted_on,
-        threshold=0.0,
-        certain=0.0,
-        relevance=statement,
-        written=statement,
-        statement=statement,
-    )
-    orders = [_order(model, case) for case in cases]
-    of_questions = [asdict(_features(model, case, order)) for case, order in zip(cases, orders, strict=True)]
-    is_right = [any(case.right[n] for n in order[:SHOWN]) for case, order in zip(cases, orders, strict=True)]
+    statement = _scaled(fitted(statement_names, rows, labels, weights), spread)
+    ranked = [_ranked(statement, case) for case in cases]
+    of_questions = [asdict(features) for _, features in ranked]
+    is_right = [any(case.right[n] for n in order[:SHOWN]) for case, (order, _) in zip(cases, ranked, strict=True)]
     counts = [share[case.desk] for case in cases]
-    names = [name for name in of_questions[0] if name != "trust"]
-    return replace(
-        model,
-        relevance=fitted(names, of_questions, is_right, counts),
-        written=fitted(list(WRITTEN_FEATURES), of_questions, is_right, counts),
-    )
+    return _Models(statement=statement, answered=fitted(names, of_questions, is_right, counts))
 
 
 def fitted(

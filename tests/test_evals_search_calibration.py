@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from meanings import HashEmbedder, HashRanker
+from meanings import HashEmbedder, HashRanker, MeaningEmbedder
 from tiny import build
 
 from app.desk.service import Service
@@ -22,8 +22,11 @@ from evals.labelled_questions import LabelledQuestion
 from evals.search_calibration import (
     ANSWERED,
     LEAST,
+    NOT_FITTED,
+    ONLY_WRITTEN,
     REFUSED,
     WRITTEN_FEATURES,
+    WRITTEN_STATEMENT_FEATURES,
     JudgedCase,
     calibrate,
     fit,
@@ -36,7 +39,7 @@ from retrieval.answerability.judge import JudgedStatements
 from retrieval.statements.statement import Statement
 
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
-PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})
+PLAIN = replace(StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)}), trust=1.0)
 
 
 class ToyMeasures:
@@ -47,6 +50,16 @@ class ToyMeasures:
 
     def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
         return replace(NONE, trust=1.0, likely=ranked[0][0], **self._values)
+
+
+class ForeignMeasures:
+    """The same in a language that the embedder does not know."""
+
+    def __init__(self, measures: ToyMeasures) -> None:
+        self._measures = measures
+
+    def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
+        return replace(self._measures.features(ranked), trust=0.1)
 
 
 def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: float) -> JudgedCase:
@@ -82,6 +95,16 @@ def desk_of(name: str, number: int, gap: float, feature: str = "ranked", seed: i
     ]
 
 
+def in_another_language(one: JudgedCase) -> JudgedCase:
+    ranked = tuple(
+        (logit, replace(each, features=replace(each.features, trust=0.1, parts=each.features.ranked, ranked=0.0)))
+        for logit, each in one.ranked
+    )
+    measures = ForeignMeasures(cast(ToyMeasures, one.judged.statements.measures))
+    statements = JudgedStatements(ranked=ranked, measures=cast(QuestionMeasures, measures))
+    return replace(one, judged=replace(one.judged, statements=statements))
+
+
 def probabilities(classifier: Any, cases: Sequence[JudgedCase]) -> list[float]:
     """As the desk would judge them."""
     found = []
@@ -103,9 +126,16 @@ def test_two_desks_that_can_be_told_apart_are() -> None:
     assert (classifier.embedder, classifier.ranker) == ("small", "first")
     assert classifier.fitted_on == "150 questions of bank, shop"
     assert "trust" not in classifier.relevance.weights
-    assert set(classifier.relevance.weights) == {field.name for field in fields(QuestionFeatures)} - {"trust"}
+    assert (
+        set(classifier.relevance.weights)
+        == {field.name for field in fields(QuestionFeatures)} - ONLY_WRITTEN - NOT_FITTED
+    )
     assert set(classifier.written.weights) == set(WRITTEN_FEATURES)
-    assert set(classifier.statement.weights) == {field.name for field in fields(StatementFeatures)}
+    assert (
+        set(classifier.statement.weights)
+        == {field.name for field in fields(StatementFeatures)} - ONLY_WRITTEN - NOT_FITTED
+    )
+    assert set(classifier.written_statement.weights) == set(WRITTEN_STATEMENT_FEATURES)
     right = 0
     for one in cases[::2]:
         logits = [classifier.answers(each.features) for _, each in one.ranked]
@@ -134,6 +164,23 @@ def test_quality_is_that_of_models_fitted_on_other_desks() -> None:
     assert fit(opposite, "small", "first").auc < 0.5
     for one in (opposite[:100], opposite[100:]):
         assert fit(one, "small", "first").auc > 0.9, "alone it is judged by tenths"
+
+
+def test_languages_that_the_embedder_does_not_know_have_models_of_their_own() -> None:
+    """What speaks for an answer in one language speaks against it in the other; the thresholds hold for both."""
+    known = desk_of("shop", 200, gap=6.0, feature="score")
+    foreign = [in_another_language(one) for one in desk_of("bank", 200, gap=-3.0, feature="score", seed=2)]
+    classifier = fit([*known, *foreign], "small", "first").classifier
+    assert classifier.relevance.weights["score"] > 0 > classifier.written.weights["score"]
+    judged = probabilities(classifier, foreign)
+    assert sum(p < classifier.threshold for p in judged[::2]) / 100 == pytest.approx(REFUSED, abs=0.02)
+    assert sum(p >= classifier.certain for p in judged[1::2]) / 100 == pytest.approx(ANSWERED, abs=0.05)
+
+
+def test_too_few_foreign_questions_fit_no_models_of_their_own() -> None:
+    known = desk_of("shop", 200, gap=6.0, feature="score")
+    foreign = [in_another_language(one) for one in desk_of("shop", 2 * LEAST - 2, gap=-3.0, feature="score", seed=2)]
+    assert fit([*known, *foreign], "small", "first").classifier.written.weights["score"] > 0
 
 
 def test_every_desk_counts_the_same() -> None:
@@ -247,6 +294,18 @@ def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path: Path) -> No
     found = calibrate(settings, [good, bad], [], report=lambda _: None)
     assert (found.answerable, found.unanswerable) == (20, 40)
     assert found.classifier.threshold <= found.classifier.certain
+
+
+def test_near_misses_in_other_languages_are_also_pages_that_lack_the_statement(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a.md").write_text("# 退款\n\n退款需要五天。请保留收据。\n", encoding="utf-8")
+    parts = {"embedder": lambda _: MeaningEmbedder({}, 0.1), "ranker": lambda _: HashRanker()}
+    with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
+        desk.ingest([tmp_path / "pages"], warm=False)
+        questions = [LabelledQuestion(question="退款要多久？", answers=("五天",))]
+        found, near_miss = judged_cases(desk.finder, questions, "shop", 3, lambda _: None)
+    assert (found.is_known, found.is_answerable, near_miss.is_answerable) == (False, True, False)
+    assert [one.statement.text for _, one in near_miss.ranked] == ["请保留收据。"]
 
 
 def test_folders_and_files_must_be_as_many(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from meanings import HashRanker, MeaningEmbedder, retriever_of
 
 from retrieval.answerability.classifier import (
     CODE,
-    LEAST_TRUST,
     AnswerabilityClassifier,
     load_classifier,
     rule_of_thumb,
@@ -22,6 +21,7 @@ from retrieval.answerability.classifier import (
 )
 from retrieval.answerability.features import (
     FAR,
+    LEAST_TRUST,
     Candidate,
     FoundPassageText,
     QuestionFeatures,
@@ -74,6 +74,12 @@ def test_below_least_trust_words_alone_are_judged() -> None:
     )
 
 
+def test_below_least_trust_statements_are_ranked_by_words_alone() -> None:
+    classifier = replace(rule_of_thumb("x", "y"), statement=constant(1.0), written_statement=constant(-1.0))
+    trusts = (0.0, LEAST_TRUST - 0.01, LEAST_TRUST, 1.0)
+    assert [classifier.answers(replace(PLAIN, trust=trust)) for trust in trusts] == [-1.0, -1.0, 1.0, 1.0]
+
+
 def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker() -> None:
     classifier = rule_of_thumb("any", "some")
     assert (classifier.embedder, classifier.ranker) == ("any", "some")
@@ -82,7 +88,7 @@ def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker() -> None:
     assert classifier.is_answered(replace(NONE, trust=1.0, ranked=1.0)) > classifier.certain
     assert classifier.is_answered(replace(NONE, trust=1.0, ranked=-1.0)) < classifier.threshold
     assert classifier.is_answered(replace(NONE, trust=0.0, covered=0.39)) < 0.5
-    better = replace(PLAIN, ranked=1.0, covered=0.5)
+    better = replace(PLAIN, trust=1.0, ranked=1.0, covered=0.5)
     assert classifier.answers(better) > classifier.answers(replace(better, ranked=0.5))
     assert classifier.answers(better) > classifier.answers(replace(better, passage=-1.0))
 
@@ -110,8 +116,9 @@ def test_what_is_shipped_is_for_the_shipped_ranker_and_tells_good_features_from_
     assert 0.0 < classifier.threshold <= classifier.certain < 1.0
     assert set(classifier.relevance.weights) | set(classifier.written.weights) <= set(asdict(NONE))
     assert "trust" not in classifier.relevance.weights
-    assert set(classifier.statement.weights) <= set(asdict(PLAIN))
-    for model in (classifier.relevance, classifier.written, classifier.statement):
+    assert set(classifier.statement.weights) | set(classifier.written_statement.weights) <= set(asdict(PLAIN))
+    assert not {"ranked", "cosine", "after"} & set(classifier.written_statement.weights)
+    for model in (classifier.relevance, classifier.written, classifier.statement, classifier.written_statement):
         assert set(model.weights) == set(model.means) == set(model.deviations)
         assert min(model.deviations.values()) > 0
     for trust, model in ((1.0, classifier.relevance), (0.0, classifier.written)):
@@ -174,13 +181,16 @@ def test_features_of_statements_by_hand() -> None:
     assert query.trust == pytest.approx(0.64)
     first, second, third = (one.features for one in candidates_of(retriever, query, query, passages, SCORES))
     expected = {
+        "trust": 0.64,
         "ranked": 0.64 * 1.0,
         "cosine": 0.64 * 0.5,
         "after": 0.64 * 3.0,
         "covered": 2 * RARE / WHOLE,
         "own": 2 * RARE / WHOLE,
         "before": RARE / WHOLE,  # its heading has "label"
-        "passage": 1.5,
+        "parts": 2 * RARE / WHOLE,
+        "beyond": RARE / (WHOLE - RARE),
+        "passage": 0.6,  # the share alone, where the embedder is not trusted
         "behind": 0.0,
         "rank": 0.0,
         "length": math.log(25),
@@ -191,7 +201,9 @@ def test_features_of_statements_by_hand() -> None:
     assert second.after == pytest.approx(second.ranked), "the last of its passage has none after it but itself"
     assert second.covered == pytest.approx(RARE / WHOLE), "its heading says what it is about"
     assert (second.own, second.before) == pytest.approx((0.0, 2 * RARE / WHOLE))
-    assert (third.passage, third.behind, third.rank, third.covered, third.before) == (0.5, 1.0, 1.0, 0.0, 0.0)
+    assert (third.passage, third.behind, third.rank, third.covered, third.before) == pytest.approx(
+        (0.1, 0.5, 1.0, 0.0, 0.0)
+    )
     many = retriever.query("How many labels?")
     assert [one.features.expected for one in candidates_of(retriever, query, many, passages, SCORES)] == [-1, 1, -1]
 
@@ -209,10 +221,12 @@ def test_features_of_a_question_by_hand() -> None:
             "least": 0.64 * max(0.5 * 0.1, 0.3 * 0.4, 0.2 * 0.55),
             "cosine": 0.64 * 0.9,
             "above": 0.64 * (0.95 - 0.5) / 0.5,  # the cosines with the index are 1 and 0
-            "score": 1.5,
-            "rest": 1.0,
+            "score": 0.6,
+            "rest": 0.35,
             "covered": 2 * RARE / WHOLE,
             "stated": 2 * RARE / WHOLE,
+            "parts": RARE / WHOLE,  # the likeliest is the second
+            "beyond": 0.0,
             "expected": 0.0,
         },
         abs=1e-5,
@@ -365,3 +379,22 @@ def test_the_classifier_orders_the_candidates() -> None:
     found = judge(retriever, RANKER, classifier, [retriever.query("How many years does a card last?")], passages)
     ranked: list[tuple[float, Candidate]] = list(found.ranked)
     assert [(logit, one.passage) for logit, one in ranked] == [(1.0, 1), (0.0, 0)]
+
+
+def test_parts_of_chinese_terms_are_characters() -> None:
+    """The pairs "保期" and "期多" of the question stand nowhere, its characters do."""
+    heading, text = "吸尘器", "保修期为两年。"
+    retriever = retriever_of({1: [f"{heading}\n{text}"]}, MeaningEmbedder({}, 0.1))
+    passage = found_passage(PassageHit(id=1, score=1.0, cosine=0.1, share=0.9), heading, text)
+    query = retriever.query("吸尘器的质保期多久？")
+    (candidate,) = candidates_of(retriever, query, query, [passage], one_score())
+    known, unknown = math.log1p(0.5 / 1.5), math.log1p(1.5 / 0.5)  # of a character of the only window, and of another
+    parts = 5 * known / (5 * known + unknown)  # 吸尘器 保 期, but not 质
+    assert candidate.features.parts == pytest.approx(parts)
+    assert candidate.features.beyond == pytest.approx(2 * known / (2 * known + unknown))
+    assert candidate.features.covered < candidate.features.parts
+
+
+def one_score() -> StatementScores:
+    nothing = np.zeros(1, np.float32)
+    return StatementScores(logits=nothing, cosines=nothing, matches=np.zeros((1, 1), np.float32))

@@ -9,28 +9,31 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from retrieval.answerability.features import QuestionFeatures, StatementFeatures
+from retrieval.answerability.features import LEAST_TRUST, QuestionFeatures, StatementFeatures
 from retrieval.answerability.logistic import LogisticModel
 
 CODE = 4.0
 """Log-odds for a statement that names the code asked about. Such questions are too rare in collections to be fitted,
 and the ranker reads "E03" as any other number.
 """
-LEAST_TRUST = 0.7  # from this trust the model that uses ranker and embedder decides; below it, the one of words only
+MODELS = ("relevance", "statement", "written", "written_statement")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerabilityClassifier:
-    """The models and what they were fitted on."""
+    """The models and what they were fitted on. Two are for questions in languages that the embedder knows, and two that
+    look at words only are for the others. The thresholds hold for both: the probabilities of `written` are shifted so.
+    """
 
     embedder: str  # whose cosines the models were fitted on
     ranker: str  # whose logits
     fitted_on: str  # the questions, for people
     threshold: float  # probability below which the question counts as not answered
     certain: float  # probability from which an answer counts as sure; between the two it may help
-    relevance: LogisticModel  # whether what is shown answers, for languages the embedder knows
-    written: LogisticModel  # the same from words only, for others
+    relevance: LogisticModel  # whether what is shown answers
     statement: LogisticModel  # whether a statement answers
+    written: LogisticModel  # whether what is shown answers, from words only
+    written_statement: LogisticModel  # whether a statement answers, from words only
 
     def is_answered(self, features: QuestionFeatures) -> float:
         """The probability that the likeliest statements answer the question."""
@@ -39,13 +42,14 @@ class AnswerabilityClassifier:
 
     def answers(self, features: StatementFeatures) -> float:
         """Log-odds that a statement answers the question."""
-        return self.statement.logit(asdict(features)) + CODE * features.code
+        model = self.statement if features.trust >= LEAST_TRUST else self.written_statement
+        return model.logit(asdict(features)) + CODE * features.code
 
 
 def load_classifier(file: Path) -> AnswerabilityClassifier:
     """The models in a file."""
     kept = json.loads(file.read_text(encoding="utf-8"))
-    models = {name: LogisticModel(**kept[name]) for name in ("relevance", "written", "statement")}
+    models = {name: LogisticModel(**kept[name]) for name in MODELS}
     return AnswerabilityClassifier(**(kept | models))
 
 
@@ -70,6 +74,12 @@ def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
             weights={"ranked": 1.0, "passage": 1.0, "covered": 0.3},
             means={"ranked": 0.0, "passage": 1.0, "covered": 0.5},
             deviations={"ranked": 1.0, "passage": 0.25, "covered": 0.25},
+            bias=0.0,
+        ),
+        written_statement=LogisticModel(
+            weights={"parts": 1.0, "beyond": 1.0, "passage": 1.0},
+            means={"parts": 0.5, "beyond": 0.5, "passage": 0.5},
+            deviations={"parts": 0.25, "beyond": 0.25, "passage": 0.25},
             bias=0.0,
         ),
     )

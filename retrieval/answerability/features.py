@@ -5,7 +5,7 @@ question's language.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,10 @@ from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.statement import Statement
 from retrieval.text.codes import codes, is_about_another, names_code
-from retrieval.text.terms import COMMON, asked_words, stem, words
+from retrieval.text.terms import COMMON, parts_of, stem, telling_words, words
 
+LEAST_TRUST = 0.7
+"""From this trust ranker and embedder are used; below it, words only."""
 FOUND = 0.5
 """Cosine from which a token of the question counts as found in a statement."""
 FAR = 5.0
@@ -29,15 +31,21 @@ TO_COUNT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFeatures:
-    """Of one statement of a passage found. Shares of the question's terms are weighted by rarity, 0 to 1."""
+    """Of one statement of a passage found. Shares of the question's terms and of their parts are weighted by rarity, 0
+    to 1. Parts of terms are the characters of scripts without spaces, where many pairs of characters only seem to be
+    words; in other scripts, the terms.
+    """
 
+    trust: float  # the query's
     ranked: float  # the ranker's logit
     cosine: float  # of the whole statement with the question
     after: float  # the ranker's logit of the statement after it in its passage
     covered: float  # share of terms in the statement and its headings
     own: float  # in the statement
     before: float  # in the one before and the headings
-    passage: float  # score of its passage
+    parts: float  # share of parts in the statement and its headings
+    beyond: float  # of the parts that the headings lack, in the statement
+    passage: float  # score of its passage (`_score`)
     behind: float  # how much less than the best passage's
     rank: float  # of its passage, from 0
     length: float  # logarithm of its characters
@@ -58,10 +66,12 @@ class QuestionFeatures:
     least: float  # the lowest weighted match of a token among the best statements
     cosine: float  # of the first passage
     above: float  # by how many standard deviations the best is above the question's mean cosine with the index
-    score: float  # of the first passage
+    score: float  # of the first passage (`_score`)
     rest: float  # mean score of the passages
     covered: float  # highest share of terms in a passage
     stated: float  # highest share of terms in a statement and its headings
+    parts: float  # of the likeliest statement, as of `StatementFeatures`
+    beyond: float
     expected: float  # agreement of the likeliest statement with the expected type of answer
 
 
@@ -92,25 +102,31 @@ def candidates_of(
     """Every statement once, without those about another model than the question's. query: with its earlier turn, if it
     has one; question: without. passages: best first. scores: of all their statements, one after another.
     """
-    share_in = _share_in(retriever, query.text)
+    share_in = _share_in(_rarities(retriever, query.text))
+    parts_in = _share_in(_rarities(retriever, query.text, of_parts=True))
     found: dict[str, Candidate] = {}
     number = -1
     for place, passage in enumerate(passages):
         headings = terms_of("\n".join(passage.headings))
+        above = parts_in(headings)
         before: frozenset[str] = frozenset()
         for index, statement in enumerate(passage.statements):
             number += 1
             terms = terms_of(statement.text)
             is_last = index + 1 == len(passage.statements)
+            parts = parts_in(terms | headings)
             features = StatementFeatures(
+                trust=query.trust,
                 ranked=query.trust * float(scores.logits[number]),
                 cosine=query.trust * float(scores.cosines[number]),
                 after=query.trust * float(scores.logits[number if is_last else number + 1]),
                 covered=share_in(terms | headings),
                 own=share_in(terms),
                 before=share_in(before | headings),
-                passage=passage.hit.score,
-                behind=passages[0].hit.score - passage.hit.score,
+                parts=parts,
+                beyond=(parts - above) / (1 - above) if above < 1 else 0.0,
+                passage=_score(query, passage),
+                behind=_score(query, passages[0]) - _score(query, passage),
                 rank=place,
                 length=math.log(len(statement.text)),
                 expected=agreement(question.text, statement.text),
@@ -137,7 +153,7 @@ class QuestionMeasures:
     ) -> None:
         """Arguments as of `candidates_of`; at least one candidate. weights: of the question's tokens."""
         mean, deviation = retriever.index.similarity_spread(query.vector)
-        share_in = _share_in(retriever, query.text)
+        share_in = _share_in(_rarities(retriever, query.text))
         texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
         logits = np.array([candidate.features.ranked for candidate in candidates])
         cosine = max(passage.hit.cosine for passage in passages)
@@ -145,10 +161,9 @@ class QuestionMeasures:
         self._ranked, self._mass = float(logits.max()), float(np.logaddexp.reduce(logits))
         self._cosine = query.trust * passages[0].hit.cosine
         self._above = query.trust * (cosine - mean) / max(deviation, 1e-6)
-        self._score = passages[0].hit.score
-        self._rest = sum(passage.hit.score for passage in passages) / len(passages)
+        self._score = _score(query, passages[0])
+        self._rest = sum(_score(query, passage) for passage in passages) / len(passages)
         self._covered = max(share_in(terms_of(text)) for text in texts)
-        self._stated = max(candidate.features.covered for candidate in candidates)
 
     def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
         """The features of the question. ranked: its candidates with their log-odds, likeliest first."""
@@ -168,19 +183,33 @@ class QuestionMeasures:
             score=self._score,
             rest=self._rest,
             covered=self._covered,
-            stated=self._stated,
+            stated=max(candidate.features.covered for _, candidate in ranked),
+            parts=best.features.parts,
+            beyond=best.features.beyond,
             expected=best.features.expected,
         )
 
 
-def _share_in(retriever: Retriever, question: str) -> Callable[[frozenset[str]], float]:
-    """Gives the share of a question's terms among some terms, weighted by rarity, 0 to 1. Its common words do not
-    count, unless it has no others.
+def _score(query: Query, passage: FoundPassageText) -> float:
+    """What the search says, without the embedder where it does not know the language: there its cosines are noise."""
+    return passage.hit.score if query.trust >= LEAST_TRUST else passage.hit.share
+
+
+def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) -> dict[str, float]:
+    """The terms of a question with how rare they are, or their parts. Its common words are left out, unless it has no
+    others.
     """
-    keywords = retriever.keywords
-    asked = {stem(word): keywords.rarity(word) for word in asked_words(question)}
-    asked |= {code: keywords.rarity(code) for code in codes(question)}
-    rarity = {term: value for term, value in asked.items() if term not in COMMON} or asked
+    rarity = retriever.keywords.rarity
+    told = telling_words(question)
+    asked = {
+        stem(word): rarity(word) for word in ((part for one in told for part in parts_of(one)) if of_parts else told)
+    }
+    asked |= {code: rarity(code) for code in codes(question)}
+    return {term: value for term, value in asked.items() if term not in COMMON} or asked
+
+
+def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
+    """Gives the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 
