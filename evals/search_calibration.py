@@ -15,8 +15,9 @@ with one help desk alone, from models fitted without a tenth of its questions, w
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,7 @@ from app.domain.settings import Settings
 from app.knowledge.finder import CANDIDATES, Finder, JudgedQuestion
 from evals.labelled_questions import LabelledQuestion, read_labelled
 from retrieval.answerability.classifier import CODE, AnswerabilityClassifier
-from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures, StatementFeatures
+from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures
 from retrieval.answerability.logistic import LogisticModel
 
 ANSWERED = 0.25
@@ -56,14 +57,14 @@ TINY = 1e-9
 FOLDS = 10
 LEAST = 20
 """Questions of each kind that are needed."""
-WRITTEN_FEATURES = ("likely", "others", "score", "rest", "covered", "stated", "parts", "beyond", "expected")
+STATEMENT_FEATURES = ("ranked", "covered", "passage", "behind", "rank", "expected")
+QUESTION_FEATURES = ("likely", "cosine", "score", "rest")
+"""Of the models with ranker and embedder. More were tried, and added nothing on a help desk left out of the fit."""
 WRITTEN_STATEMENT_FEATURES = (
     "covered", "own", "before", "parts", "beyond", "passage", "behind", "rank", "length", "expected"
 )  # fmt: skip
-"""Features that do not depend on ranker and embedder."""
-NOT_FITTED = frozenset(("trust", "code"))
-ONLY_WRITTEN = frozenset(("parts", "beyond"))
-"""Features that the models with ranker and embedder do not use."""
+WRITTEN_FEATURES = ("likely", "others", "score", "rest", "covered", "stated", "parts", "beyond", "expected")
+"""Of the models that look at words only."""
 
 Matrix = npt.NDArray[np.float64]
 
@@ -193,8 +194,8 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
             f"{LEAST} of each are needed",
             code="too-few-questions",
         )
-    known = [case for case in cases if case.is_known]
-    foreign = [case for case in cases if not case.is_known]
+    known = _of_many([case for case in cases if case.is_known])
+    foreign = _of_many([case for case in cases if not case.is_known])
     trusting = _FittedModels.of(known if _are_enough(known) else cases, _trusting_models)
     written = _FittedModels.of(foreign if _are_enough(foreign) else cases, _written_models)
     desks = sorted({case.desk for case in cases if case.is_answerable})
@@ -213,6 +214,14 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
     return SearchCalibration(
         classifier=classifier, answerable=answerable, unanswerable=len(cases) - answerable, **quality
     )
+
+
+def _of_many(cases: Sequence[JudgedCase]) -> list[JudgedCase]:
+    """Those of help desks that have enough of them: every help desk counts the same, so a few odd ones would weigh as
+    much as hundreds.
+    """
+    count = Counter(case.desk for case in cases)
+    return [case for case in cases if count[case.desk] >= LEAST]
 
 
 def _are_enough(cases: Sequence[JudgedCase]) -> bool:
@@ -310,11 +319,7 @@ def _ranked(statement: LogisticModel, case: JudgedCase) -> tuple[list[int], Ques
 
 
 def _trusting_models(cases: Sequence[JudgedCase]) -> _Models:
-    names, statement_names = (
-        [field.name for field in fields(kind) if field.name not in NOT_FITTED | ONLY_WRITTEN]
-        for kind in (QuestionFeatures, StatementFeatures)
-    )
-    return _models(cases, statement_names, names, likely="ranked")
+    return _models(cases, STATEMENT_FEATURES, QUESTION_FEATURES, likely="ranked")
 
 
 def _written_models(cases: Sequence[JudgedCase]) -> _Models:

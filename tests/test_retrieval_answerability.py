@@ -33,7 +33,7 @@ from retrieval.answerability.features import (
 from retrieval.answerability.judge import JudgedStatements, judge
 from retrieval.answerability.logistic import LogisticModel
 from retrieval.ranking.encoder import PassageToRead
-from retrieval.ranking.scoring import StatementScores
+from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.cut import statements_of
 
@@ -84,9 +84,9 @@ def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker() -> None:
     classifier = rule_of_thumb("any", "some")
     assert (classifier.embedder, classifier.ranker) == ("any", "some")
     assert 0 < classifier.threshold < 0.5 < classifier.certain < 1
-    assert classifier.is_answered(replace(NONE, trust=1.0, ranked=0.0)) == pytest.approx(0.5)
-    assert classifier.is_answered(replace(NONE, trust=1.0, ranked=1.0)) > classifier.certain
-    assert classifier.is_answered(replace(NONE, trust=1.0, ranked=-1.0)) < classifier.threshold
+    assert classifier.is_answered(replace(NONE, trust=1.0, likely=0.0)) == pytest.approx(0.5)
+    assert classifier.is_answered(replace(NONE, trust=1.0, likely=1.0)) > classifier.certain
+    assert classifier.is_answered(replace(NONE, trust=1.0, likely=-1.0)) < classifier.threshold
     assert classifier.is_answered(replace(NONE, trust=0.0, covered=0.39)) < 0.5
     better = replace(PLAIN, trust=1.0, ranked=1.0, covered=0.5)
     assert classifier.answers(better) > classifier.answers(replace(better, ranked=0.5))
@@ -128,7 +128,7 @@ def test_what_is_shipped_is_for_the_shipped_ranker_and_tells_good_features_from_
 
 def typical(model: LogisticModel, by: float) -> QuestionFeatures:
     """Features of an average question, but so many deviations more of what speaks for an answer."""
-    speak = ("ranked", "likely", "covered", "stated", "found")
+    speak = ("likely", "covered", "stated")
     values = {name: model.means[name] + (by * model.deviations[name] if name in speak else 0.0) for name in model.means}
     return replace(NONE, **values)
 
@@ -140,12 +140,7 @@ QUESTION = "Is the zebra label free?"
 RARE, UNKNOWN = math.log(1 + 1.5 / 1.5), math.log(1 + 2.5 / 0.5)  # of a term that one of two windows has, and none
 WHOLE = 2 * RARE + UNKNOWN  # label and free, and zebra, which is nowhere; is and the say nothing
 MEANINGS = {QUESTION: (0, 1, 0), f"Labels\n{LABELS}": (0, 1, 0), f"Drivers\n{DRIVERS}": (1, 0, 0)}
-SCORES = StatementScores(
-    logits=np.array([1.0, 3.0, -1.0], np.float32),
-    cosines=np.array([0.5, 0.25, 0.1], np.float32),
-    matches=np.array([[0.9, 0.2, 0.4], [0.3, 0.6, 0.4], [0.1, 0.1, 0.45]], np.float32),
-)
-WEIGHTS = np.array([0.5, 0.3, 0.2], np.float32)
+LOGITS = np.array([1.0, 3.0, -1.0], np.float32)
 
 
 def found_passage(hit: PassageHit, heading: str, text: str) -> FoundPassageText:
@@ -166,12 +161,12 @@ def case(knowledge: float) -> tuple[Retriever, list[FoundPassageText]]:
 
 
 def measured(
-    retriever: Retriever, passages: Sequence[FoundPassageText], order: Sequence[int], scores: StatementScores = SCORES
+    retriever: Retriever, passages: Sequence[FoundPassageText], order: Sequence[int], logits: Vectors = LOGITS
 ) -> QuestionFeatures:
     """The features of QUESTION when its candidates have this order, with log-odds 2, 1, 0."""
     query = retriever.query(QUESTION)
-    candidates = candidates_of(retriever, query, query, passages, scores)
-    measures = QuestionMeasures(retriever, query, passages, candidates, scores, WEIGHTS)
+    candidates = candidates_of(retriever, query, query, passages, logits)
+    measures = QuestionMeasures(retriever, query, passages)
     return measures.features([(2.0 - place, candidates[n]) for place, n in enumerate(order)])
 
 
@@ -179,18 +174,16 @@ def test_features_of_statements_by_hand() -> None:
     retriever, passages = case(0.8)
     query = retriever.query(QUESTION)
     assert query.trust == pytest.approx(0.64)
-    first, second, third = (one.features for one in candidates_of(retriever, query, query, passages, SCORES))
+    first, second, third = (one.features for one in candidates_of(retriever, query, query, passages, LOGITS))
     expected = {
         "trust": 0.64,
         "ranked": 0.64 * 1.0,
-        "cosine": 0.64 * 0.5,
-        "after": 0.64 * 3.0,
         "covered": 2 * RARE / WHOLE,
         "own": 2 * RARE / WHOLE,
         "before": RARE / WHOLE,  # its heading has "label"
         "parts": 2 * RARE / WHOLE,
         "beyond": RARE / (WHOLE - RARE),
-        "passage": 0.6,  # the share alone, where the embedder is not trusted
+        "passage": 1.5,
         "behind": 0.0,
         "rank": 0.0,
         "length": math.log(25),
@@ -198,14 +191,13 @@ def test_features_of_statements_by_hand() -> None:
         "code": 0.0,
     }
     assert asdict(first) == pytest.approx(expected, abs=1e-5)
-    assert second.after == pytest.approx(second.ranked), "the last of its passage has none after it but itself"
     assert second.covered == pytest.approx(RARE / WHOLE), "its heading says what it is about"
     assert (second.own, second.before) == pytest.approx((0.0, 2 * RARE / WHOLE))
     assert (third.passage, third.behind, third.rank, third.covered, third.before) == pytest.approx(
-        (0.1, 0.5, 1.0, 0.0, 0.0)
+        (0.5, 1.0, 1.0, 0.0, 0.0)
     )
     many = retriever.query("How many labels?")
-    assert [one.features.expected for one in candidates_of(retriever, query, many, passages, SCORES)] == [-1, 1, -1]
+    assert [one.features.expected for one in candidates_of(retriever, query, many, passages, LOGITS)] == [-1, 1, -1]
 
 
 def test_features_of_a_question_by_hand() -> None:
@@ -213,16 +205,11 @@ def test_features_of_a_question_by_hand() -> None:
     assert asdict(measured(retriever, passages, [1, 0, 2])) == pytest.approx(
         {
             "trust": 0.64,
-            "ranked": 0.64 * 3.0,
             "likely": 2.0,
             "others": 2.0,  # the best of the other passage has 0
-            "mass": math.log(sum(math.exp(0.64 * logit) for logit in (1.0, 3.0, -1.0))),
-            "found": 0.64 * (0.5 + 0.3),  # the third token is in none of the three
-            "least": 0.64 * max(0.5 * 0.1, 0.3 * 0.4, 0.2 * 0.55),
             "cosine": 0.64 * 0.9,
-            "above": 0.64 * (0.95 - 0.5) / 0.5,  # the cosines with the index are 1 and 0
-            "score": 0.6,
-            "rest": 0.35,
+            "score": 1.5,
+            "rest": 1.0,
             "covered": 2 * RARE / WHOLE,
             "stated": 2 * RARE / WHOLE,
             "parts": RARE / WHOLE,  # the likeliest is the second
@@ -231,38 +218,26 @@ def test_features_of_a_question_by_hand() -> None:
         },
         abs=1e-5,
     )
-    few = StatementScores(logits=SCORES.logits[:2], cosines=SCORES.cosines[:2], matches=SCORES.matches[:2])
-    assert measured(retriever, passages[:1], [0, 1], few).others == FAR, "there is no other passage"
-
-
-def test_only_the_best_statements_are_looked_at_for_the_question_s_words() -> None:
-    text = "The label is free. The label is red. The label is big. The label is new."
-    retriever = retriever_of({1: [text]}, MeaningEmbedder())
-    passage = found_passage(PassageHit(id=1, score=1.0, cosine=1.0, share=1.0), "Labels", text)
-    matches = np.zeros((4, 3), np.float32)
-    matches[3] = 1.0
-    scores = StatementScores(logits=np.zeros(4, np.float32), cosines=np.zeros(4, np.float32), matches=matches)
-    assert measured(retriever, [passage], [0, 1, 2, 3], scores).found == 0.0
-    assert measured(retriever, [passage], [0, 1, 3, 2], scores).found == pytest.approx(1.0)
+    assert measured(retriever, passages[:1], [0, 1]).others == FAR, "there is no other passage"
 
 
 def test_without_trust_only_words_are_left() -> None:
     retriever, passages = case(0.0)
     features = measured(retriever, passages, [0, 1, 2])
-    of_models = ("trust", "ranked", "found", "least", "cosine", "above")
-    assert {name: getattr(features, name) for name in of_models} == dict.fromkeys(of_models, 0.0)
+    assert (features.trust, features.cosine) == (0.0, 0.0)
     assert features.covered == features.stated > 0
+    assert (features.score, features.rest) == pytest.approx((0.6, 0.35)), "the shares alone: the cosines are noise"
     query = retriever.query(QUESTION)
-    for one in candidates_of(retriever, query, query, passages, SCORES):
-        assert one.features.ranked == one.features.cosine == one.features.after == 0.0
+    for one in candidates_of(retriever, query, query, passages, LOGITS):
+        assert one.features.ranked == 0.0
 
 
 def test_a_question_of_common_words_is_covered_by_them() -> None:
     retriever, passages = case(1.0)
     question = retriever.query("Is it the?")
-    assert candidates_of(retriever, question, question, passages, SCORES)[0].features.covered > 0
+    assert candidates_of(retriever, question, question, passages, LOGITS)[0].features.covered > 0
     blank = retriever.query("?")
-    assert [one.features.covered for one in candidates_of(retriever, blank, blank, passages, SCORES)] == [0.0] * 3
+    assert [one.features.covered for one in candidates_of(retriever, blank, blank, passages, LOGITS)] == [0.0] * 3
 
 
 def test_terms_of_a_text_are_stems() -> None:
@@ -298,10 +273,10 @@ def test_statements_are_judged_likeliest_first() -> None:
     logits = [logit for logit, _ in found.ranked]
     assert logits == sorted(logits, reverse=True)
     assert (found.features.likely, found.features.trust) == (logits[0], 1.0)
-    assert {one.statement.text: one.number for _, one in found.ranked} == {
+    assert {one.statement.text: one.passage for _, one in found.ranked} == {
         "Stores open at nine.": 0,
         "A card lasts five years.": 1,
-        "Cards are made of paper.": 2,
+        "Cards are made of paper.": 1,
     }
 
 
@@ -340,17 +315,17 @@ def test_a_statement_that_names_the_code_comes_first() -> None:
 def test_a_statement_of_two_passages_is_judged_once_in_the_better_one() -> None:
     text = "It is free of charge."
     (_, one), *others = judged({1: ("Cards", text), 2: ("Shoes", text)}, "Is it free?").ranked
-    assert (one.passage, one.number, others) == (0, 0, [])
+    assert (one.passage, others) == (0, [])
 
 
 def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_out() -> None:
     pages = {1: ("Vacuum SV-3", "The SV-3 costs 90 euros."), 2: ("Vacuum SV-5", "The SV-5 costs 120 euros.")}
     retriever, passages = help_desk(pages)
     query = retriever.query("What does the SV-5 cost?")
-    scores = RANKER.mixture.scores(RANKER.question(query.text), [passage.vectors for passage in passages])
-    (only,) = candidates_of(retriever, query, query, passages, scores)
-    assert (only.passage, only.number) == (1, 1)
-    assert only.features.ranked == pytest.approx(float(scores.logits[1]))
+    logits = RANKER.mixture.logits(RANKER.question(query.text), [passage.vectors for passage in passages])
+    (only,) = candidates_of(retriever, query, query, passages, logits)
+    assert only.passage == 1
+    assert only.features.ranked == pytest.approx(float(logits[1]))
 
 
 def test_without_trust_statements_are_ordered_by_words() -> None:
@@ -387,14 +362,9 @@ def test_parts_of_chinese_terms_are_characters() -> None:
     retriever = retriever_of({1: [f"{heading}\n{text}"]}, MeaningEmbedder({}, 0.1))
     passage = found_passage(PassageHit(id=1, score=1.0, cosine=0.1, share=0.9), heading, text)
     query = retriever.query("吸尘器的质保期多久？")
-    (candidate,) = candidates_of(retriever, query, query, [passage], one_score())
+    (candidate,) = candidates_of(retriever, query, query, [passage], np.zeros(1, np.float32))
     known, unknown = math.log1p(0.5 / 1.5), math.log1p(1.5 / 0.5)  # of a character of the only window, and of another
     parts = 5 * known / (5 * known + unknown)  # 吸尘器 保 期, but not 质
     assert candidate.features.parts == pytest.approx(parts)
     assert candidate.features.beyond == pytest.approx(2 * known / (2 * known + unknown))
     assert candidate.features.covered < candidate.features.parts
-
-
-def one_score() -> StatementScores:
-    nothing = np.zeros(1, np.float32)
-    return StatementScores(logits=nothing, cosines=nothing, matches=np.zeros((1, 1), np.float32))

@@ -28,6 +28,7 @@ from retrieval.answerability.expected_answer import agreement
         ("How many users can an account have?", "Up to 15 can share one.", "Several people can."),
         ("How often may I move a payment?", "Once per plan.", "In the app."),
         ("Where can I report a text message?", "Forward it to fraud@larkmoor.example.", "Do not answer it."),
+        ("How do I descale it?", "Descaling:\n1. Fill the tank.\n2. Press Start.", "It must be descaled in 1 hour."),
         ("Which phone number is it?", "Call 091 555 0100.", "Call us."),
     ],
 )

@@ -218,9 +218,9 @@ def test_training_scores_as_the_desk_does(tmp_path: Path) -> None:
         scores, bars = all_scores(model, tokens.questions(asked), model.statements(ids, mask, spans), spans)
     vectors = encoder.read(read_passages)
     for place, text in enumerate(asked):
-        found = encoder.mixture.scores(encoder.question(text), vectors)
-        assert np.abs(found.logits - (scores[place] - bars[place]).numpy()).max() < 0.15
-        assert found.logits.argmax() == scores[place].argmax()
+        found = encoder.mixture.logits(encoder.question(text), vectors)
+        assert np.abs(found - (scores[place] - bars[place]).numpy()).max() < 0.15
+        assert found.argmax() == scores[place].argmax()
 
 
 def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path: Path, by_steps: Callable[[int], float]) -> None:

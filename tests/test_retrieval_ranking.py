@@ -83,7 +83,7 @@ def question_of(tokens: int) -> QuestionVectors:
 def test_scores_are_those_of_a_plain_loop() -> None:
     mixture, question = Mixture(cosine=3.0, matches=5.0), question_of(7)
     passages = [made(3, 1, 2), made(), made(0, 4, 0), made(2)]
-    scores = mixture.scores(question, passages)
+    logits = mixture.logits(question, passages)
     row = 0
     for passage in passages:
         start = 0
@@ -92,17 +92,14 @@ def test_scores_are_those_of_a_plain_loop() -> None:
             tokens = passage.tokens[start:end].astype(np.float32) / 127
             best = [max((float(one @ token) for one in tokens), default=-1.0) for token in question.tokens]
             matched = sum(weight * value for weight, value in zip(question.weights, best, strict=True))
-            assert scores.cosines[row] == pytest.approx(cosine, abs=1e-5)
-            assert scores.matches[row] == pytest.approx(best, abs=1e-5)
-            assert scores.logits[row] == pytest.approx(3 * cosine + 5 * matched - 1.5, abs=1e-5)
+            assert logits[row] == pytest.approx(3 * cosine + 5 * matched - 1.5, abs=1e-5)
             row, start = row + 1, end
-    assert (len(scores.logits), len(scores.cosines), len(scores.matches)) == (row, row, row) == (7, 7, 7)
+    assert len(logits) == row == 7
 
 
 @pytest.mark.parametrize("passages", [[], [made()], [made(), made()]])
 def test_no_statements_have_no_scores(passages: list[StatementVectors]) -> None:
-    scores = Mixture(cosine=1.0, matches=1.0).scores(question_of(3), passages)
-    assert (scores.logits.shape, scores.cosines.shape, scores.matches.shape) == ((0,), (0,), (0, 3))
+    assert Mixture(cosine=1.0, matches=1.0).logits(question_of(3), passages).shape == (0,)
 
 
 # --- the encoder ----------------------------------------------------------------------------------------
@@ -193,12 +190,11 @@ def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder: StatementEnco
     assert vectors.whole[0].any()
     assert close(after, encoder.read([COVERED])[0]), "the next passage has its own tokens"
     question = encoder.question("What is last?")
-    scores = encoder.mixture.scores(question, [vectors])
-    assert scores.cosines[1] == 0.0
-    assert set(scores.matches[1].tolist()) == {-1.0}
-    assert scores.logits[1] < scores.logits[0]
+    logits = encoder.mixture.logits(question, [vectors])
+    assert logits[1] == pytest.approx(-encoder.mixture.matches * question.weights.sum() - question.bar, abs=1e-4)
+    assert logits[1] < logits[0]
     again = StatementVectors.unpacked(vectors.packed())
-    assert np.array_equal(encoder.mixture.scores(question, [again]).logits, scores.logits)
+    assert np.array_equal(encoder.mixture.logits(question, [again]), logits)
     nothing = encoder.read([PassageToRead(headings=(), text="  ", spans=[(0, 2)])])[0]
     assert (nothing.ends.tolist(), nothing.whole.any()) == ([0], False)
 
@@ -223,7 +219,7 @@ def test_of_a_long_question_the_end_is_read(encoder: StatementEncoder) -> None:
 
 def test_an_empty_question_can_be_asked(encoder: StatementEncoder) -> None:
     question = encoder.question("")
-    assert np.isfinite(encoder.mixture.scores(question, encoder.read([COVERED])).logits).all()
+    assert np.isfinite(encoder.mixture.logits(question, encoder.read([COVERED]))).all()
 
 
 def test_spans_count_characters_below_the_headings() -> None:
@@ -261,7 +257,7 @@ def test_the_shipped_ranker_finds_the_statement_that_answers() -> None:
         ("Where can I use one?", 1),
         ("zebra quagga giraffe", None),
     ):
-        logits = shipped.mixture.scores(shipped.question(question), vectors).logits
+        logits = shipped.mixture.logits(shipped.question(question), vectors)
         if best is None:
             assert logits.max() < 0, "none is an answer"
         else:

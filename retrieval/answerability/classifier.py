@@ -61,14 +61,14 @@ def save_classifier(classifier: AnswerabilityClassifier, file: Path) -> None:
 
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """For an embedder without fitted models: the ranker decides alone, with even odds at its own bar."""
+    """For an embedder without fitted models: the ranker decides, with even odds at about its own bar."""
     return AnswerabilityClassifier(
         embedder=embedder,
         ranker=ranker,
         fitted_on="nothing",
         threshold=0.35,
         certain=0.6,
-        relevance=LogisticModel(weights={"ranked": 1.0}, means={"ranked": 0.0}, deviations={"ranked": 1.0}, bias=0.0),
+        relevance=LogisticModel(weights={"likely": 1.0}, means={"likely": 0.0}, deviations={"likely": 1.0}, bias=0.0),
         written=LogisticModel(weights={"covered": 1.0}, means={"covered": 0.4}, deviations={"covered": 0.1}, bias=0.0),
         statement=LogisticModel(
             weights={"ranked": 1.0, "passage": 1.0, "covered": 0.3},

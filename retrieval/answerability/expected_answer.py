@@ -1,8 +1,8 @@
 """The expected answer type of a question (Li and Roth 2002, "Learning Question Classifiers"), by rules, and whether a
 text has such an answer.
 
-Types: money, time, number, contact; in Chinese also place, name and cause. English and Chinese only. Other questions
-have no expected type.
+Types: money, time, number, contact, steps; in Chinese also place, name and cause. English and Chinese only. Other
+questions have no expected type.
 """
 
 import re
@@ -37,6 +37,10 @@ ANSWER_TYPES = (  # (what questions for such an answer match, what texts that ha
     (  # contact
         r"e-?mail (?:address|do)|\b(?:phone|report|contact|call|website)\b|number (?:do|to|can)|电话|邮箱|联系",
         r"@|\d{3}|www\.|https?:",
+    ),
+    (  # steps
+        r"\bhow to\b|\bhow (?:do|can|should) (?:i|we|you)\b",
+        r"\n1[.)] ",
     ),
     (  # place
         r"哪里|哪儿|在哪(?!一?[年天月个些])|什么地[方点]|何[地处]|哪一?[个条片座]?(?:国|省|市|城|地|区|县|洲|路|街|镇)|位于|地址|老家",

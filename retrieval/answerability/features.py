@@ -8,10 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from retrieval.answerability.expected_answer import agreement
-from retrieval.ranking.scoring import StatementScores
 from retrieval.ranking.vectors import StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
@@ -19,14 +16,12 @@ from retrieval.statements.statement import Statement
 from retrieval.text.codes import codes, is_about_another, names_code
 from retrieval.text.terms import COMMON, parts_of, stem, telling_words, words
 
-LEAST_TRUST = 0.7
-"""From this trust ranker and embedder are used; below it, words only."""
-FOUND = 0.5
-"""Cosine from which a token of the question counts as found in a statement."""
+LEAST_TRUST = 0.4
+"""From this trust ranker and embedder are used, for what they are worth: an English embedder knows something of German.
+Below it, words only.
+"""
 FAR = 5.0
 """Lead of the best passage in log-odds where there is no other."""
-TO_COUNT = 3
-"""The best statements that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +33,6 @@ class StatementFeatures:
 
     trust: float  # the query's
     ranked: float  # the ranker's logit
-    cosine: float  # of the whole statement with the question
-    after: float  # the ranker's logit of the statement after it in its passage
     covered: float  # share of terms in the statement and its headings
     own: float  # in the statement
     before: float  # in the one before and the headings
@@ -58,14 +51,9 @@ class QuestionFeatures:
     """Of all that was found for a question."""
 
     trust: float  # the query's
-    ranked: float  # the highest logit of the ranker
     likely: float  # highest log-odds of a statement, as fitted
     others: float  # how much less those of the next passage's best statement are
-    mass: float  # logarithm of the sum of the ranker's odds
-    found: float  # weight of the question's tokens that the best statements have
-    least: float  # the lowest weighted match of a token among the best statements
     cosine: float  # of the first passage
-    above: float  # by how many standard deviations the best is above the question's mean cosine with the index
     score: float  # of the first passage (`_score`)
     rest: float  # mean score of the passages
     covered: float  # highest share of terms in a passage
@@ -88,19 +76,19 @@ class FoundPassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A statement that may answer. passage: its place among those found. number: its row in the ranker's scores."""
+    """A statement that may answer. passage: its place among those found."""
 
     passage: int
     statement: Statement
-    number: int
     features: StatementFeatures
 
 
 def candidates_of(
-    retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], scores: StatementScores
+    retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
     """Every statement once, without those about another model than the question's. query: with its earlier turn, if it
-    has one; question: without. passages: best first. scores: of all their statements, one after another.
+    has one; question: without. passages: best first. logits: the ranker's,
+    of all their statements, one after another.
     """
     share_in = _share_in(_rarities(retriever, query.text))
     parts_in = _share_in(_rarities(retriever, query.text, of_parts=True))
@@ -110,16 +98,13 @@ def candidates_of(
         headings = terms_of("\n".join(passage.headings))
         above = parts_in(headings)
         before: frozenset[str] = frozenset()
-        for index, statement in enumerate(passage.statements):
+        for statement in passage.statements:
             number += 1
             terms = terms_of(statement.text)
-            is_last = index + 1 == len(passage.statements)
             parts = parts_in(terms | headings)
             features = StatementFeatures(
                 trust=query.trust,
-                ranked=query.trust * float(scores.logits[number]),
-                cosine=query.trust * float(scores.cosines[number]),
-                after=query.trust * float(scores.logits[number if is_last else number + 1]),
+                ranked=query.trust * float(logits[number]),
                 covered=share_in(terms | headings),
                 own=share_in(terms),
                 before=share_in(before | headings),
@@ -134,7 +119,7 @@ def candidates_of(
             )
             before = terms
             if not is_about_another(query.text, statement.text, passage.headings):
-                candidate = Candidate(passage=place, statement=statement, number=number, features=features)
+                candidate = Candidate(passage=place, statement=statement, features=features)
                 found.setdefault(statement.text, candidate)
     return list(found.values())
 
@@ -142,44 +127,25 @@ def candidates_of(
 class QuestionMeasures:
     """What is measured of a question: most of it once, the rest for an order of its candidates."""
 
-    def __init__(
-        self,
-        retriever: Retriever,
-        query: Query,
-        passages: Sequence[FoundPassageText],
-        candidates: Sequence[Candidate],
-        scores: StatementScores,
-        weights: Vectors,
-    ) -> None:
-        """Arguments as of `candidates_of`; at least one candidate. weights: of the question's tokens."""
-        mean, deviation = retriever.index.similarity_spread(query.vector)
+    def __init__(self, retriever: Retriever, query: Query, passages: Sequence[FoundPassageText]) -> None:
+        """Arguments as of `candidates_of`; at least one passage."""
         share_in = _share_in(_rarities(retriever, query.text))
         texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
-        logits = np.array([candidate.features.ranked for candidate in candidates])
-        cosine = max(passage.hit.cosine for passage in passages)
-        self._trust, self._matches, self._weights = query.trust, scores.matches, weights
-        self._ranked, self._mass = float(logits.max()), float(np.logaddexp.reduce(logits))
+        self._trust = query.trust
         self._cosine = query.trust * passages[0].hit.cosine
-        self._above = query.trust * (cosine - mean) / max(deviation, 1e-6)
         self._score = _score(query, passages[0])
         self._rest = sum(_score(query, passage) for passage in passages) / len(passages)
         self._covered = max(share_in(terms_of(text)) for text in texts)
 
     def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
-        """The features of the question. ranked: its candidates with their log-odds, likeliest first."""
+        """The features of the question. ranked: its candidates with their log-odds, likeliest first; at least one."""
         best_logit, best = ranked[0]
         elsewhere = (logit for logit, candidate in ranked if candidate.passage != best.passage)
-        matched = self._matches[[candidate.number for _, candidate in ranked[:TO_COUNT]]].max(axis=0)
         return QuestionFeatures(
             trust=self._trust,
-            ranked=self._ranked,
             likely=best_logit,
             others=best_logit - next(elsewhere, best_logit - FAR),
-            mass=self._mass,
-            found=self._trust * float(self._weights[matched >= FOUND].sum()),
-            least=self._trust * float((self._weights * (1 - matched)).max()),
             cosine=self._cosine,
-            above=self._above,
             score=self._score,
             rest=self._rest,
             covered=self._covered,

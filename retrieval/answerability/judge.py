@@ -40,11 +40,8 @@ def judge(
     passages: best first.
     """
     query = queries[-1]
-    question = ranker.question(query.text)
-    scores = ranker.mixture.scores(question, [passage.vectors for passage in passages])
-    candidates = candidates_of(retriever, query, queries[0], passages, scores)
+    logits = ranker.mixture.logits(ranker.question(query.text), [passage.vectors for passage in passages])
+    candidates = candidates_of(retriever, query, queries[0], passages, logits)
     ranked = sorted(((classifier.answers(one.features), one) for one in candidates), key=lambda pair: -pair[0])
-    measures = (
-        QuestionMeasures(retriever, query, passages, candidates, scores, question.weights) if candidates else None
-    )
+    measures = QuestionMeasures(retriever, query, passages) if candidates else None
     return JudgedStatements(ranked=tuple(ranked), measures=measures)

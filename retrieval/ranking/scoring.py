@@ -10,34 +10,23 @@ from retrieval.search.embedding import Vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatementScores:
-    """Of the statements of several passages, in order. logits: `[statements]`, above 0 for a likely answer. cosines:
-    `[statements]`, of the whole question with the whole statement. matches: `[statements, question tokens]`, the best
-    cosine of each token of the question with a token of the statement.
-    """
-
-    logits: Vectors
-    cosines: Vectors
-    matches: Vectors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The two learned weights: of the cosine, and of the matched tokens."""
+    """The two learned weights: of the cosine of the whole question with the whole statement, and of the best matches of
+    its tokens, which the question weighs.
+    """
 
     cosine: float
     matches: float
 
-    def scores(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> StatementScores:
-        """The scores of all statements of all passages."""
+    def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
+        """Of all statements of all passages, in order, `[statements]`: above 0 for a likely answer."""
         found = [passage for passage in passages if len(passage)]
         if not found:
-            none = np.zeros(0, np.float32)
-            return StatementScores(logits=none, cosines=none, matches=np.zeros((0, len(question.tokens)), np.float32))
+            return np.zeros(0, np.float32)
         cosines = np.concatenate([passage.whole.astype(np.float32) @ question.whole for passage in found])
-        matches = np.concatenate([_matches(question, passage) for passage in found])
-        logits = self.cosine * cosines + self.matches * (matches @ question.weights) - question.bar
-        return StatementScores(logits=logits.astype(np.float32), cosines=cosines, matches=matches)
+        matches = np.concatenate([_matches(question, passage) for passage in found]) @ question.weights
+        logits: Vectors = (self.cosine * cosines + self.matches * matches - question.bar).astype(np.float32)
+        return logits
 
 
 def _matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
