@@ -40,7 +40,7 @@ from retrieval.answerability.logistic import LogisticModel
 
 ANSWERED = 0.25
 """Share of the unanswerable questions, near misses among them, that may be answered as sure."""
-REFUSED = 0.01
+REFUSED = 0.003
 """Share of the answerable questions that may be refused."""
 SHOWN = 2
 """An answer is right if one of so many of the likeliest statements is."""

@@ -16,10 +16,10 @@ from app.web.chat_flow import ChatFlow, ChatView
 from app.web.rendering import render
 
 EXAMPLES = (
-    "What is your returns policy?",
-    "How long does delivery take?",
-    "Which ways to pay do you accept?",
-    "How do I make a warranty claim?",
+    "Do you deliver to Northern Ireland?",
+    "Do gift cards expire?",
+    "How can I delete my account?",
+    "Is the shop in Cork open on Sunday?",
 )
 ANSWERS_AT_ONCE = 24
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
