@@ -17,7 +17,7 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.grounding.check import AnswerChecker
-from app.grounding.coverage_check import NOT_SAID
+from app.grounding.support_check import NOT_SAID
 from evals.cases import holds
 from retrieval.documents.document import with_headings
 

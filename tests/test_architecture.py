@@ -26,7 +26,7 @@ ROOMS = {
     "retrieval.statements retrieval.text",
     "app.knowledge": "app.storage app.domain cache retrieval",
     "app.replies": "app.domain retrieval.text",
-    "app.grounding": "retrieval.text",
+    "app.grounding": "retrieval.statements retrieval.text",
     "app.storage": "app.domain retrieval.search",
     "app.domain": "cache.engine cache.prompt",
     "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from app.domain.policies import AnswerMode
 from app.grounding.check import AnswerChecker
-from app.grounding.claims import ALONE
+from app.grounding.claim import ALONE
 from app.grounding.grounding import CheckedSentence, Grounding
 from retrieval.text.sentences import complete, parted
 
@@ -28,12 +28,9 @@ class CheckedText:
         """
         self._pieces, self._checker, self._answer_mode = pieces, checker, answer_mode
         self._refusal, self._nothing = refusal, nothing
-        self._said = ""
-        self._gap = ""
-        self._given = ""
+        self._said = self._given = self._gap = self._yes_no = ""
         self._shown: list[str] = []
         self._courtesies: list[tuple[str, str]] = []
-        self._yes_no = ""
         self._checked: list[CheckedSentence] = []
         self._has_quotation = answer_mode == "quote"
 
@@ -52,8 +49,7 @@ class CheckedText:
                 yield from self._pass(gap, sentence)
         for gap, sentence in parted(rest):
             yield from self._pass(gap, sentence)
-        if self._yes_no:
-            yield from self._check("")
+        yield from self._check("")
         if not self._shown:
             self._has_quotation = False
             self._courtesies.clear()
@@ -66,27 +62,22 @@ class CheckedText:
         if self.is_refusal or self._refusal.startswith(self._said.strip()):
             if not self._shown:
                 yield from self._show(self._nothing)
-            return
-        if ALONE.fullmatch(sentence) and not self._yes_no:
+        elif ALONE.fullmatch(sentence) and not self._yes_no:
             self._yes_no = sentence + " "  # means something with the next sentence only
-            return
-        yield from self._check(sentence)
+        else:
+            yield from self._check(sentence)
 
     def _check(self, sentence: str) -> Iterator[str]:
         sentence, self._yes_no = self._yes_no + sentence, ""
-        grounding = self._checker.check(sentence)
-        self._checked += grounding.sentences
-        if grounding.is_supported:
-            if not self._shown and not any(one.support for one in grounding.sentences):
-                self._courtesies.append((self._gap, sentence))  # shown only together with an answer
+        for one in self._checker.check(sentence).sentences:
+            self._checked.append(one)
+            if not self._shown and not one.problem and not one.support:
+                self._courtesies.append((self._gap, one.shown))  # shown only together with an answer
                 self._gap = ""
-            elif sentence not in self._shown:
-                yield from self._show(sentence)
-            return
-        text, is_quotation = self._checker.repaired(grounding)
-        if text and text not in self._shown:
-            self._has_quotation = self._has_quotation or is_quotation
-            yield from self._show(text)
+            elif one.shown and one.shown not in self._shown:
+                self._has_quotation = self._has_quotation or one.problem is not None
+                self._gap = self._gap or " "
+                yield from self._show(one.shown)
 
     def _show(self, sentence: str) -> Iterator[str]:
         parts = [*self._courtesies, (self._gap, sentence)]

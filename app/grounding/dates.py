@@ -1,4 +1,4 @@
-"""Dates, months, weekdays and times of day of a text, whichever way they are written.
+"""Dates, weekdays and times of day of a text, whichever way they are written.
 
 A date of three numbers begins with the day or the year, unless its month would be none: English does not say whether
 it is British or American. Not covered: names of months in other languages, dates relative to today, holidays by name,
@@ -11,32 +11,26 @@ from collections.abc import Iterator
 from app.grounding.fact import Fact, without
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-LAST_MONTH = len(MONTHS)
-SURE_MONTH = "january|february|april|june|july|august|september|october|november|december"
-"""Months whose names, in lower case, are no other words."""
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-MONTH = rf"(?:(?i:{SURE_MONTH})|March|May|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
+# "march" and "may" in small letters are other words
+MONTH = (
+    r"(?:(?i:january|february|april|june|july|august|september|october|november|december)|March|May"
+    r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
+)
 DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 AND = r"(?:and|or|to|until|through|-|–)\s?(?:the\s)?"
-DAY_MONTH = re.compile(
-    rf"\b(?P<days>{DAY}(?:\s?(?:,|{AND})\s?{DAY}){{0,4}})(?:\sof)?\s(?P<month>{MONTH})(?:\s(?P<year>\d{{4}}))?"
+NO_DAY = r"(?![\w:])(?![.,]\d)(?!\s?(?i:(?:days?|working|business|weeks?|months?|hours?|minutes?|[ap]\.?m|eur)\b|[%€]))"
+DATES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\b(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<days>\d{1,2})\b",
+        r"\b(?P<days>\d{1,2})[./](?P<month>\d{1,2})[./](?P<year>\d{4})\b",
+        r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<days>\d{1,2})[日号]",
+        rf"\b(?P<days>{DAY}(?:\s?(?:,|{AND})\s?{DAY}){{0,4}})(?:\sof)?\s(?P<month>{MONTH})(?:\s(?P<year>\d{{4}}))?",
+        rf"\b(?P<month>{MONTH})\s(?:the\s)?(?P<days>{DAY}(?![\w:])(?![.,]\d)(?:\s?{AND}{DAY}{NO_DAY})?)(?:,?\s(?P<year>\d{{4}}))?",
+    )
 )
-NO_DAY = r"(?!\s?(?i:(?:days?|working|business|weeks?|months?|hours?|minutes?|[ap]\.?m|eur)\b|[%€]))"
-MONTH_DAY = re.compile(
-    rf"\b(?P<month>{MONTH})\s(?:the\s)?(?P<days>{DAY}(?![\w:])(?![.,]\d)(?:\s?{AND}{DAY}(?![\w:])(?![.,]\d){NO_DAY})?)"
-    r"(?:,?\s(?P<year>\d{4}))?"
-)
-MONTH_ALONE = re.compile(
-    rf"\b(?P<month>(?i:{SURE_MONTH})"
-    r"|(?:(?<=[Ii]n )|(?<=of )|(?<=until )|(?<=since )|(?<=from )|(?<=every ))(?:March|May))(?!\w)"
-)
-YEAR_FIRST = re.compile(r"\b(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<days>\d{1,2})\b")
-NUMERIC = re.compile(r"\b(?P<days>\d{1,2})[./](?P<month>\d{1,2})[./](?P<year>\d{4})\b")
-CJK_DATE = re.compile(r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<days>\d{1,2})[日号]")
-WEEKDAY = re.compile(
-    rf"\b(?P<day>(?i:{'|'.join(WEEKDAYS)}))(?i:s)?\b"
-    r"|\b(?P<short>Mon|Tues?|Wed|Thu(?:rs)?|Fri|Sat|Sun)\b|\b(?P<group>(?i:weekdays?|weekends?))\b"
-)
+WEEKDAY = re.compile(rf"\b(?P<day>(?i:{'|'.join(WEEKDAYS)})s?|Mon|Tues?|Wed|Thu(?:rs)?|Fri|Sat|Sun|(?i:weekends?))\b")
 RANGE = re.compile(r"\s?(?:to|until|through|-|–)\s?", re.IGNORECASE)
 CLOCK = re.compile(
     r"\b(?P<hour>\d{1,2})(?:[:.](?P<minute>\d{2}))?\s?(?P<half>[ap])(?:m\b|\.m\b\.?)"
@@ -46,60 +40,40 @@ CLOCK = re.compile(
 
 
 def dates(text: str) -> Iterator[Fact]:
-    """Days of the year in the usual ways to write them, and months that stand alone; the year of a date is implied."""
-    for pattern in (YEAR_FIRST, NUMERIC, CJK_DATE, DAY_MONTH, MONTH_DAY):
+    """Days of the year in the usual ways to write them; the year of a date is implied."""
+    for pattern in DATES:
         found = [fact for match in pattern.finditer(text) for fact in dates_of(match)]
         yield from found
         text = without(text, found)
-    for match in MONTH_ALONE.finditer(text):
-        yield Fact("month", month_number(match["month"]), "", match[0], match.start())
 
 
 def dates_of(match: re.Match[str]) -> Iterator[Fact]:
     """The dates of one match: "24 and 31 December" are two."""
-    month, days = month_number(match["month"]), re.findall(r"\d+", match["days"])
-    if match.re is NUMERIC and int(month) > LAST_MONTH:  # as in the United States: 12/25/2026
-        month, days = str(int(days[0])), [month]
-    if int(month) > LAST_MONTH:
-        return
-    for day in days:
-        yield Fact("date", f"{month}-{int(day)}", "", match[0], match.start())
-    yield Fact("month", month, "", match[0], match.start(), False)
-    if match["year"]:
-        yield Fact("number", match["year"], "", match[0], match.start(), False)
-
-
-def month_number(name: str) -> str:
-    """1 to 12 for a month's name, its first three letters or its number."""
-    return str(int(name) if name.isdigit() else 1 + MONTHS.index(name[:3].lower()))
+    name, days = match["month"], re.findall(r"\d+", match["days"])
+    month = int(name) if name.isdigit() else 1 + MONTHS.index(name[:3].lower())
+    if month > len(MONTHS) >= int(days[0]) and match.start("days") < match.start("month"):  # as in the United States
+        month, days = int(days[0]), [name]
+    if month <= len(MONTHS):
+        yield from (Fact("date", f"{month}-{int(day)}", "", match[0], match.start()) for day in days)
+        if match["year"]:
+            yield Fact("number", match["year"], "", match[0], match.start(), False)
 
 
 def times(text: str) -> Iterator[Fact]:
     """Times of day in minutes since midnight."""
     for match in CLOCK.finditer(text):
-        if match["word"]:
-            minutes = 720 if match["word"].lower() == "noon" else 0
-        elif match["half"]:
-            minutes = int(match["hour"]) % 12 * 60 + int(match["minute"] or 0) + 720 * (match["half"].lower() == "p")
-        else:
-            minutes = int(match["hour24"]) * 60 + int(match["minute24"])
-        yield Fact("time", str(minutes), "", match[0], match.start())
+        hour, minute = int(match["hour"] or match["hour24"] or 12), int(match["minute"] or match["minute24"] or 0)
+        if match["half"] or match["word"]:
+            hour = hour % 12 + 12 * ((match["half"] or match["word"]).lower() in ("p", "noon"))
+        yield Fact("time", str(60 * hour + minute), "", match[0], match.start())
 
 
 def weekdays(text: str) -> Iterator[Fact]:
     """Days of the week; "Monday to Friday" implies the days between."""
-    last: tuple[int, int] | None = None
+    last, end = 0, 0
     for match in WEEKDAY.finditer(text):
-        if match["group"]:
-            group = match["group"].lower()
-            is_weekend = group.startswith("weeke")
-            days = WEEKDAYS[5:] if is_weekend else (*WEEKDAYS[:5], *["monday to friday"] * (group == "weekdays"))
-            yield from (Fact("weekday", day, "", match[0], match.start(), is_weekend) for day in days)
-            continue
-        index = next(i for i, day in enumerate(WEEKDAYS) if day[:3] == match[0][:3].lower())
-        yield Fact("weekday", WEEKDAYS[index], "", match[0], match.start())
-        if last and RANGE.fullmatch(text, last[1], match.start()):
-            yield Fact("weekday", f"{WEEKDAYS[last[0]]} to {WEEKDAYS[index]}", "", match[0], match.start())
-            for between in range(last[0] + 1, index):
-                yield Fact("weekday", WEEKDAYS[between], "", match[0], match.start(), False)
-        last = index, match.end()
+        first, day = last, next((i for i, name in enumerate(WEEKDAYS) if name[:3] == match[0][:3].lower()), 5)
+        yield Fact("weekday", WEEKDAYS[day], "", match[0], match.start())
+        if end and RANGE.fullmatch(text, end, match.start()):
+            yield from (Fact("weekday", name, "", match[0], match.start(), False) for name in WEEKDAYS[first + 1 : day])
+        last, end = day, match.end()

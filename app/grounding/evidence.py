@@ -1,88 +1,120 @@
-"""The evidence for one answer: the units of its passages, with an index that finds them by words and facts.
+"""The evidence for one answer: the statements of its passages.
 
-So a long answer is checked in about linear time. Not covered: how passages are taken apart (`evidence_units`).
+Statements are those that the desk quotes (`retrieval.statements`): a
+list item has the line above it that denies, a table row is a sentence.
 """
 
+import heapq
 import math
-import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
-from app.grounding.clauses import ROW
-from app.grounding.evidence_units import plain, units
-from app.grounding.fact import Fact, FactKind
-from app.grounding.words import content_words
+from app.grounding.fact import Fact
+from app.grounding.reading import MARKUP, Clause, Reading, read
+from app.grounding.words import all_words, content_words
+from retrieval.statements.cut import statements_of
 from retrieval.text.language import language_of
+from retrieval.text.sentences import sentences
 
-LOWER_CASE = re.compile(r"\b[a-zß-öø-ÿ]\w+")
-UNKNOWN = range(3)
-"""A word that is in no unit weighs as if it were in three: a paraphrase may have a few words of its own."""
+UNKNOWN = 3
+"""A word that is in no statement weighs as if it were in three: a paraphrase may have a few words of its own."""
+ELSEWHERE, AROUND = 0.6, 0.45
+"""How much a word counts that stands in another clause of the statement, and above or next to the statement."""
+NEAR = 8
+"""So many statements are looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatedUnit:
+    """A statement of a passage, or a line that is none, such as a heading. around: words of the headings and of the
+    statements next to it.
+    """
+
+    said: Reading
+    around: frozenset[str]
+    is_statement: bool
+
+    def weight(self, words: Collection[str], weights: dict[str, float], clause: Clause | None = None) -> float:
+        """Weight of the words that the statement holds; those of a clause count most, those around it least."""
+        there, near = self.said.words, clause.words if clause else self.said.words
+        return sum(
+            weights[word] * (1.0 if word in near else ELSEWHERE if word in there else AROUND)
+            for word in words
+            if word in there or word in self.around
+        )
+
+    def share(self, words: Collection[str], weights: dict[str, float]) -> float:
+        """Share of words, by weight, that stand in the statement or around it."""
+        held = sum(weights[word] for word in words if word in self.said.words or word in self.around)
+        return held / (sum(weights[word] for word in words) or 1.0)
 
 
 class Evidence:
-    """The units of some passages with an index of their words. Never changes once built.
+    """The statements of some passages. Never changes once built.
 
-    language: of the passages together, by which their facts and those of answers are read.
-    passage_of: for each unit the index of its passage. known: every word. texts: the unit of a text without its marker.
-    names: capitalised words; proper: those that never stand in lower case.
+    language: of the passages together, by which their facts and those of answers are read. text: all of them. known:
+    every word. said: their sentences and statements as `plain` writes them.
     """
 
     def __init__(self, passages: Sequence[str]) -> None:
-        self.language = language_of("\n".join(passages))
-        placed = [(unit, at) for at, passage in enumerate(passages) for unit in units(passage, self.language)]
-        self.units = [unit for unit, _ in placed]
-        self.passage_of = [number for _, number in placed]
-        self.known = {word for unit in self.units for word in unit.names | unit.words}
-        self.texts = {plain(unit.text): i for i, unit in reversed(list(enumerate(self.units)))}
-        self.with_word: dict[str, list[int]] = defaultdict(list)
-        self.of_kind: dict[FactKind, list[tuple[int, Fact]]] = defaultdict(list)
-        for i, unit in enumerate(self.units):
-            for word in unit.words:
-                self.with_word[word].append(i)
-            for fact in unit.facts:
-                self.of_kind[fact.kind].append((i, fact))
-        lower_case = {word for unit in self.units for word in LOWER_CASE.findall(unit.text)}
-        bound = [fact for _, fact in self.of_kind["name"] if fact.is_bound]
-        self.names = {fact.value for fact in bound}
-        self.proper = {fact.text for fact in bound if fact.text.lower() not in lower_case}
+        """passages: each below a line with its heading path."""
+        self.text = "\n".join(passages)
+        self.language = language_of(self.text)
+        self.units = [unit for passage in passages for unit in units(passage, self.language)]
+        self.known = set(all_words(self.text))
+        said = (*sentences(self.text, self.language), *(unit.said.text for unit in self.units))
+        self.said = {plain(text) for text in said}
+        self._count = Counter(word for unit in self.units for word in unit.said.words)
+        self._facts = [(unit, fact) for unit in self.units for fact in unit.said.facts]
 
     def weights(self, words: Collection[str]) -> dict[str, float]:
         """How much each word says: the rarer the more."""
-        all_units = len(self.units)
-        return {word: math.log(2 + all_units / (1 + len(self.with_word.get(word, UNKNOWN)))) for word in words}
+        return {word: math.log(2 + len(self.units) / (1 + (self._count[word] or UNKNOWN))) for word in words}
 
-    def best(self, words: Collection[str], number: int = 8) -> list[int]:
-        """Units that hold most of the words, best first."""
+    def nearest(self, words: Collection[str]) -> list[StatedUnit]:
+        """Statements that hold most of the words, best first."""
         weights = self.weights(words)
-        scores: dict[int, float] = defaultdict(float)
-        for word in words:
-            for i in self.with_word.get(word, ()):
-                scores[i] += weights[word]
-        likely = sorted(scores, key=lambda i: -scores[i])[: 3 * number]
-        return sorted(likely, key=lambda i: -self.units[i].cover(words, weights))[:number]
+        some = [unit for unit in self.units if not unit.said.words.isdisjoint(words)]
+        return heapq.nlargest(NEAR, some, key=lambda unit: unit.weight(words, weights))
 
-    def stating(self, fact: Fact) -> list[tuple[int, Fact]]:
-        """Units that state a fact, with what they state it by."""
-        found = self.of_kind.get(fact.kind, ())
-        return [(i, other) for i, other in found if other.key == fact.key or self._is_amount(fact, other, i)]
+    def holding(self, name: str) -> list[StatedUnit]:
+        """Statements that hold a name, or have it around them."""
+        return [unit for unit in self.units if name in unit.said.words or name in unit.around]
 
-    def rivals(self, fact: Fact) -> list[tuple[int, Fact]]:
-        """Units that state another fact of the same kind, with that fact."""
-        found = self.of_kind.get(fact.kind, ())
-        return [
-            (i, other)
-            for i, other in found
-            if other.is_bound and other.measures == fact.measures and other.key != fact.key
-        ]
+    def stating(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
+        """Statements of a fact, with what they state it by."""
+        return [(unit, other) for unit, other in self._facts if other.key == fact.key or is_amount(fact, other, unit)]
 
-    def beside(self, i: int, fact: Fact) -> frozenset[str]:
-        """The words beside a fact of a unit; in a table row those of its cell, its header and the row's first cell."""
-        unit = self.units[i]
-        cells = (part.words for part in unit.clauses if fact.key in part.words) if ROW.match(unit.text) else ()
-        return fact.beside.union(*cells)
+    def rivals(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
+        """Statements of another fact that measures the same, said in so many words."""
+        alike = [(unit, other) for unit, other in self._facts if other.is_bound and other.measures == fact.measures]
+        return [(unit, other) for unit, other in alike if other.key != fact.key]
 
-    def _is_amount(self, fact: Fact, other: Fact, i: int) -> bool:
-        """Whether equal numbers may be the same though one has no unit: a table's header may name it."""
-        if not fact.as_written or fact.as_written != other.as_written:
-            return False
-        return not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(self.units[i].words))
+
+def is_amount(fact: Fact, other: Fact, unit: StatedUnit) -> bool:
+    """Whether equal numbers may be the same though one has no unit: the header of a table may name it."""
+    is_same = fact.as_written == other.as_written != ""
+    return is_same and (not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(unit.said.words)))
+
+
+def plain(text: str) -> str:
+    """A text without list marker, Markdown and final punctuation; spaces are single."""
+    return " ".join(MARKUP.sub("", text).split()).rstrip(".!")
+
+
+@lru_cache(maxsize=256)
+def units(passage: str, language: str) -> tuple[StatedUnit, ...]:
+    """The statements of a passage in their order, then the lines that belong to none."""
+    heading, _, rest = passage.partition("\n")
+    cut = statements_of(rest, heading.split(" > "))
+    said, title = [read(statement.text, language) for statement in cut], read(heading, language)
+    above = title.words.union(all_words(heading))
+    found = []
+    for i, statement in enumerate(cut):
+        near = (*said[max(0, i - 2) : i], *said[i + 1 : i + 2]) if statement.kind != "row" else ()
+        found.append(StatedUnit(said[i], above.union(*(other.words for other in near)), is_statement=True))
+        rest = rest[: statement.start] + " " * (statement.end - statement.start) + rest[statement.end :]
+    others = [title, *(read(line, language) for line in sentences(rest, language))]
+    return (*found, *(StatedUnit(one, above, is_statement=False) for one in others))

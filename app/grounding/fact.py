@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-FactKind = Literal["number", "time", "date", "month", "weekday", "code", "address", "name"]
+FactKind = Literal["number", "time", "date", "weekday", "code", "address", "name"]
 
 DURATIONS = frozenset({"seconds", "days", "working days", "months"})
 
@@ -15,7 +15,7 @@ class Fact:
 
     value and unit are normalised, text is as written. place: the offset of its first character. is_bound: whether the
     text states the fact; "an hour" only implies 1 hour. as_written: the number of an amount before it was converted to
-    its base unit. beside: the words next to it, up to the next fact of its kind.
+    its base unit.
     """
 
     kind: FactKind
@@ -25,7 +25,6 @@ class Fact:
     place: int
     is_bound: bool = True
     as_written: str = ""
-    beside: frozenset[str] = frozenset()
 
     @property
     def measures(self) -> str:

@@ -1,4 +1,4 @@
-"""What checking an answer gives: each sentence with its score, its problem and the passage's own sentence."""
+"""What checking an answer gives: each sentence with its score, its problem and the passage's own statement."""
 
 from dataclasses import dataclass
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSentence:
     """A sentence of an answer. score: 0 to 1, the share of its words that the passages hold, at most 0.5 if there is a
-    problem. problem: one short reason, or None. support: the nearest sentence of the passages, if any.
-    passage: the index of the passage it stands in.
+    problem. problem: one short reason, or None. shown: what a reader may be told: the sentence, a quotation in its
+    place, or "". support: the nearest statement of the passages, if any.
     """
 
     text: str
     score: float
     problem: str | None = None
+    shown: str = ""
     support: str | None = None
-    passage: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
