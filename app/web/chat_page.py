@@ -19,7 +19,7 @@ EXAMPLES = (
     "Do you deliver to Northern Ireland?",
     "Do gift cards expire?",
     "How can I delete my account?",
-    "Is the shop in Cork open on Sunday?",
+    "My KM-450 shows E3. What should I do?",
 )
 ANSWERS_AT_ONCE = 24
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
