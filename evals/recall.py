@@ -121,7 +121,7 @@ def measure_recall(
     for number, question in enumerate(questions, start=1):
         texts = wordings(question.text, question.earlier)
         started = time.perf_counter()
-        queries = [retriever.query(text) for text in texts]
+        queries = retriever.queries(texts)
         embed_ms = (time.perf_counter() - started) * 1e3
         for name, search in rankers.items():
             started = time.perf_counter()

@@ -89,11 +89,11 @@ class RememberingEmbedder:
         self.embed_documents = embedder.embed_documents
         self._known: dict[str, Vectors] = {}
 
-    def embed_query(self, text: str) -> Vectors:
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """As the wrapped embedder; the same text is embedded once."""
-        if text not in self._known:
-            self._known[text] = self._embedder.embed_query(text)
-        return self._known[text]
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known |= zip(new, self._embedder.embed_queries(new), strict=True)
+        return np.array([self._known[text] for text in texts], np.float32).reshape(-1, self.dimension)
 
 
 def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question], dict[str, Document]]:

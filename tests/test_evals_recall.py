@@ -312,11 +312,11 @@ def test_the_same_text_is_embedded_once() -> None:
     seen: list[str] = []
 
     class Counting(HashEmbedder):
-        def embed_query(self, text: str) -> Vectors:
-            seen.append(text)
-            return super().embed_query(text)
+        def embed_queries(self, texts: Sequence[str]) -> Vectors:
+            seen.extend(texts)
+            return super().embed_queries(texts)
 
     embedder = RememberingEmbedder(Counting())
-    for _ in range(2):
-        assert np.array_equal(embedder.embed_query("a"), HashEmbedder().embed_query("a"))
-    assert seen.count("a") == 1
+    for asked in (["a", "b", "a"], ["b", "c"], []):
+        assert np.array_equal(embedder.embed_queries(asked), HashEmbedder().embed_queries(asked))
+    assert seen == ["a", "b", "c"]
