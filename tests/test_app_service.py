@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from desks import finish, small_desk, write_pages
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.grounding.check import AnswerChecker
 
 
 @pytest.fixture
@@ -244,3 +246,21 @@ def test_two_desks_live_in_one_process(tmp_path: Path, pages: Path) -> None:
     with small_desk(tmp_path / "one") as one:
         assert ask(one) == answers[0]
     assert answers[0] != answers[1]
+
+
+@pytest.mark.parametrize("answer_mode", ["quote", "free", "checked"])
+def test_passages_are_read_as_evidence_only_to_check_with_them(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, answer_mode: str
+) -> None:
+    read: list[Sequence[str]] = []
+
+    class Recording(AnswerChecker):
+        def __init__(self, question: str, passages: Sequence[str]) -> None:
+            read.append(passages)
+            super().__init__(question, passages)
+
+    monkeypatch.setattr("app.answering.answering.AnswerChecker", Recording)
+    with small_desk(tmp_path / "desk", answer_mode=answer_mode) as desk:
+        desk.ingest([pages])
+        assert finish(desk, "Can gift cards be returned?").answer
+    assert [bool(passages) for passages in read] == [answer_mode == "checked"]
