@@ -6,6 +6,7 @@ that was said is lost.
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
@@ -26,6 +27,8 @@ from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
+
+REHEARSED = "How do I send something back?"
 
 
 class Answering:
@@ -86,6 +89,16 @@ class Answering:
         ids = {"conversation_id": conversation_id, "question_id": question_id}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
         return AnswerInProgress(self._history, asked, running)
+
+    def rehearse(self) -> None:
+        """Search and compute once without recording anything, so that the first customer does not wait for what is
+        loaded at its first use.
+        """
+        with suppress(DeskError):  # a prompt that does not fit: every question will say so
+            self.questions.prepare(REHEARSED, [])
+        plan = self.engine.arrange([Text(text=REHEARSED)])
+        for _ in self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off")):
+            pass
 
     def request(self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy) -> Request:
         """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal."""
