@@ -79,7 +79,7 @@ def check_history(history: Sequence[tuple[frozenset[int], Texts]], query: str) -
         assert scores(index, query) == pytest.approx(scores(scratch, query), abs=1e-5)
         assert set(index.words) == set(scratch.words) == {w for of in texts.values() for t in of for w in words(t)}
         assert all(index.rarity(word) == pytest.approx(scratch.rarity(word)) for word in index.words)
-        assert all(index.has_word(word) for word in index.words)
+        assert all(index.having(word) for word in index.words)
         assert sorted(index.window_ids.tolist()) == sorted(scratch.window_ids.tolist())
         assert index.rows_of(index.window_ids).tolist() == list(range(len(index)))
         for first in texts:
@@ -171,10 +171,10 @@ def test_words_and_terms_among_some_windows() -> None:
     index = index_of({1: ["returned label"]}).updated((), {2: ["returns voucher", "return"], 3: ["retro"]})
     assert sorted(word for some in index.words_from("r") for word in some) == ["retro", "return", "returned", "returns"]
     assert index.words_from("z") == [[]] * len(index.segments)
-    assert index.has_word("voucher")
-    assert not index.has_word("voucher", index.are_of([1, 3]))
-    assert index.has_word("return", index.are_of([1]))
-    assert not index.has_word("zeppelin")
+    assert index.having("voucher")
+    assert not index.having("voucher", index.are_of([1, 3]))
+    assert index.having("return", index.are_of([1])) == 1
+    assert not index.having("zeppelin")
 
 
 SAME = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " and delivery within"

@@ -96,15 +96,12 @@ class KeywordIndex:
         """For each of `window_ids`, whether it is of one of these passages."""
         return np.isin(passage_ids(self.window_ids), np.array([*passages], np.int64))
 
-    def has_word(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> bool:
-        """Whether a window has a form of a folded word. among: for each of `window_ids`, whether it counts; all by
+    def having(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> int:
+        """How many windows have a form of a folded word. among: for each of `window_ids`, whether it counts; all by
         default.
         """
-        for start, segment in zip(self._starts.tolist(), self.segments, strict=False):
-            rows, _ = segment.with_word(word)
-            if len(rows) and (among is None or among[start + rows].any()):
-                return True
-        return False
+        rows = [start + segment.with_word(word)[0] for start, segment in zip(self._starts, self.segments, strict=False)]
+        return sum(len(some) if among is None else int(among[some].sum()) for some in rows)
 
     def words_from(self, letter: str) -> list[Sequence[str]]:
         """The words that begin with this letter, in lists that overlap."""
@@ -121,7 +118,7 @@ class KeywordIndex:
 
     def rarity(self, word: str) -> float:
         """The inverse document frequency of a folded word in all its forms; one that no passage has is the rarest."""
-        having = sum(len(segment.with_word(word)[0]) for segment in self.segments)
+        having = self.having(word)
         return float(np.log1p((len(self) - having + 0.5) / (having + 0.5)))
 
     def _terms_of(self, word: str) -> tuple[str | None, ...]:

@@ -72,7 +72,7 @@ class Retriever:
         self._selection = None if within is None else index.selection(within)
         self._is_inside = None if within is None else keywords.are_of(within)
         self._spelling = Spelling(
-            keywords.words_from, lambda word: keywords.has_word(word, self._is_inside), embedder.knows_word
+            keywords.words_from, lambda word: keywords.having(word, self._is_inside), embedder.knows_word
         )
 
     def query(self, text: str) -> Query:
