@@ -11,6 +11,11 @@ LARGEST = 20_000
 S = TypeVar("S", bound=Sized)
 
 
+def parted(number: int) -> list[slice]:
+    """Where to cut so many windows, so that no segment is larger than that."""
+    return [slice(first, first + LARGEST) for first in range(0, number, LARGEST)]
+
+
 def merged(segments: Sequence[S], join: Callable[[Sequence[S]], S]) -> list[S]:
     """Merge neighbours until each is twice as large as the next: there are few, and a window is merged seldom. Empty
     ones are left out. join: makes one segment of several.

@@ -18,7 +18,7 @@ import numpy as np
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
 from retrieval.search.index_file import read_index_file, write_index_file
-from retrieval.search.segments import merged
+from retrieval.search.segments import merged, parted
 from retrieval.search.vector_segment import Ids, Scores, Selection, VectorSegment
 from retrieval.search.windows import passage_ids, window_ids
 
@@ -71,8 +71,8 @@ class VectorIndex:
         self._check(vectors, len(added_ids))
         gone = np.array([*removed_ids, *added_ids], np.int64)
         segments = [_without(segment, gone) for segment in self.segments]
-        if len(added_ids):
-            segments.append(VectorSegment.of(window_ids(added_ids), vectors))
+        ids = window_ids(added_ids)
+        segments += [VectorSegment.of(ids[part], vectors[part]) for part in parted(len(ids))]
         return VectorIndex(self.embedder, self.dimension, merged(segments, VectorSegment.merged))
 
     def selection(self, passages: Collection[int]) -> Selection:
