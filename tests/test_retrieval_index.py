@@ -152,6 +152,19 @@ def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytes
         assert max(map(len, index.segments), default=0) <= largest
 
 
+def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.search.segments.LARGEST", 8)
+    alike, better = np.repeat(vectors(1), 20, axis=0), vectors(1, seed=3)
+    query = vectors(1)[0] + 2 * better[0]
+    for seed in range(5):
+        order, index = random.Random(seed).sample(range(20), 20), VectorIndex("hash", 8)
+        for at in range(0, 20, 5):
+            index = index.updated((), order[at : at + 5], alike[:5])
+        index = index.updated((), [50], better)
+        assert found(index, query, 4) == [50, 0, 1, 2]
+        assert found_within(index, query, 4, [50, *range(3, 20)]) == [50, 3, 4, 5]
+
+
 def test_adding_some_does_not_copy_the_others() -> None:
     index = index_of(1000)
     more = index.updated((), range(1000, 1256), vectors(256, seed=1))

@@ -78,11 +78,18 @@ class VectorSegment:
         return rows
 
     def search(self, vector: Vectors, k: int, within: Selection | None = None) -> tuple[Scores, Ids]:
-        """Scores and window ids of the `k` nearest, `[k]` each. within: only these; an id of -1 stands for none."""
+        """Scores and window ids of the `k` nearest and of all that are as near as the last of them, best first. k: at
+        least 1. within: only these windows; an id of -1 stands for none.
+        """
         parameters = None if within is None else within.parameters
-        with _one_thread():
-            scores, ids = self._faiss.search(vector[np.newaxis], min(k, len(self)), params=parameters)
-        return scores[0], ids[0]
+        number = k + 1
+        while True:
+            number = min(number, len(self))
+            with _one_thread():
+                scores, ids = self._faiss.search(vector[np.newaxis], number, params=parameters)
+            if number == len(self) or ids[0, -1] < 0 or scores[0, -1] < scores[0, k - 1]:
+                return scores[0], ids[0]
+            number *= 2
 
     def packed(self) -> memoryview:
         """The segment as bytes."""
