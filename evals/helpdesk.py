@@ -96,6 +96,6 @@ def plain_search_ms(service: Service, question: CustomerQuestion) -> float:
     started = time.perf_counter()
     retriever = service.search.retriever
     earlier = question.history[-1][0] if question.history else None
-    queries = [retriever.query(text) for text in wordings(question.question, earlier)]
+    queries = retriever.queries(wordings(question.question, earlier))
     retriever.search(queries, service.settings.passages)
     return (time.perf_counter() - started) * 1e3

@@ -105,12 +105,12 @@ def measure_recall(
     questions = questions[:limit]
     remembering = RememberingEmbedder(embedder)
     if documents:
-        corpus = build_corpus(documents, data.name.split(".")[0], settings, remembering, report)
+        corpus = build_corpus(documents, settings, remembering, report)
     else:
         corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
     if distractors:
-        others, name = read_distractors(distractors, corpus), "+".join(file.name.split(".")[0] for file in distractors)
-        corpus = corpus.joined(build_corpus(others, name, settings, remembering, report, num_distractors))
+        others = read_distractors(distractors, corpus)
+        corpus = corpus.joined(build_corpus(others, settings, remembering, report, num_distractors))
     retriever = corpus.retriever(remembering)
     encoder = StatementEncoder(find_ranker(settings))
     classifier = find_classifier(settings, embedder.name, encoder.name)
@@ -121,7 +121,7 @@ def measure_recall(
     for number, question in enumerate(questions, start=1):
         texts = wordings(question.text, question.earlier)
         started = time.perf_counter()
-        queries = [retriever.query(text) for text in texts]
+        queries = retriever.queries(texts)
         embed_ms = (time.perf_counter() - started) * 1e3
         for name, search in rankers.items():
             started = time.perf_counter()

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from retrieval.search.retriever import Retriever
 from retrieval.search.vector_index import VectorIndex
 from retrieval.search.windows import window_texts
 
-AT_ONCE = 64
-"""Passages that are embedded at once; a line of progress follows."""
+PART = 256
+"""Passages whose vectors are kept in one file; a line of progress follows each."""
 ROLES = ("user", "agent", "assistant")
 
 
@@ -88,11 +89,11 @@ class RememberingEmbedder:
         self.embed_documents = embedder.embed_documents
         self._known: dict[str, Vectors] = {}
 
-    def embed_query(self, text: str) -> Vectors:
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """As the wrapped embedder; the same text is embedded once."""
-        if text not in self._known:
-            self._known[text] = self._embedder.embed_query(text)
-        return self._known[text]
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known |= zip(new, self._embedder.embed_queries(new), strict=True)
+        return np.array([self._known[text] for text in texts], np.float32).reshape(-1, self.dimension)
 
 
 def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question], dict[str, Document]]:
@@ -147,22 +148,20 @@ def corpus_of_folder(folder: Path, settings: Settings, embedder: Embedder, repor
     documents = read_folder(folder)
     if not documents:
         raise DeskError(f"there are no documents in {folder}", code="no-documents")
-    return build_corpus(documents, folder.name, settings, embedder, report)
+    return build_corpus(documents, settings, embedder, report)
 
 
 def build_corpus(
     documents: dict[str, Document],
-    name: str,
     settings: Settings,
     embedder: Embedder,
     report: Callable[[str], None],
     most: int | None = None,
 ) -> Corpus:
-    """Cut and embed documents as the desk does. Vectors are kept under `name`, so that a second run is quick. most:
-    passages; the documents after them are left out.
+    """Cut and embed documents as the desk does. Vectors are kept part by part, so that a run that was stopped goes on
+    and a second one is quick. most: passages; the documents after them are left out.
     """
     tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
-    cache = settings.data_dir / "evals" / f"vectors-{name}.npz"
     passages: dict[int, Passage] = {}
     document_of: dict[int, str] = {}
     for name, document in documents.items():
@@ -171,30 +170,28 @@ def build_corpus(
         for passage in split(document, lambda text: len(tokenizer.encode([Text(text=text)])), settings.passage_tokens):
             document_of[len(passages)] = name
             passages[len(passages)] = passage
-    wanted = content_hash("".join(passage.content_hash for passage in passages.values()).encode())
-    known = _read_vectors(cache, f"{embedder.name} {wanted}")
-    if known is None:
-        ids: list[int] = []
-        parts: list[Vectors] = []
-        for first in range(0, len(passages), AT_ONCE):
-            some = range(first, min(first + AT_ONCE, len(passages)))
-            texts = {id_: window_texts(passages[id_].heading_path, passages[id_].text) for id_ in some}
-            ids += [id_ for id_, windows in texts.items() for _ in windows]
-            parts.append(embedder.embed_documents([text for windows in texts.values() for text in windows]))
-            report(f"embedded {some.stop}/{len(passages)} passages")
-        known = ids, np.concatenate(parts)
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(cache, of=f"{embedder.name} {wanted}", ids=np.array(ids), vectors=known[1])
-    return Corpus(passages=passages, document_of=document_of, ids=known[0], vectors=known[1])
+    folder = settings.data_dir / "evals" / "vectors"
+    folder.mkdir(parents=True, exist_ok=True)
+    ids: list[int] = []
+    parts: list[Vectors] = []
+    for first in range(0, len(passages), PART):
+        some = range(first, min(first + PART, len(passages)))
+        windows = [window_texts(passages[id_].heading_path, passages[id_].text) for id_ in some]
+        ids += [id_ for id_, texts in zip(some, windows, strict=True) for _ in texts]
+        parts.append(_embedded(list(chain.from_iterable(windows)), embedder, folder))
+        report(f"embedded {some.stop}/{len(passages)} passages")
+    return Corpus(passages=passages, document_of=document_of, ids=ids, vectors=np.concatenate(parts))
 
 
-def _read_vectors(cache: Path, of: str) -> tuple[list[int], Vectors] | None:
-    if not cache.is_file():
-        return None
-    with np.load(cache, allow_pickle=False) as stored:
-        if str(stored["of"]) != of:
-            return None
-        return stored["ids"].tolist(), stored["vectors"]
+def _embedded(texts: Sequence[str], embedder: Embedder, folder: Path) -> Vectors:
+    """The vectors of texts, from a file named by embedder and texts if there is one."""
+    file = folder / f"{content_hash(json.dumps([embedder.name, *texts]).encode())}.npy"
+    if not file.exists():
+        unfinished = file.with_suffix(".tmp.npy")
+        np.save(unfinished, embedder.embed_documents(texts))
+        unfinished.replace(file)
+    vectors: Vectors = np.load(file, allow_pickle=False)
+    return vectors
 
 
 def _about_article(row: dict[str, Any]) -> Question:

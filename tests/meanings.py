@@ -28,13 +28,12 @@ class MeaningEmbedder:
     def __init__(self, meanings: Mapping[str, Sequence[float]] | None = None, knowledge: float = 1.0) -> None:
         self._meanings, self._knowledge = meanings or {}, knowledge
 
-    def embed_query(self, text: str) -> Vectors:
-        vector = np.array(self._meanings.get(text, (1.0, 0.0, 0.0)), np.float32)
-        unit: Vectors = vector / np.linalg.norm(vector)
-        return unit
-
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        return np.array([self.embed_query(text) for text in texts], np.float32).reshape(-1, 3)
+        vectors = np.array([self._meanings.get(text, (1.0, 0.0, 0.0)) for text in texts], np.float32).reshape(-1, 3)
+        units: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return units
+
+    embed_queries = embed_documents
 
     def knowledge(self, text: str) -> float:
         return self._knowledge
@@ -51,9 +50,11 @@ class HashEmbedder:
         self.dimension = dimension
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        return np.array([self.embed_query(text) for text in texts], np.float32).reshape(-1, self.dimension)
+        return np.array([self._vector(text) for text in texts], np.float32).reshape(-1, self.dimension)
 
-    def embed_query(self, text: str) -> Vectors:
+    embed_queries = embed_documents
+
+    def _vector(self, text: str) -> Vectors:
         vector = np.zeros(self.dimension, dtype=np.float32)
         for word in re.findall(r"\w+", text.casefold()) or [""]:
             digest = int.from_bytes(blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")
@@ -83,7 +84,7 @@ class HashRanker:
         said = re.findall(r"\w+", text) or [""]
         tokens = self._words.embed_documents(said)
         weights = np.full(len(said), 1 / len(said), np.float32)
-        return QuestionVectors(whole=self._words.embed_query(text), tokens=tokens, weights=weights, bar=4.0)
+        return QuestionVectors(whole=self._words.embed_queries([text])[0], tokens=tokens, weights=weights, bar=4.0)
 
     def _read(self, statements: Sequence[str]) -> StatementVectors:
         said = [re.findall(r"\w+", statement) or [""] for statement in statements]

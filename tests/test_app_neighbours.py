@@ -90,7 +90,7 @@ def scores(desk: Service, name: str) -> dict[str, float]:
     embedder = HashEmbedder()
 
     def vector(passage: StoredPassage) -> Vectors:
-        return embedder.embed_query(" > ".join(passage.heading_path) + "\n" + passage.text)
+        return embedder.embed_queries([" > ".join(passage.heading_path) + "\n" + passage.text])[0]
 
     there = stored(desk)
     own = vector(there[name])

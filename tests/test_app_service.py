@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from desks import finish, small_desk, write_pages
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.grounding.check import AnswerChecker
 
 
 @pytest.fixture
@@ -244,3 +246,42 @@ def test_two_desks_live_in_one_process(tmp_path: Path, pages: Path) -> None:
     with small_desk(tmp_path / "one") as one:
         assert ask(one) == answers[0]
     assert answers[0] != answers[1]
+
+
+def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path: Path, pages: Path) -> None:
+    searched, computed = list[str](), list[int]()
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        find, submit = desk.finder.find, desk.engine.submit
+        desk.finder.find = lambda question, **options: (searched.append(question), find(question, **options))[1]  # type: ignore[method-assign]
+        desk.engine.submit = lambda request: (computed.append(len(request.plan.spans)), submit(request))[1]  # type: ignore[method-assign]
+        before = desk.overview()
+        desk.prepare()
+        assert desk.is_ready()
+        assert (len(searched), len(computed)) == (1, 1)
+        assert desk.conversations() == []
+        assert desk.overview() == before, "nothing is recorded or kept"
+
+
+def test_a_desk_without_documents_can_be_prepared(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk", passages=1) as desk:
+        desk.prepare()
+        assert desk.is_ready()
+
+
+@pytest.mark.parametrize("answer_mode", ["quote", "free", "checked"])
+def test_passages_are_read_as_evidence_only_to_check_with_them(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, answer_mode: str
+) -> None:
+    read: list[Sequence[str]] = []
+
+    class Recording(AnswerChecker):
+        def __init__(self, question: str, passages: Sequence[str]) -> None:
+            read.append(passages)
+            super().__init__(question, passages)
+
+    monkeypatch.setattr("app.answering.answering.AnswerChecker", Recording)
+    with small_desk(tmp_path / "desk", answer_mode=answer_mode) as desk:
+        desk.ingest([pages])
+        assert finish(desk, "Can gift cards be returned?").answer
+    assert [bool(passages) for passages in read] == [answer_mode == "checked"]

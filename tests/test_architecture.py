@@ -67,7 +67,7 @@ ONLY_IN = {
         "retrieval.ranking.encoder",
     },
     "peft": {"cache.model.adapters", "cache.training.trainer"},
-    "faiss": {"retrieval.search.vector_index"},
+    "faiss": {"retrieval.search.vector_segment"},
     "pdfplumber": {"retrieval.pdf.pages"},
     "pdfminer": {"retrieval.pdf.pages"},
     "mammoth": {"retrieval.loaders.docx"},

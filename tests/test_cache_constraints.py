@@ -102,6 +102,19 @@ def test_the_longest_answer_is_known(choices: Choices) -> None:
     assert max(len(text) for text, _ in answers(choices)) <= choices.longest
 
 
+@settings(max_examples=60, deadline=None)
+@given(sets_of_choices(), st.integers(0, 99))
+def test_forced_tokens_are_those_without_alternative(choices: Choices, seed: int) -> None:
+    whole = said(choices, random_logits(seed))
+    for length in range(len(whole)):
+        expected = []
+        for end in range(length, len(whole)):
+            if len(choices.allowed(whole[:end])) > 1:
+                break
+            expected.append(whole[end])
+        assert list(choices.forced(whole[:length])) == expected
+
+
 def test_a_choice_may_begin_another_one() -> None:
     short, long = Choice(tokens=(1, 2)), Choice(tokens=(1, 2, 3), behind=(5, 1, 2, 3))
     choices = Choices(choices=(short, long), stop=STOP)

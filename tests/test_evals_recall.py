@@ -17,7 +17,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.prompt.tokenizer import WordTokenizer
 from evals.recall import COLUMNS, SearchOutcome, markdown, measure_recall, recall_row
-from evals.recall_questions import Question, RememberingEmbedder, read_questions
+from evals.recall_questions import Question, RememberingEmbedder, build_corpus, read_questions
 from retrieval.search.embedding import Vectors
 
 
@@ -130,7 +130,7 @@ def test_distractors_are_searched_and_not_asked(tmp_path: Path) -> None:
     assert ranks[0] > ranks[1] == ranks[2], "the better document comes before the one asked for"
 
 
-def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path) -> None:
     folder = tmp_path / "knowledge" / "money"
     folder.mkdir(parents=True)
     (folder / "returns.md").write_text("# Returns\n\nReturns take thirty days from delivery.\n")
@@ -160,15 +160,35 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path, monkeypat
     assert rows["follow-up", "fused"]["hit1"] == 1.0
     assert measured(tmp_path, file, limit=1)["all", "fused"]["n"] == 1
 
-    def fail(*_: object) -> Vectors:
-        raise AssertionError("the passages did not change")
-
-    vectors = dict(np.load(tmp_path / "data" / "evals" / "vectors-knowledge.npz"))
-    assert vectors["ids"].tolist() == [0, 1]
-    np.savez(tmp_path / "data" / "evals" / "vectors-knowledge.npz", **{**vectors, "vectors": vectors["vectors"][::-1]})
+    kept = next((tmp_path / "data" / "evals" / "vectors").glob("*.npy"))
+    vectors = np.load(kept)
+    assert len(vectors) == 2
+    np.save(kept, vectors[::-1])
     assert measured(tmp_path, file)["all", "dense"]["mrr"] != rows["all", "dense"]["mrr"], "kept vectors are used"
     (folder / "returns.md").write_text("# Returns\n\nReturns take forty days from delivery.\n")
     assert measured(tmp_path, file)["all", "dense"]["mrr"] == rows["all", "dense"]["mrr"], "others are made anew"
+
+
+def test_embedding_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evals.recall_questions.PART", 1)
+    documents = read_questions(write_rows(tmp_path / "contexts.jsonl", CONTEXTS), frozenset())[1]
+    settings, embedded = Settings(data_dir=tmp_path / "data"), list[str]()
+
+    class Stopped(HashEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            if len(embedded) == 2:
+                raise KeyboardInterrupt
+            embedded.extend(texts)
+            return super().embed_documents(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus(documents, settings, Stopped(), lambda _: None)
+    embedded.clear()
+    corpus = build_corpus(documents, settings, Stopped(), lambda _: None)
+    assert len(embedded) == len(documents) - 2
+    whole = build_corpus(documents, Settings(data_dir=tmp_path / "other"), HashEmbedder(), lambda _: None)
+    assert corpus.ids == whole.ids
+    assert np.array_equal(corpus.vectors, whole.vectors)
 
 
 def outcome(
@@ -292,11 +312,11 @@ def test_the_same_text_is_embedded_once() -> None:
     seen: list[str] = []
 
     class Counting(HashEmbedder):
-        def embed_query(self, text: str) -> Vectors:
-            seen.append(text)
-            return super().embed_query(text)
+        def embed_queries(self, texts: Sequence[str]) -> Vectors:
+            seen.extend(texts)
+            return super().embed_queries(texts)
 
     embedder = RememberingEmbedder(Counting())
-    for _ in range(2):
-        assert np.array_equal(embedder.embed_query("a"), HashEmbedder().embed_query("a"))
-    assert seen.count("a") == 1
+    for asked in (["a", "b", "a"], ["b", "c"], []):
+        assert np.array_equal(embedder.embed_queries(asked), HashEmbedder().embed_queries(asked))
+    assert seen == ["a", "b", "c"]

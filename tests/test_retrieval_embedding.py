@@ -44,8 +44,11 @@ def test_the_contract(embedder: Embedder) -> None:
     assert rows.dtype == np.float32
     assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
     assert embedder.embed_documents([]).shape == (0, embedder.dimension)
-    assert embedder.embed_query("x").shape == (embedder.dimension,)
-    assert embedder.embed_query("x").dtype == np.float32
+    assert embedder.embed_queries(["x"]).shape == (1, embedder.dimension)
+    assert embedder.embed_queries([]).shape == (0, embedder.dimension)
+    questions = embedder.embed_queries(["x", "When do I get my refund?"])
+    assert questions.dtype == np.float32
+    assert np.allclose(questions[1], embedder.embed_queries(["When do I get my refund?"])[0], atol=5e-3)
     assert np.array_equal(rows, embedder.embed_documents(texts))
     alone = np.stack([embedder.embed_documents([text])[0] for text in texts])
     # half precision rounds otherwise in batches of another shape
@@ -53,8 +56,10 @@ def test_the_contract(embedder: Embedder) -> None:
 
 
 def test_the_hash_embedder_is_the_same_everywhere() -> None:
-    vector = HashEmbedder(16).embed_query("Return label, return!")
-    assert np.flatnonzero(vector).tolist() == np.flatnonzero(HashEmbedder(16).embed_query("LABEL return")).tolist()
+    vector = HashEmbedder(16).embed_queries(["Return label, return!"])[0]
+    assert (
+        np.flatnonzero(vector).tolist() == np.flatnonzero(HashEmbedder(16).embed_queries(["LABEL return"])[0]).tolist()
+    )
     assert sorted(vector[vector > 0].tolist()) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
 
 
@@ -64,7 +69,7 @@ def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled: Sentence
 
 def test_the_bundled_model_understands(bundled: SentenceEmbedder) -> None:
     rows = bundled.embed_documents(["Refunds take five working days.", "Our store opens at nine."])
-    refund, opening = rows @ bundled.embed_query("How long until I have my money back?")
+    refund, opening = rows @ bundled.embed_queries(["How long until I have my money back?"])[0]
     assert refund > opening + 0.2
     assert (bundled.name, bundled.dimension) == ("all-MiniLM-L6-v2", 384)
 
@@ -151,13 +156,13 @@ def test_the_hash_embedder_trusts_its_cosines_and_knows_no_word() -> None:
 
 
 def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
-    expected = bundled.embed_query("refund")
+    expected = bundled.embed_queries(["refund"])
     wrong: list[str] = []
 
     def ask() -> None:
         for _ in range(5):
             bundled.embed_documents(["a longer text " * 9, "b"])
-            if not np.allclose(bundled.embed_query("refund"), expected, atol=1e-5):
+            if not np.allclose(bundled.embed_queries(["refund"]), expected, atol=1e-5):
                 wrong.append("differs")
 
     threads = [threading.Thread(target=ask) for _ in range(3)]

@@ -1,6 +1,7 @@
 """The vector index as a snapshot, in memory and on disk."""
 
 import json
+import random
 from pathlib import Path
 
 import faiss
@@ -125,6 +126,53 @@ def test_the_spread_of_many_is_told_by_some_of_every_kind(monkeypatch: pytest.Mo
     assert again != whole
 
 
+@pytest.mark.parametrize("largest", [4, 64])
+def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+    monkeypatch.setattr("retrieval.search.segments.LARGEST", largest)
+    chance, there = random.Random(largest), dict[int, Vectors]()
+    index, query = VectorIndex("hash", 8), vectors(1, seed=99)[0]
+    for step in range(60):
+        removed = chance.sample(sorted(there), min(len(there), chance.randrange(3)))
+        some_ids = chance.sample(range(200), chance.randrange(4))
+        added = {id_: vectors(chance.randint(1, 3), seed=1000 * step + id_) for id_ in some_ids}
+        rows = [(id_, row) for id_, some in added.items() for row in some]
+        new = np.array([row for _, row in rows], np.float32).reshape(-1, 8)
+        index = index.updated(removed, [id_ for id_, _ in rows], new)
+        there = {id_: some for id_, some in there.items() if id_ not in removed} | added
+        whole = [(id_, row) for id_, some in there.items() for row in some]
+        rows_now = np.array([row for _, row in whole], np.float32).reshape(-1, 8)
+        scratch = VectorIndex("hash", 8).updated((), [id_ for id_, _ in whole], rows_now)
+        assert (len(index), index.passage_ids) == (len(scratch), scratch.passage_ids)
+        assert index.search(query, 7) == scratch.search(query, 7)
+        some = index.selection(list(there)[::2])
+        assert index.search(query, 7, within=some) == scratch.search(query, 7, within=some)
+        wanted = window_ids([id_ for id_, _ in whole] + [999])
+        assert np.array_equal(index.cosines(query, wanted), scratch.cosines(query, wanted))
+        assert index.similarity_spread(query) == pytest.approx(scratch.similarity_spread(query), abs=1e-5)
+        assert max(map(len, index.segments), default=0) <= largest
+
+
+def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.search.segments.LARGEST", 8)
+    alike, better = np.repeat(vectors(1), 20, axis=0), vectors(1, seed=3)
+    query = vectors(1)[0] + 2 * better[0]
+    for seed in range(5):
+        order, index = random.Random(seed).sample(range(20), 20), VectorIndex("hash", 8)
+        for at in range(0, 20, 5):
+            index = index.updated((), order[at : at + 5], alike[:5])
+        index = index.updated((), [50], better)
+        assert found(index, query, 4) == [50, 0, 1, 2]
+        assert found_within(index, query, 4, [50, *range(3, 20)]) == [50, 3, 4, 5]
+
+
+def test_adding_some_does_not_copy_the_others() -> None:
+    index = index_of(1000)
+    more = index.updated((), range(1000, 1256), vectors(256, seed=1))
+    assert more.segments[0] is index.segments[0]
+    assert more.updated([1100], (), None).segments[0] is index.segments[0]
+    assert len(more) == 1256
+
+
 def test_windows_are_the_whole_and_its_parts_below_the_headings() -> None:
     assert window_texts(["Help", "Returns"], "Short.") == ["Help > Returns\nShort."]
     text = "\n\n".join(f"Paragraph {number} has some words to fill it, up to its end." for number in range(12))
@@ -231,5 +279,6 @@ def test_header_is_readable_json(tmp_path: Path) -> None:
     path = tmp_path / "vectors"
     index_of(1).save(path)
     _, digest, header, _ = path.read_bytes().split(b"\n", 3)
-    assert json.loads(header) == {"embedder": "hash", "dimension": 8}
+    size = len(path.read_bytes().split(b"\n", 3)[3])
+    assert json.loads(header) == {"embedder": "hash", "dimension": 8, "segments": [size]}
     assert digest.decode() == content_hash(path.read_bytes().split(b"\n", 2)[2])

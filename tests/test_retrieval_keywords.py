@@ -64,7 +64,7 @@ def test_updates_equal_an_index_from_scratch_and_leave_snapshots_alone(
     """With segments that are merged, and with segments that are too large for it."""
     for largest in (20_000, 3):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("retrieval.search.keyword_index.LARGEST", largest)
+            patch.setattr("retrieval.search.segments.LARGEST", largest)
             check_history(history, query)
 
 
@@ -79,7 +79,7 @@ def check_history(history: Sequence[tuple[frozenset[int], Texts]], query: str) -
         assert scores(index, query) == pytest.approx(scores(scratch, query), abs=1e-5)
         assert set(index.words) == set(scratch.words) == {w for of in texts.values() for t in of for w in words(t)}
         assert all(index.rarity(word) == pytest.approx(scratch.rarity(word)) for word in index.words)
-        assert all(index.has_word(word) for word in index.words)
+        assert all(index.having(word) for word in index.words)
         assert sorted(index.window_ids.tolist()) == sorted(scratch.window_ids.tolist())
         assert index.rows_of(index.window_ids).tolist() == list(range(len(index)))
         for first in texts:
@@ -159,7 +159,7 @@ def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_
 
 
 def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.search.keyword_index.LARGEST", 64)
+    monkeypatch.setattr("retrieval.search.segments.LARGEST", 64)
     index = KeywordIndex()
     for id_ in range(300):
         index = index.updated([id_ - 200, id_ // 2], {id_: ["return label", "return"]})
@@ -171,10 +171,10 @@ def test_words_and_terms_among_some_windows() -> None:
     index = index_of({1: ["returned label"]}).updated((), {2: ["returns voucher", "return"], 3: ["retro"]})
     assert sorted(word for some in index.words_from("r") for word in some) == ["retro", "return", "returned", "returns"]
     assert index.words_from("z") == [[]] * len(index.segments)
-    assert index.has_word("voucher")
-    assert not index.has_word("voucher", index.are_of([1, 3]))
-    assert index.has_word("return", index.are_of([1]))
-    assert not index.has_word("zeppelin")
+    assert index.having("voucher")
+    assert not index.having("voucher", index.are_of([1, 3]))
+    assert index.having("return", index.are_of([1])) == 1
+    assert not index.having("zeppelin")
 
 
 SAME = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " and delivery within"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from meanings import HashEmbedder, MeaningEmbedder, retriever_of
 
 from retrieval.errors import RetrievalError
+from retrieval.search.embedding import Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import ALIKE, PassageHit, Query, Retriever
 from retrieval.search.vector_index import VectorIndex
@@ -219,6 +221,27 @@ def test_a_corrected_wording_is_searched_beside_the_written_one() -> None:
     assert (query.text, query.as_written and query.as_written.text) == ("tracking", "trucking")
     assert {one.id: round(one.cosine, 2) for one in search(retriever, "trucking")} == {1: 1.0, 2: 1.0}
     assert retriever.query("tracking").as_written is None
+
+
+def test_all_spellings_of_all_wordings_are_embedded_together() -> None:
+    batches: list[list[str]] = []
+
+    class Counting(HashEmbedder):
+        def embed_queries(self, texts: Sequence[str]) -> Vectors:
+            batches.append(list(texts))
+            return super().embed_queries(texts)
+
+    retriever = retriever_of(PAGES, Counting())
+    asked = ["parcle", "vouchrs of a parcle", "parcel"]
+    queries = retriever.queries(asked)
+    assert len(batches) == 1
+    assert sorted(batches[0]) == sorted({*asked, "parcel", "vouchers of a parcel"}), "each once"
+    spellings = [(query.text, query.as_written.text if query.as_written else None) for query in queries]
+    assert spellings == [("parcel", "parcle"), ("vouchers of a parcel", "vouchrs of a parcle"), ("parcel", None)]
+    for query in queries:
+        alone = retriever.query(query.text)
+        assert np.array_equal(query.vector, alone.vector)
+        assert query.trust == alone.trust
 
 
 def test_spelling_knows_only_words_of_the_passages_that_may_be_found() -> None:

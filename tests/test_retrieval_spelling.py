@@ -20,7 +20,7 @@ def nobody(_: str) -> bool:
 def spelling(words: Iterable[str], is_known: Callable[[str], bool] = nobody) -> Spelling:
     """Of one passage with these words."""
     keywords = KeywordIndex().updated((), {1: [" ".join(words)]})
-    return Spelling(keywords.words_from, keywords.has_word, is_known)
+    return Spelling(keywords.words_from, keywords.having, is_known)
 
 
 def corrected(question: str, is_known: Callable[[str], bool] = nobody) -> str:
@@ -76,6 +76,16 @@ def test_the_nearest_word_wins_whatever_the_order_of_words() -> None:
     orders = [["tracking", "trucking"], ["trucking", "tracking"]]
     assert {spelling(order).corrected("trackng") for order in orders} == {"tracking"}
     assert len({spelling(order).corrected("trcking") for order in orders}) == 1
+
+
+def test_of_words_as_near_the_more_frequent_one_wins() -> None:
+    """In a large collection there is another word beside every word: it must not win by its place in the alphabet."""
+    texts = {1: ["it expires"], 2: ["express delivery"], 3: ["express"]}
+    keywords = KeywordIndex().updated((), texts)
+    assert Spelling(keywords.words_from, keywords.having, nobody).corrected("expres") == "express"
+    within = keywords.are_of([1, 2])
+    inside = Spelling(keywords.words_from, lambda word: keywords.having(word, within), nobody)
+    assert inside.corrected("expres") == "expires", "as frequent there"
 
 
 @pytest.mark.parametrize("question", ["warranty退货", "iphone退款", "iPhoneの"])

@@ -6,6 +6,7 @@ that was said is lost.
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
@@ -26,6 +27,8 @@ from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
+
+REHEARSED = "How do I send something back?"
 
 
 class Answering:
@@ -87,6 +90,16 @@ class Answering:
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
         return AnswerInProgress(self._history, asked, running)
 
+    def rehearse(self) -> None:
+        """Search and compute once without recording anything, so that the first customer does not wait for what is
+        loaded at its first use.
+        """
+        with suppress(DeskError):  # a prompt that does not fit: every question will say so
+            self.questions.prepare(REHEARSED, [])
+        plan = self.engine.arrange([Text(text=REHEARSED)])
+        for _ in self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off")):
+            pass
+
     def request(self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy) -> Request:
         """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal."""
         plan, model, settings = prepared.plan, self.engine.model, self.settings
@@ -107,13 +120,14 @@ class Answering:
 
     def checked(self, pieces: Iterable[str], prepared: PreparedQuestion) -> CheckedText:
         """An answer as it may be shown."""
-        checker = AnswerChecker(prepared.question, prepared.passages)
+        mode = self._mode_of(prepared)
+        evidence = prepared.passages if mode == "checked" else []  # reading it takes a tenth of a second
         return CheckedText(
             pieces,
-            checker,
+            AnswerChecker(prepared.question, evidence),
             refusal=self.settings.refusal_text,
             nothing=prepared.decision.nothing,
-            answer_mode=self._mode_of(prepared),
+            answer_mode=mode,
         )
 
     def _mode_of(self, prepared: PreparedQuestion) -> AnswerMode:

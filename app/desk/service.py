@@ -187,8 +187,8 @@ class Service:
         )
 
     def prepare(self) -> None:
-        """Open everything a question needs."""
-        assert self._answering
+        """Open everything a question needs, and load what its parts load at their first use."""
+        self._answering.rehearse()
         remove_partial_uploads(self.settings.uploads_folder)
 
     # --- documents -----------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Finder:
         """The snapshot, the wordings, the passages found, and what is stored of them."""
         while True:
             retriever = self._search.retriever_for(collections)
-            queries = [retriever.query(text) for text in wordings(question, earlier)]
+            queries = retriever.queries(wordings(question, earlier))
             found = retriever.search(queries, count)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):

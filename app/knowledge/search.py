@@ -20,7 +20,8 @@ from retrieval.search.embedding import Embedder
 from retrieval.search.keyword_files import load_keywords, save_keywords
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
-from retrieval.search.vector_index import Selection, VectorIndex
+from retrieval.search.vector_index import VectorIndex
+from retrieval.search.vector_segment import Selection
 from retrieval.search.windows import passage_id, window_texts
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,12 @@
 """The statements of stored passages, with the vectors by which they are ranked.
 
-A passage is read by the statement encoder once, when it is ingested, and its vectors are kept in the database. Passages
-that have none yet, because another version of the program stored them, are read when they are first found.
+A passage is cut and read by the statement encoder once, when it is ingested, and both are kept in the database.
+Passages that have none yet, because another version of the program stored them, are read when they are first found.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from app.domain.documents import StoredPassage
 from app.storage.library import Library
@@ -13,6 +14,9 @@ from retrieval.ranking.encoder import PassageToRead, StatementRanker
 from retrieval.ranking.vectors import StatementVectors
 from retrieval.statements.cut import VERSION, statements_of
 from retrieval.statements.statement import Statement
+
+_FORMAT = 2  # of `PassageStatements.packed`
+_SIZE = 4  # bytes of the length of the first part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,39 +26,52 @@ class PassageStatements:
     statements: tuple[Statement, ...]
     vectors: StatementVectors
 
+    def packed(self) -> bytes:
+        """Both in one byte string, to be stored."""
+        cut = json.dumps([astuple(one) for one in self.statements], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return len(cut).to_bytes(_SIZE, "little") + cut + self.vectors.packed()
+
+    @classmethod
+    def unpacked(cls, stored: bytes) -> "PassageStatements":
+        """What `packed` gave. Raises ValueError for other bytes."""
+        behind = _SIZE + int.from_bytes(stored[:_SIZE], "little")
+        cut = json.loads(stored[_SIZE:behind].decode("utf-8", "surrogatepass"))
+        return cls(statements=tuple(Statement(*one) for one in cut), vectors=StatementVectors.unpacked(stored[behind:]))
+
 
 class StatementStore:
-    """Reads passages, and remembers what it read. Safe to use from any thread."""
+    """Reads passages, and remembers what it read. Safe to use from any thread.
+
+    name: of what is kept; statements that are cut or read otherwise have another.
+    """
 
     def __init__(self, library: Library, encoder: StatementRanker) -> None:
         self._library, self.encoder = library, encoder
-        self._name = f"{encoder.name} {VERSION}"  # statements that are cut otherwise have other vectors
+        self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
 
     def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
         """The statements of passages, in the passages' order."""
+        stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
+        found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
+        if missing := [passage for passage in passages if passage.id not in found]:
+            new = dict(zip((passage.id for passage in missing), self._read(missing), strict=True))
+            self._library.keep_statement_vectors(self.name, {id_: one.packed() for id_, one in new.items()})
+            found |= new
+        return [found[passage.id] for passage in passages]
+
+    def _read(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
         cut = [statements_of(passage.text, passage.heading_path) for passage in passages]
-        stored = self._library.statement_vectors(self._name, [passage.id for passage in passages])
-        vectors = {id_: StatementVectors.unpacked(rows) for id_, rows in stored.items()}
-        missing = [
-            (passage, statements)
-            for passage, statements in zip(passages, cut, strict=True)
-            if passage.id not in vectors or len(vectors[passage.id]) != len(statements)
-        ]
-        if missing:
-            read = self.encoder.read(
-                [
-                    PassageToRead(
-                        headings=passage.heading_path or (passage.title,),
-                        text=passage.text,
-                        spans=[(one.start, one.end) for one in statements],
-                    )
-                    for passage, statements in missing
-                ]
-            )
-            new = {passage.id: rows for (passage, _), rows in zip(missing, read, strict=True)}
-            self._library.keep_statement_vectors(self._name, {id_: rows.packed() for id_, rows in new.items()})
-            vectors |= new
+        read = self.encoder.read(
+            [
+                PassageToRead(
+                    headings=passage.heading_path or (passage.title,),
+                    text=passage.text,
+                    spans=[(one.start, one.end) for one in statements],
+                )
+                for passage, statements in zip(passages, cut, strict=True)
+            ]
+        )
         return [
-            PassageStatements(statements=statements, vectors=vectors[passage.id])
-            for passage, statements in zip(passages, cut, strict=True)
+            PassageStatements(statements=statements, vectors=vectors)
+            for statements, vectors in zip(cut, read, strict=True)
         ]

@@ -236,7 +236,7 @@ class Library:
             return {row[0].passage_id: row[0].vectors for row in rows}
 
     def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
-        """Keep the vectors of passages' statements, in place of those there were. Numbers that are gone are ignored."""
+        """Keep passages' statements, in place of those there were. Numbers that are gone are ignored."""
         with self._database.write() as session:
             for row in where_in(session, select(PassageRow.id), PassageRow.id, vectors):
                 session.merge(PassageStatementsRow(passage_id=row.id, encoder=encoder, vectors=vectors[row.id]))

@@ -110,7 +110,7 @@ class PassageRow(Base):
 
 
 class PassageStatementsRow(Base):
-    """The vectors of a passage's statements. encoder: what read the passage, and by which rules it was cut."""
+    """A passage's statements with their vectors. encoder: what read the passage, and by which rules it was cut."""
 
     __tablename__ = "passage_statements"
 

@@ -97,8 +97,21 @@ class Choices:
         with), minus the highest of these weights. After tokens that begin no answer only the stop token is allowed.
         Takes time in proportion to the length of the answer.
         """
+        return self._weights(self._parses(answer))
+
+    def forced(self, answer: Sequence[int]) -> Iterator[int]:
+        """The tokens that must follow an answer, up to where there is a choice or behind the stop token."""
+        parses = self._parses(answer)
+        while len(weights := self._weights(parses)) == 1:
+            (token,) = weights
+            yield token
+            if token == self.stop:
+                return
+            parses = self._longer(parses, token)
+
+    def _weights(self, parses: Sequence[Parse]) -> dict[int, float]:
         weights: dict[int, float] = {}
-        for parse in self._parses(answer):
+        for parse in parses:
             for token, weight in self._continuations(parse):
                 weights[token] = max(weight, weights.get(token, weight))
         if not weights:
@@ -112,9 +125,13 @@ class Choices:
         """
         parses = [Parse((), self._first)]
         for token in answer:
-            longer = [Parse(p.said, child) for p in parses if (child := p.node.children.get(token))]
-            parses = longer + [Parse(said, self._behind) for said in self._ended(longer) if not self._is_last(said)]
+            parses = self._longer(parses, token)
         return parses
+
+    def _longer(self, parses: Sequence[Parse], token: int) -> list[Parse]:
+        """The readings of an answer with one more token."""
+        longer = [Parse(p.said, child) for p in parses if (child := p.node.children.get(token))]
+        return longer + [Parse(said, self._behind) for said in self._ended(longer) if not self._is_last(said)]
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
         """Next tokens with the joint log-weight of the choices said and of the best one each token leads to."""

@@ -49,11 +49,11 @@ class Running:
             self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
         if self.admitted.request.teacher_forced:
             return "scored"
-        token: int | None = self.sampler.choose(logits[0], self.answer)
-        reason = None
-        while token is not None and reason is None:
+        reason = self._append(self.sampler.choose(logits[0], self.answer))
+        for token in self.sampler.forced(self.answer):  # these need no passes of their own
+            if reason is not None:
+                break
             reason = self._append(token)
-            token = self.sampler.forced(self.answer)  # the only token allowed needs no pass of its own
         self._deliver_text(final=reason is not None)
         return "stop" if self.stream.stopped else reason
 

@@ -1,6 +1,6 @@
 """Choosing the next token, and turning tokens into text as they come."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,11 +63,9 @@ class Sampler:
         else:
             self._random.seed()
 
-    def forced(self, answer: Sequence[int]) -> int | None:
-        """The only token that may follow; None if the model has something to decide."""
-        choices = self.sampling.choices
-        allowed = {} if choices is None else choices.allowed(answer)
-        return next(iter(allowed)) if len(allowed) == 1 else None
+    def forced(self, answer: Sequence[int]) -> Iterator[int]:
+        """The tokens that must follow, up to where the model has something to decide."""
+        return iter(()) if self.sampling.choices is None else self.sampling.choices.forced(answer)
 
     def choose(self, logits: Tensor, answer: Sequence[int] = ()) -> int:
         """One token id from logits `[vocabulary]`; answer: the tokens generated so far."""

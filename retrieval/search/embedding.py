@@ -27,8 +27,10 @@ class Embedder(Protocol):
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """One row of length 1 per text, shape `[texts, dimension]`."""
 
-    def embed_query(self, text: str) -> Vectors:
-        """The vector of a question, shape `[dimension]`. Some models embed questions and documents differently."""
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """One row of length 1 per question, shape `[texts, dimension]`. Some models embed questions and documents
+        differently.
+        """
 
     def knowledge(self, text: str) -> float:
         """How well the embedder knows the language of a text, from 0 to 1; not how well its script."""

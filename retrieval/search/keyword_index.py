@@ -1,25 +1,25 @@
 """Keyword search: Okapi BM25 over the stems of the passages' windows (Robertson and Zaragoza 2009).
 
 Finds what a small embedder misses: model numbers, error codes, rare words, languages it does not know. An index is a
-snapshot that never changes: `updated` gives another one. It consists of segments, which snapshots share, as in Lucene:
-what is added becomes a new segment, and segments of like size are merged, so that adding costs about as much as what is
-added. On disk: `keyword_files`. Not covered: phrases, synonyms, misspelt words (`spelling`).
+snapshot that never changes: `updated` gives another one. It consists of `segments`, which snapshots share. On disk:
+`keyword_files`. Not covered: phrases, synonyms, misspelt words (`spelling`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from retrieval.search.keyword_segment import Ids, KeywordSegment
+from retrieval.search.segments import merged
 from retrieval.search.windows import WINDOWS_PER_PASSAGE, passage_ids
 from retrieval.text.terms import stem, telling_words
 
 K1, B = 1.2, 0.75
 """Saturation of repeated terms, and how much long windows count less: the usual values; others were no better."""
-LARGEST = 20_000
-"""Windows of a segment beyond which it is not merged, so that no change copies more than that at once."""
+WORDS_KEPT = 1000
+"""Passages whose words are remembered: those found for a question are compared with each other."""
 NEAR_COPY = 0.95  # share of their words that near copies have in common
 DECISIVE = frozenset(  # English words that change what a sentence says; digits of all scripts need no list
     """no not never none nor without except unless only cannot t zero one two three four five six seven eight nine ten
@@ -37,6 +37,7 @@ class KeywordIndex:
     def __init__(self, segments: Sequence[KeywordSegment] = ()) -> None:
         self.segments = tuple(segments)
         self._starts = np.cumsum([0, *map(len, self.segments)])  # row of a segment's first window
+        self._words_of = lru_cache(WORDS_KEPT)(self._find_words)
         self._mean_length = max(1.0, sum(segment.num_words for segment in self.segments) / max(1, len(self)))
 
     def __len__(self) -> int:
@@ -66,7 +67,7 @@ class KeywordIndex:
         segments = [_without(segment, gone) for segment in self.segments]
         if any(added.values()):
             segments.append(KeywordSegment.of(added))
-        return KeywordIndex(_merged([segment for segment in segments if len(segment)]))
+        return KeywordIndex(merged(segments, KeywordSegment.merged))
 
     def scores(self, query: str) -> Scores:
         """For each of `window_ids`, how much of the query it has, 0 to 1: its BM25 score divided by the highest score
@@ -95,15 +96,12 @@ class KeywordIndex:
         """For each of `window_ids`, whether it is of one of these passages."""
         return np.isin(passage_ids(self.window_ids), np.array([*passages], np.int64))
 
-    def has_word(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> bool:
-        """Whether a window has a form of a folded word. among: for each of `window_ids`, whether it counts; all by
+    def having(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> int:
+        """How many windows have a form of a folded word. among: for each of `window_ids`, whether it counts; all by
         default.
         """
-        for start, segment in zip(self._starts.tolist(), self.segments, strict=False):
-            rows, _ = segment.with_word(word)
-            if len(rows) and (among is None or among[start + rows].any()):
-                return True
-        return False
+        rows = [start + segment.with_word(word)[0] for start, segment in zip(self._starts, self.segments, strict=False)]
+        return sum(len(some) if among is None else int(among[some].sum()) for some in rows)
 
     def words_from(self, letter: str) -> list[Sequence[str]]:
         """The words that begin with this letter, in lists that overlap."""
@@ -120,7 +118,7 @@ class KeywordIndex:
 
     def rarity(self, word: str) -> float:
         """The inverse document frequency of a folded word in all its forms; one that no passage has is the rarest."""
-        having = sum(len(segment.with_word(word)[0]) for segment in self.segments)
+        having = self.having(word)
         return float(np.log1p((len(self) - having + 0.5) / (having + 0.5)))
 
     def _terms_of(self, word: str) -> tuple[str | None, ...]:
@@ -128,7 +126,7 @@ class KeywordIndex:
         terms = tuple(segment.term_of(word) for segment in self.segments)
         return terms if any(terms) else (stem(word),)
 
-    def _words_of(self, passage: int) -> frozenset[str]:
+    def _find_words(self, passage: int) -> frozenset[str]:
         """The words of the whole of a passage; none if it is not there."""
         whole = np.array([passage * WINDOWS_PER_PASSAGE], np.int64)
         for segment in self.segments:
@@ -141,13 +139,3 @@ def _without(segment: KeywordSegment, gone: Ids) -> KeywordSegment:
     """The segment without these passages; the same one if it has none of them."""
     stays = ~np.isin(passage_ids(segment.window_ids), gone)
     return segment if stays.all() else segment.only(stays)
-
-
-def _merged(segments: Sequence[KeywordSegment]) -> list[KeywordSegment]:
-    """Merge neighbours until each is twice as large as the next: there are few, and a window is merged seldom."""
-    done: list[KeywordSegment] = []
-    for segment in segments:
-        done.append(segment)
-        while len(done) > 1 and len(done[-2]) < 2 * len(done[-1]) and len(done[-2]) + len(done[-1]) <= LARGEST:
-            done[-2:] = [KeywordSegment.merged(done[-2:])]
-    return done

@@ -11,7 +11,7 @@ threshold algorithm, Fagin et al. 2003).
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -72,14 +72,27 @@ class Retriever:
         self._selection = None if within is None else index.selection(within)
         self._is_inside = None if within is None else keywords.are_of(within)
         self._spelling = Spelling(
-            keywords.words_from, lambda word: keywords.has_word(word, self._is_inside), embedder.knows_word
+            keywords.words_from, lambda word: keywords.having(word, self._is_inside), embedder.knows_word
         )
 
     def query(self, text: str) -> Query:
-        """A wording of a question, ready for search."""
-        corrected = self._spelling.corrected(text)
-        as_written = None if corrected == text else self._query(text)
-        return replace(self._query(corrected), as_written=as_written)
+        """One wording of a question, ready for search."""
+        return self.queries([text])[0]
+
+    def queries(self, texts: Sequence[str]) -> list[Query]:
+        """Several wordings of a question, embedded together."""
+        corrected = [self._spelling.corrected(text) for text in texts]
+        spellings = list(dict.fromkeys([*corrected, *texts]))
+        vectors = dict(zip(spellings, self.embedder.embed_queries(spellings), strict=True))
+
+        def query(text: str, as_written: Query | None = None) -> Query:
+            trust = self.embedder.knowledge(text) ** 2
+            return Query(text=text, vector=vectors[text], trust=trust, as_written=as_written)
+
+        return [
+            query(right, None if right == written else query(written))
+            for right, written in zip(corrected, texts, strict=True)
+        ]
 
     def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
         """At most `k` passages for several wordings of one question, best first, without near copies of better ones.
@@ -97,9 +110,6 @@ class Retriever:
             if not any(self.keywords.is_near_copy(found.id, better.id) for better in near):
                 chosen.append(found)
         return chosen
-
-    def _query(self, text: str) -> Query:
-        return Query(text=text, vector=self.embedder.embed_query(text), trust=self.embedder.knowledge(text) ** 2)
 
     def _fused(self, query: Query, k: int) -> list[PassageHit]:
         """Passages with exact scores, the best `k` among them."""

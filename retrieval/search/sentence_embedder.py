@@ -76,10 +76,12 @@ class SentenceEmbedder:
                 vectors[places] = self._model.encode_document(batch, batch_size=size, **_OPTIONS)
         return _of_length_one(vectors)
 
-    def embed_query(self, text: str) -> Vectors:
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
         with self._lock:
-            vector = self._model.encode_query(text, **_OPTIONS)
-        return _of_length_one(np.asarray(vector, dtype=np.float32))
+            vectors = self._model.encode_query(list(texts), **_OPTIONS)
+        return _of_length_one(np.asarray(vectors, dtype=np.float32))
 
     def knowledge(self, text: str) -> float:
         """The share of the characters that are in known tokens, less if tokens are parts of characters: a tokenizer

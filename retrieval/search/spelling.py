@@ -2,7 +2,7 @@
 
 A word counts as misspelt if no passage has it or another form of it, and the embedder does not know it. It is replaced
 by the nearest word of the passages with the same first letter (optimal string alignment distance), if one is near
-enough. Only words of four letters or more, in scripts with spaces.
+enough; of several by the one that most windows have. Only words of four letters or more, in scripts with spaces.
 """
 
 import re
@@ -23,14 +23,14 @@ class Spelling:
     def __init__(
         self,
         words_from: Callable[[str], Iterable[Sequence[str]]],
-        has_word: Callable[[str], bool],
+        having: Callable[[str], int],
         is_known: Callable[[str], bool],
     ) -> None:
         """words_from: lists of words, folded, that begin with a letter; words of other passages may be among them.
-        has_word: whether one of the passages has a form of a word. is_known: whether a folded word is correct although
-        no passage has it.
+        having: how many windows of the passages have a form of a word. is_known: whether a folded word is correct
+        although no passage has it.
         """
-        self._words_from, self._has_word, self._is_known = words_from, has_word, is_known
+        self._words_from, self._having, self._is_known = words_from, having, is_known
 
     def corrected(self, question: str) -> str:
         """The question with its misspelt words replaced; the same text if there are none."""
@@ -38,7 +38,7 @@ class Spelling:
 
     def _corrected_word(self, written: str) -> str:
         word = folded(written)
-        if self._has_word(word) or self._is_known(word):
+        if self._having(word) or self._is_known(word):
             return written
         near = {
             other: similarity
@@ -48,5 +48,5 @@ class Spelling:
             )
             if _WORD.fullmatch(other)
         }
-        nearest_first = sorted(near, key=lambda other: (-near[other], other))
-        return next((other for other in nearest_first if self._has_word(other)), written)
+        having = {other: count for other in near if (count := self._having(other))}
+        return min(having, key=lambda other: (-near[other], -having[other], other), default=written)
