@@ -106,26 +106,6 @@ def test_the_cosine_of_each_window_is_known() -> None:
     assert index.cosines(query, wanted[:0]).tolist() == []
 
 
-def test_the_spread_is_of_the_cosines_with_everything() -> None:
-    index, query = index_of(50), vectors(1, seed=2)[0]
-    cosines = vectors(50) @ query
-    assert index.similarity_spread(query) == pytest.approx((cosines.mean(), cosines.std()), abs=HALF)
-    assert VectorIndex("hash", 8).similarity_spread(query) == (0.0, 0.0)
-    assert VectorIndex("hash", 8).updated((), [1], vectors(1)).similarity_spread(query)[1] == pytest.approx(0, abs=1e-3)
-
-
-def test_the_spread_of_many_is_told_by_some_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fifth vector is the whole of a passage: a fixed stride could see nothing else."""
-    alike, other = vectors(2, seed=4)
-    stored = np.stack([alike if number % 5 else other for number in range(1000)])
-    index = VectorIndex("hash", 8).updated((), range(1000), stored)
-    whole = index.similarity_spread(alike)
-    monkeypatch.setattr("retrieval.search.vector_index._SAMPLE", 200)
-    again = VectorIndex("hash", 8).updated((), range(1000), stored).similarity_spread(alike)
-    assert again == pytest.approx(whole, abs=0.1)
-    assert again != whole
-
-
 @pytest.mark.parametrize("largest", [4, 64])
 def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
     monkeypatch.setattr("retrieval.search.segments.LARGEST", largest)

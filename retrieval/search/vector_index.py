@@ -6,9 +6,7 @@ old one can go on reading it. A damaged file is refused, not repaired: the index
 passages. Not covered: texts, and approximate search.
 """
 
-import math
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +20,6 @@ from retrieval.search.segments import merged, parted
 from retrieval.search.vector_segment import Ids, Scores, Selection, VectorSegment
 from retrieval.search.windows import passage_ids, window_ids
 
-_SAMPLE = 10_000  # vectors from which mean and covariance are computed
 _KIND = "warmdesk vectors 3"
 
 
@@ -104,29 +101,6 @@ class VectorIndex:
                 rows = segment.vectors(places[known])
                 cosines[known] = (rows * vector).sum(axis=1)  # `@` adds equal rows in different orders
         return cosines
-
-    def similarity_spread(self, vector: Vectors) -> tuple[float, float]:
-        """Mean and standard deviation of the cosines of `vector` with the index, or with a random sample of it."""
-        mean, covariance = self._moments
-        return float(mean @ vector), math.sqrt(max(0.0, float(vector @ covariance @ vector)))
-
-    @cached_property
-    def _moments(self) -> tuple[Vectors, Vectors]:
-        """Mean `[dimension]` and covariance `[dimension, dimension]` of the vectors."""
-        if not len(self):
-            return np.zeros(self.dimension, np.float32), np.zeros((self.dimension, self.dimension), np.float32)
-        number = min(len(self), _SAMPLE)
-        some = np.sort(np.random.default_rng(0).choice(len(self), number, replace=False))
-        starts = np.cumsum([0, *map(len, self.segments)])
-        vectors = np.concatenate(
-            [
-                segment.vectors(some[(some >= start) & (some < end)] - start)
-                for segment, (start, end) in zip(self.segments, pairwise(starts.tolist()), strict=True)
-            ]
-        )
-        mean = vectors.mean(axis=0)
-        covariance: Vectors = (vectors.T @ vectors) / np.float32(len(some)) - np.outer(mean, mean)
-        return mean, covariance
 
     def save(self, path: Path) -> None:
         """Write the index to one file; at any moment it is the complete old or the complete new one. Raises OSError."""
