@@ -137,7 +137,7 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
     assert {"retrieve", "load", "prefill", "ttft", "total"} <= set(first["timings_ms"])
     assert first["answer"]
     assert first["citations"][0]["document"].endswith("gift-cards.md")
-    assert set(first["citations"][0]) == {"document", "title", "passage", "quote", "score"}
+    assert set(first["citations"][0]) == {"document", "title", "passage", "quote", "score", "see_also"}
     details = first["usage"]["prompt_tokens_details"]
     assert details["cached_tokens"] == details["session"] + details["prefix"] + details["module"]
     assert first["usage"]["prompt_tokens"] == details["cached_tokens"] + first["usage"]["computed_tokens"]
@@ -183,6 +183,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
     def calibrate(settings: Settings, data: list[Path], documents: list[Path], **_: Any) -> SearchCalibration:
         asked.append((settings.data_dir, data, documents))
         shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
+        shares |= {f"written_{name}": share for name, share in shares.items()}
         return SearchCalibration(classifier=fitted, answerable=30, unanswerable=60, **shares)
 
     def train(settings: Settings, data: list[Path], folder: Path, **options: Any) -> dict[str, Any]:
@@ -194,10 +195,10 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
     found = run("calibrate-search", "--data", str(file), "--json").document
     assert asked.pop() == (desk, [file], [])
     assert load_classifier(desk / "search.json") == fitted
+    shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
     counts = {"answerable": 30, "unanswerable": 60, "threshold": 0.2, "certain": 0.5}
-    assert found == {"file": str(desk / "search.json"), "auc": 0.9, "answered": 0.7, "answered_right": 0.8} | counts | {
-        "answered_wrongly": 0.1
-    }
+    written = {f"written_{name}": share for name, share in shares.items()}
+    assert found == {"file": str(desk / "search.json")} | shares | counts | written
     pages = ("--data", str(file), "--documents", "a", "--data", "q", "--documents", "b", "--write", str(tmp_path / "s"))
     assert (
         "70% of the first as sure, 80% of these rightly, and 10% of the others" in run("calibrate-search", *pages).out

@@ -38,12 +38,16 @@ class AnswerabilityClassifier:
     def is_answered(self, features: QuestionFeatures) -> float:
         """The probability that the likeliest statements answer the question."""
         model = self.relevance if features.trust >= LEAST_TRUST else self.written
-        return model.probability(asdict(features))
+        return model.probability(_values(model, features))
 
     def answers(self, features: StatementFeatures) -> float:
         """Log-odds that a statement answers the question."""
         model = self.statement if features.trust >= LEAST_TRUST else self.written_statement
-        return model.logit(asdict(features)) + CODE * features.code
+        return model.logit(_values(model, features)) + CODE * features.code
+
+
+def _values(model: LogisticModel, features: QuestionFeatures | StatementFeatures) -> dict[str, float]:
+    return {name: getattr(features, name) for name in model.weights}  # `asdict` takes ten times as long
 
 
 def load_classifier(file: Path) -> AnswerabilityClassifier:

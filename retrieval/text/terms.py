@@ -21,6 +21,7 @@ CHINESE_JAPANESE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 UNSPACED = f"{CHINESE_JAPANESE}\uac00-\ud7af"
 
 _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _APART = frozenset({"customs"})  # the English rules would make it the stem of "customer"
 _STEMMING = Lock()  # a stemmer keeps the word in its own attributes, so only one thread at a time may use it
@@ -94,7 +95,7 @@ def _stemmer(language: str) -> Stemmer:
 
 def is_unspaced(word: str) -> bool:
     """Whether a word is of a script without spaces."""
-    return re.match(f"[{UNSPACED}]", word) is not None
+    return _UNSPACED.match(word) is not None
 
 
 def _words_of(run: str, *, is_question: bool) -> list[str]:
