@@ -59,7 +59,7 @@ def test_only_neighbours_without_a_gap_belong_together() -> None:
     page = "One is red. Two is blue. Three is green."
     first, gap, last = (
         said(text, logit, page=page)
-        for text, logit in (("One is red.", 2.0), ("Two is blue.", -9.0), ("Three is green.", 1.5))
+        for text, logit in (("One is red.", 2.0), ("Two is blue.", -9.0), ("Three is green.", 2.0 - MARGIN / 2))
     )
     assert shown(first, gap, last, page=page) == ["One is red.", "Three is green."]
 

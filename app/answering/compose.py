@@ -17,7 +17,7 @@ TOGETHER = 55
 """Most words of a statement with its neighbours."""
 NEARLY = 6.0
 """A neighbouring sentence is shown if its log-odds are lower by less than this."""
-MARGIN = 0.5
+MARGIN = 0.4
 """Another statement, or row, is shown if its log-odds are lower than the best one's by less than this."""
 STATEMENTS = 3
 WORDS = 100
