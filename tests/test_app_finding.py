@@ -206,6 +206,16 @@ def test_a_follow_up_finds_what_the_earlier_question_is_about() -> None:
     assert later.statements[0].text == "A card lasts five years."
 
 
+def test_a_question_that_is_understood_alone_is_not_led_astray_by_the_one_before() -> None:
+    desk = Desk()
+    asked, before = "Standard shipping costs?", "Gift cards cannot be returned, gift cards?"
+    assert desk.find(asked).relevance >= desk.finder.classifier.threshold
+    assert desk.find(asked, earlier=before) == desk.find(asked)
+    unknown = "Zebra stripes?"
+    assert desk.find(unknown).relevance < desk.finder.classifier.threshold
+    assert ids(desk.find(unknown, earlier=before))[0] == 2
+
+
 def test_passages_without_statements_say_nothing() -> None:
     alone = Desk({1: ("Returns", "Returns?")}).find("Returns?")
     assert (ids(alone), alone.statements, alone.relevance) == ([1], (), 0.0)

@@ -87,9 +87,17 @@ class Finder:
     def find(
         self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()
     ) -> SearchResults:
-        """What the documents say. earlier: the question before it in its conversation. count: how many passages, at
-        most. collections: only documents of these, if any are given.
+        """What the documents say. earlier: the question before it in its conversation, used if this one refers to it or
+        means nothing alone: otherwise it would lead astray. count: how many passages, at most. collections: only
+        documents of these, if any are given.
         """
+        if earlier is not None and may_stand_alone(question):
+            alone = self._results(question, None, count, collections)
+            if alone.relevance >= self.classifier.threshold:
+                return alone
+        return self._results(question, earlier, count, collections)
+
+    def _results(self, question: str, earlier: str | None, count: int, collections: Collection[str]) -> SearchResults:
         judged = self.judge(question, earlier=earlier, count=max(count, CANDIDATES), collections=collections)
         ranked = [
             RankedStatement(
@@ -166,15 +174,20 @@ REFERS_BACK = re.compile(
     re.IGNORECASE,
 )
 """Words by which a question refers to the one before it."""
-ENOUGH_TERMS = 5
-"""A question with so many terms of its own and no word that refers back is understood alone."""
+SOME_TERMS, ENOUGH_TERMS = 2, 5
+"""A question without a word that refers back may be understood alone if it has some terms, and is if it has enough."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:
     """The texts to search for: the question, and if it may refer to an earlier one, also both together, as the last."""
     if earlier is None:
         return [question]
-    terms = {stem(word) for word in asked_words(question)} - COMMON
-    if len(terms) >= ENOUGH_TERMS and not REFERS_BACK.search(question):
+    if may_stand_alone(question, ENOUGH_TERMS):
         return [question]
     return [question, f"{earlier} {question}"]
+
+
+def may_stand_alone(question: str, least: int = SOME_TERMS) -> bool:
+    """Whether a question has so many terms of its own, and no word that refers to the one before it."""
+    terms = {stem(word) for word in asked_words(question)} - COMMON
+    return len(terms) >= least and not REFERS_BACK.search(question)
