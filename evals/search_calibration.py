@@ -34,7 +34,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import CANDIDATES, Finder, JudgedQuestion
 from evals.labelled_questions import LabelledQuestion, read_labelled
-from retrieval.answerability.classifier import CODE, AnswerabilityClassifier
+from retrieval.answerability.classifier import AnswerabilityClassifier, statement_logit
 from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures
 from retrieval.answerability.logistic import LogisticModel
 
@@ -313,7 +313,7 @@ def _logit(probability: float) -> float:
 def _ranked(statement: LogisticModel, case: JudgedCase) -> tuple[list[int], QuestionFeatures]:
     """The order of the candidates with this model, likeliest first, and the features as they would be."""
     assert case.judged.statements.measures is not None
-    logits = [statement.logit(asdict(one.features)) + CODE * one.features.code for _, one in case.ranked]
+    logits = [statement_logit(statement, one.features) for _, one in case.ranked]
     order = sorted(range(len(logits)), key=lambda n: -logits[n])
     return order, case.judged.statements.measures.features([(logits[n], case.ranked[n][1]) for n in order])
 

@@ -43,7 +43,12 @@ class AnswerabilityClassifier:
     def answers(self, features: StatementFeatures) -> float:
         """Log-odds that a statement answers the question."""
         model = self.statement if features.trust >= LEAST_TRUST else self.written_statement
-        return model.logit(_values(model, features)) + CODE * features.code
+        return statement_logit(model, features)
+
+
+def statement_logit(model: LogisticModel, features: StatementFeatures) -> float:
+    """Log-odds that a statement answers, by a model of statements."""
+    return model.logit(_values(model, features)) + CODE * features.code
 
 
 def _values(model: LogisticModel, features: QuestionFeatures | StatementFeatures) -> dict[str, float]:

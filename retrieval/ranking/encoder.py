@@ -85,7 +85,7 @@ class RankerModel(nn.Module):
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of about the same length are read
-        together, which halves the work: most of a batch would be padding to its longest text.
+        together: two fifths of a training batch would be padding to its longest text.
         """
         lengths = mask.sum(1)
         order = lengths.argsort()
