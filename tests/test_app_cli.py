@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from desks import write_pages
 from app.cli.main import main
 from app.desk.service import Service
 from app.domain.settings import Settings
+from app.storage.lock import OWNER_FILE
 from app.web.passwords import verify
 from cache.memory.keys import file_digest
 from cache.model.files import bundled_gguf, convert_gguf
@@ -308,9 +310,9 @@ def test_a_data_folder_that_is_a_file_is_one_line(tmp_path: Path, run: Run, desk
     assert is_one_line(run("ask", "hi"))
 
 
-def test_serving_answers_over_http_and_stops_on_ctrl_c(tmp_path: Path, desk: Path) -> None:
-    """A real process: it prints both addresses and the password once, answers, and ends cleanly on SIGINT."""
-    import signal
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_serving_answers_over_http_and_stops_on_a_signal(desk: Path, stop: signal.Signals) -> None:
+    """A real process: it prints both addresses and the password once, answers, and leaves nothing behind."""
     import urllib.request
 
     command = [str(Path(sys.executable).with_name("warmdesk")), "serve", "--port", "0", "--data-dir", str(desk)]
@@ -331,8 +333,10 @@ def test_serving_answers_over_http_and_stops_on_ctrl_c(tmp_path: Path, desk: Pat
             except OSError:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        server.send_signal(signal.SIGINT)
+        assert (desk / OWNER_FILE).exists()
+        server.send_signal(stop)
         assert server.wait(timeout=60) == 0
+        assert not (desk / OWNER_FILE).exists()
         assert "Traceback" not in server.stderr.read()  # type: ignore[union-attr]
     finally:
         server.kill()

@@ -1,9 +1,9 @@
-"""`warmdesk serve`: the pages on a socket, until Ctrl-C."""
+"""`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM."""
 
 import secrets
+import signal
 import socket
 import sys
-import threading
 from contextlib import suppress
 
 import uvicorn
@@ -16,8 +16,10 @@ from app.web.server import create_app
 
 
 def serve(service: Service) -> None:
-    """Listen, load the models, serve. Raises DeskError when the port is taken."""
+    """Listen, load the models, serve; called by the main thread. Raises DeskError when the port is taken."""
     settings = service.settings
+    # As Ctrl-C: uvicorn stops and raises the signal again, whose default action would end us with the engine open.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     listener = bind(settings.host, settings.port)
     port = listener.getsockname()[1]
     password = ensure_password(settings.admin_folder)
@@ -34,8 +36,7 @@ def serve(service: Service) -> None:
         print(f"admin password (shown once): {password}", flush=True)
     config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
-    assert threading.current_thread() is threading.main_thread()
-    with listener, suppress(KeyboardInterrupt):  # Ctrl-C is how a desk is stopped; uvicorn raises it again at the end
+    with listener, suppress(KeyboardInterrupt):  # how a desk is stopped
         add_to_note(settings.data_dir, url=f"http://{reachable(listener)}", secret=secret)
         server.run(sockets=[listener])
 
