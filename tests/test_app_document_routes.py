@@ -1,4 +1,4 @@
-"""Routes that change documents: who may use them, what they stream, and what names and titles cannot do."""
+"""The admin's page of documents: who may use it, what it streams, and what names and titles cannot do."""
 
 from __future__ import annotations
 
@@ -20,25 +20,22 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.knowledge.uploads import LONGEST_NAME, keep_upload, safe_name
 from app.storage.database import open_database
-from app.web.document_routes import FAILED, add_document_routes
+from app.web.document_routes import add_document_routes
+from app.web.event_stream import FAILED
 from app.web.guard import MAX_BODY, MAX_UPLOAD
 from app.web.passwords import reset_password
 from app.web.server import create_app
 from retrieval.loaders.load import MAX_BYTES
 
-SECRET = "open-sesame"
-ALLOWED = {"Authorization": f"Bearer {SECRET}"}
-ORDER = {"paths": ["/a/one.md", "/a/two.md"], "collection": "shop", "sync": True, "warm": False}
-
 
 class Site:
-    """The whole application of a fake desk, which commands beside it reach with a secret."""
+    """The whole application of a fake desk."""
 
     def __init__(self, folder: Path) -> None:
         self.desk = FakeDesk()
         self.password = reset_password(folder)
         self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
-        self.app = create_app(self.desk, folder, self.database, secret=SECRET)
+        self.app = create_app(self.desk, folder, self.database)
         self._cookies = self._login()
 
     def client(self) -> TestClient:
@@ -77,88 +74,6 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-# --- for commands beside the desk --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Authorization": ""},
-        {"Authorization": "Bearer "},
-        {"Authorization": "Bearer wrong"},
-        {"Authorization": SECRET},
-        {"Authorization": f"Basic {SECRET}"},
-        {"Authorization": f"Bearer {SECRET[:-1]}"},
-        {"Authorization": "Bearer \u00e9".encode("latin-1")},
-    ],
-)
-@pytest.mark.parametrize("path", ["/desk/ingest", "/desk/forget"])
-def test_without_the_secret_nothing_is_done(site: Site, path: str, headers: dict[str, Any]) -> None:
-    response = site.client().post(path, json={**ORDER, "document": "/a/one.md"}, headers=headers)
-    assert response.status_code == 401
-    assert site.desk.ingested == []
-
-
-def test_a_login_does_not_open_the_routes_of_commands(site: Site) -> None:
-    assert site.admin().post("/desk/ingest", json=ORDER).status_code == 401
-    assert site.desk.ingested == []
-
-
-@pytest.mark.parametrize("authorization", ["", "Bearer ", "Bearer"])
-def test_a_desk_without_a_secret_keeps_them_closed(authorization: str) -> None:
-    app, desk = FastAPI(), FakeDesk(seeded=False)
-    add_document_routes(app, desk, "")
-    response = TestClient(app).post("/desk/ingest", json=ORDER, headers={"Authorization": authorization})
-    assert response.status_code == 401
-    assert desk.ingested == []
-
-
-def test_with_the_secret_it_streams_stages_and_ends_in_the_report(site: Site) -> None:
-    *stages, last = events(site.client().post("/desk/ingest", json=ORDER, headers=ALLOWED))
-    assert [event["stage"] for event in stages] == ["reading", "reading", "reading", "embedding", "encoding"]
-    assert stages[-1] == {"stage": "encoding", "done": 2, "total": 2}
-    assert set(last) == {"result"}
-    assert (last["result"]["documents"], last["result"]["changes"]["new"]) == (2, 6)
-    assert site.desk.ingested == [Ingested(("/a/one.md", "/a/two.md"), "shop", sync=True, warm=False)]
-
-
-def test_forgetting_streams_what_was_removed_and_an_unknown_document_is_an_error(site: Site) -> None:
-    site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    (done,) = events(site.client().post("/desk/forget", json={"document": "/a/one.md"}, headers=ALLOWED))
-    assert done["result"]["removed"]["passages"] == 3
-    assert not any(done["result"]["left"].values())
-    (again,) = events(site.client().post("/desk/forget", json={"document": "/a/one.md"}, headers=ALLOWED))
-    assert again == {"error": {"code": "document-unknown", "message": "there is no document '/a/one.md'"}}
-
-
-@pytest.mark.parametrize(
-    ("path", "order"),
-    [
-        ("/desk/ingest", {**ORDER, "paths": ["/a/crash.md"]}),
-        ("/desk/forget", {"document": "crash"}),
-    ],
-)
-def test_an_internal_error_is_one_line_without_a_trace(
-    site: Site, path: str, order: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    response = site.client().post(path, json=order, headers=ALLOWED)
-    assert events(response)[-1] == {"error": {"code": "internal", "message": FAILED}}
-    assert "Traceback" not in response.text
-    assert "/secret/place" not in response.text
-    assert "a change of the documents failed" in caplog.text
-
-
-@pytest.mark.parametrize("path", ["/desk/ingest", "/desk/forget", "/admin/documents/forget"])
-def test_what_is_no_json_shows_no_trace_either(site: Site, path: str) -> None:
-    client = TestClient(site.app, base_url=BASE, raise_server_exceptions=False)
-    client.post("/admin/login", data={"password": site.password}, follow_redirects=False)
-    response = client.post(path, content=b"{nonsense", headers=ALLOWED)
-    assert response.status_code in (400, 422, 500)
-    assert "Traceback" not in response.text
-    assert len(response.text) < 200
-
-
 # --- the admin's page --------------------------------------------------------------------------------------
 
 
@@ -174,8 +89,7 @@ def test_what_is_no_json_shows_no_trace_either(site: Site, path: str) -> None:
     ],
 )
 def test_nobody_reaches_the_page_without_a_login(site: Site, method: str, path: str) -> None:
-    """The secret of commands does not help."""
-    response = site.client().request(method, BASE + path, content=b"{}", headers=ALLOWED)
+    response = site.client().request(method, BASE + path, content=b"{}")
     assert response.status_code in (401, 404)
     assert site.desk.uploads == {}
     assert len(response.content) < 100
@@ -256,10 +170,10 @@ def test_too_much_is_refused_before_it_is_read(site: Site, path: str, most: int)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999", f"{BASE}.evil.example"])
-@pytest.mark.parametrize("path", ["/admin/documents/upload?name=a.md", "/admin/documents/forget", "/desk/ingest"])
+@pytest.mark.parametrize("path", ["/admin/documents/upload?name=a.md", "/admin/documents/forget"])
 def test_other_sites_cannot_send_anything(site: Site, path: str, origin: str) -> None:
     site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    response = site.admin().post(path, json={**ORDER, "document": "/a/one.md"}, headers={"origin": origin, **ALLOWED})
+    response = site.admin().post(path, json={"document": "/a/one.md"}, headers={"origin": origin})
     assert response.status_code == 403
     assert list(site.desk.listed) == ["/a/one.md"]
     assert site.desk.uploads == {}
@@ -322,12 +236,32 @@ def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path: Path) ->
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"good", [file])
 
 
-@pytest.mark.parametrize(
-    ("path", "order"),
-    [("/desk/ingest", {"collection": "no paths"}), ("/desk/ingest", []), ("/desk/forget", {})],
-)
-def test_an_order_that_is_none_is_refused(site: Site, path: str, order: object) -> None:
-    assert site.client().post(path, json=order, headers=ALLOWED).status_code == 422
+@pytest.mark.parametrize("order", [{}, [], {"document": 1}])
+def test_an_order_that_is_none_is_refused(site: Site, order: object) -> None:
+    assert site.admin().post("/admin/documents/forget", json=order).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/desk/ingest", "/desk/forget", "/ingest", "/forget"])
+def test_the_routes_of_commands_are_not_on_the_pages_port(site: Site, path: str) -> None:
+    assert site.client().post(path, json={"paths": ["/a.md"], "document": "/a.md"}).status_code == 404
+    assert site.desk.ingested == []
+
+
+def test_an_internal_error_is_one_line_without_a_trace(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    response = site.admin().post("/admin/documents/forget", json={"document": "crash"})
+    assert events(response)[-1] == {"error": {"code": "internal", "message": FAILED}}
+    assert "Traceback" not in response.text
+    assert "/secret/place" not in response.text
+    assert "a change of the documents failed" in caplog.text
+
+
+def test_what_is_no_json_shows_no_trace_either(site: Site) -> None:
+    client = TestClient(site.app, base_url=BASE, raise_server_exceptions=False)
+    client.post("/admin/login", data={"password": site.password}, follow_redirects=False)
+    response = client.post("/admin/documents/forget", content=b"{nonsense")
+    assert response.status_code in (400, 422, 500)
+    assert "Traceback" not in response.text
+    assert len(response.text) < 200
 
 
 def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
@@ -349,7 +283,7 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
 
 def client_of(desk: Service) -> TestClient:
     app = FastAPI()
-    add_document_routes(app, desk, SECRET)
+    add_document_routes(app, desk)
     return TestClient(app)
 
 
@@ -381,6 +315,6 @@ def test_an_upload_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> 
 
 
 def test_work_goes_on_when_nobody_listens_any_more(site: Site) -> None:
-    with site.client().stream("POST", "/desk/ingest", json=ORDER, headers=ALLOWED) as response:
+    with site.admin().stream("POST", "/admin/documents/upload?name=a.md", content=b"# A") as response:
         next(response.iter_lines())
     assert site.desk.ingested

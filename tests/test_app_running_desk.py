@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -19,55 +17,40 @@ import uvicorn
 from desks import finish, small_desk, write_pages
 from fake_desk import FakeDesk, Ingested, fake_document
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from fastapi.testclient import TestClient
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from app.cli.main import main
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
-from app.storage.lock import OWNER_FILE, add_to_note, lock_data_folder, read_note
-from app.web.document_routes import FAILED, add_document_routes
-from app.web.serve import reachable
-
-SECRET = "a secret of this process"
+from app.storage.lock import SOCKET_FILE, lock_data_folder
+from app.web.command_socket import command_app, command_socket
+from app.web.event_stream import FAILED
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
-    """The address of an application that is served."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            yield f"http://{reachable(listener)}"
-        finally:
-            server.should_exit = True
-            thread.join(20)
-
-
-def application(desk: Desk | None = None, secret: str = SECRET) -> FastAPI:
-    app = FastAPI()
-
-    @app.get("/healthz")
-    def healthz() -> JSONResponse:
-        return JSONResponse({"status": "ok"})
-
-    if desk is not None:
-        add_document_routes(app, desk, secret)
-    return app
+def listening(app: FastAPI, file: Path) -> Iterator[None]:
+    """Serve an application on a Unix socket."""
+    server = uvicorn.Server(uvicorn.Config(app, uds=str(file), log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(20)
 
 
 @contextmanager
-def served(folder: Path, desk: Desk, *, secret: str = SECRET) -> Iterator[str]:
+def served(folder: Path, desk: Desk) -> Iterator[None]:
     """A desk that is served from a data folder, as `warmdesk serve` does it."""
-    with lock_data_folder(folder, "warmdesk serve"), listening(application(desk)) as url:
-        add_to_note(folder, url=url, secret=secret)
-        yield url
+    with lock_data_folder(folder, "warmdesk serve"), command_socket(desk, folder):
+        yield
 
 
 @pytest.fixture
@@ -163,23 +146,26 @@ def test_progress_is_passed_on(tmp_path: Path) -> None:
     assert seen == [("reading", 0, 1), ("reading", 1, 1), ("embedding", 1, 1), ("encoding", 1, 1)]
 
 
-# --- the note ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("path", "order"),
+    [("/ingest", {"collection": "no paths"}), ("/ingest", []), ("/forget", {})],
+)
+def test_an_order_that_is_none_is_refused(path: str, order: object) -> None:
+    assert TestClient(command_app(FakeDesk())).post(path, json=order).status_code == 422
+
+
+# --- the socket --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_the_note_is_readable_by_its_user_only(tmp_path: Path, umask: int) -> None:
+def test_only_its_user_can_open_it_and_it_goes_with_the_desk(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        with lock_data_folder(tmp_path / "desk", "warmdesk serve"):
-            add_to_note(tmp_path / "desk", url="http://127.0.0.1:1", secret=SECRET)
-            file = tmp_path / "desk" / OWNER_FILE
-            assert file.stat().st_mode & 0o777 == 0o600
-            note = json.loads(file.read_text())
-            assert (note["pid"], note["purpose"], note["secret"]) == (os.getpid(), "warmdesk serve", SECRET)
-            assert [path.name for path in file.parent.iterdir() if path.name.endswith(".new")] == []
+        with served(tmp_path, FakeDesk()):
+            assert (tmp_path / SOCKET_FILE).stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
-    assert not file.exists(), "it goes with the lock"
+    assert not (tmp_path / SOCKET_FILE).exists()
 
 
 def test_a_folder_that_nobody_serves(tmp_path: Path) -> None:
@@ -188,108 +174,79 @@ def test_a_folder_that_nobody_serves(tmp_path: Path) -> None:
         assert find_running(tmp_path) is None, "it is held, but not served"
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"url": "http://127.0.0.1:1"}', '{"secret": "x"}'])
-def test_a_note_that_is_none_is_no_desk(tmp_path: Path, note: str) -> None:
-    (tmp_path / OWNER_FILE).write_text(note)
-    assert find_running(tmp_path) is None
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from app.storage.lock import add_to_note, lock_data_folder
-with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
-    add_to_note(Path(sys.argv[1]), url=sys.argv[2], secret="of the dead")
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def leave_a_note(folder: Path, url: str) -> None:
-    """What a served desk that is killed leaves behind."""
-    command = [sys.executable, "-c", HOLD, str(folder), url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        process.kill()
-    note = read_note(folder)
-    assert note is not None
-    assert note["secret"] == "of the dead"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def test_the_note_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
-    leave_a_note(tmp_path, f"http://127.0.0.1:{free_port()}")
-    assert find_running(tmp_path) is None
-
-
-def test_the_note_of_a_killed_process_is_ignored_where_another_desk_listens(tmp_path: Path) -> None:
-    with listening(application(FakeDesk(), "of the other")) as url:
-        leave_a_note(tmp_path, url)
+def test_what_a_killed_process_left_is_no_desk_and_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Another program that listens there is told nothing: nobody holds the folder."""
+    asked: list[str] = []
+    app = FastAPI()
+    app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, _: asked.append(str(request.url)))
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        pass  # makes the file of the lock
+    with listening(app, tmp_path / SOCKET_FILE):
         assert find_running(tmp_path) is None
+    assert asked == []
+    assert (tmp_path / SOCKET_FILE).is_socket()
+    with served(tmp_path, FakeDesk()):
+        assert find_running(tmp_path) is not None
+
+
+def test_a_path_that_is_too_long_for_a_socket_leaves_the_desk_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    with served(folder, FakeDesk()):
+        assert find_running(folder) is None
+    assert "documents cannot be changed by commands while this desk runs" in caplog.text
 
 
 # --- a desk that does not answer ---------------------------------------------------------------------------
 
 
 def desk_that(answers: Response) -> FastAPI:
-    app = application()
+    app = FastAPI()
 
-    @app.post("/desk/forget")
+    @app.post("/forget")
     def forget() -> Response:
         return answers
 
     return app
 
 
-def error_of(app: FastAPI) -> DeskError:
-    with listening(app) as url, pytest.raises(DeskError) as caught:
-        RunningDesk(url, SECRET).forget("a.md", no_progress)
+def error_of(app: FastAPI, folder: Path) -> DeskError:
+    with listening(app, folder / "socket"), pytest.raises(DeskError) as caught:
+        RunningDesk(folder / "socket").forget("a.md", no_progress)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
-def test_a_wrong_secret_is_a_clear_error() -> None:
-    error = error_of(application(FakeDesk(), "another one"))
-    assert error.code == "desk-refused"
-    assert "401" in str(error)
-
-
-def test_an_older_desk_without_the_routes_is_a_clear_error() -> None:
-    error = error_of(application())
+def test_a_desk_without_the_route_is_a_clear_error(tmp_path: Path) -> None:
+    error = error_of(FastAPI(), tmp_path)
     assert (error.code, "404" in str(error)) == ("desk-refused", True)
 
 
-def test_a_stream_without_an_end_is_a_clear_error() -> None:
+def test_a_stream_without_an_end_is_a_clear_error(tmp_path: Path) -> None:
     events = '{"stage": "reading", "done": 0, "total": 1}\n'
-    error = error_of(desk_that(PlainTextResponse(events)))
+    error = error_of(desk_that(PlainTextResponse(events)), tmp_path)
     assert (error.code, "broke off" in str(error)) == ("desk-lost", True)
 
 
-def test_a_desk_that_breaks_off_is_a_clear_error() -> None:
+def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
     """It dies in the middle of a line: the connection ends before the stream does."""
 
     def half() -> Iterator[str]:
         yield '{"stage": "reading", "done": 0, "total": 1}\n{"sta'
         raise RuntimeError("killed")
 
-    error = error_of(desk_that(StreamingResponse(half())))
+    error = error_of(desk_that(StreamingResponse(half())), tmp_path)
     assert (error.code, "broke off" in str(error)) == ("desk-lost", True)
 
 
-def test_a_desk_that_is_gone_is_a_clear_error() -> None:
+def test_a_desk_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(DeskError) as caught:
-        RunningDesk(f"http://127.0.0.1:{free_port()}", SECRET).forget("a.md", no_progress)
+        RunningDesk(tmp_path / SOCKET_FILE).forget("a.md", no_progress)
     assert caught.value.code == "desk-lost"
 
 
 @pytest.mark.parametrize("text", ["<html>\n", '{"sta', "{}\n", "[]\n"])
 def test_an_answer_that_is_no_stream_of_events_is_a_clear_error(text: str) -> None:
-    """Another program on the port, or a proxy."""
     with pytest.raises(DeskError):
         read_events(text.splitlines(), no_progress)

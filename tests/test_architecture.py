@@ -89,7 +89,7 @@ ONLY_IN = {
         *("app.storage.passage_rows", "app.storage.sessions", "app.storage.statistics"),
     },
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
-    "fastapi": {"app.web.server", "app.web.document_routes"},
+    "fastapi": {"app.web.server", "app.web.document_routes", "app.web.command_socket", "app.web.event_stream"},
     "evals": {"app.cli.measure"},
     "ray": set[str](),
 }

@@ -19,6 +19,8 @@ from app.storage.files import replace_file
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
+SOCKET_FILE = "warmdesk.sock"
+"""Where a served desk takes commands: see `app.web.command_socket`."""
 
 
 @contextmanager
@@ -66,9 +68,17 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def add_to_note(folder: Path, **more: str) -> None:
-    """Add facts about the process that holds the folder, such as its address. Only its user can read them."""
-    _write_note(folder, {**(read_note(folder) or {}), **more})
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a data folder."""
+    if not (folder / LOCK_FILE).exists():
+        return False
+    lock = FileLock(folder / LOCK_FILE, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
 
 
 def read_note(folder: Path) -> dict[str, object] | None:

@@ -1,6 +1,5 @@
 """`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM."""
 
-import secrets
 import signal
 import socket
 import sys
@@ -10,7 +9,7 @@ import uvicorn
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.storage.lock import add_to_note
+from app.web.command_socket import command_socket
 from app.web.passwords import ensure_password
 from app.web.server import create_app
 
@@ -27,8 +26,7 @@ def serve(service: Service) -> None:
     service.prepare()
     if not service.library.counts().documents:
         print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
-    secret = secrets.token_urlsafe(32)
-    application = create_app(service, settings.admin_folder, service.database, host=settings.host, secret=secret)
+    application = create_app(service, settings.admin_folder, service.database, host=settings.host)
     shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     print(f"chat       http://{shown}:{port}/", flush=True)
     print(f"dashboard  http://{shown}:{port}/admin", flush=True)
@@ -36,17 +34,8 @@ def serve(service: Service) -> None:
         print(f"admin password (shown once): {password}", flush=True)
     config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
-    with listener, suppress(KeyboardInterrupt):  # how a desk is stopped
-        add_to_note(settings.data_dir, url=f"http://{reachable(listener)}", secret=secret)
+    with listener, command_socket(service, settings.data_dir), suppress(KeyboardInterrupt):  # how a desk is stopped
         server.run(sockets=[listener])
-
-
-def reachable(listener: socket.socket) -> str:
-    """Host and port under which this machine reaches a listening socket."""
-    host, port = listener.getsockname()[:2]
-    if listener.family == socket.AF_INET6:
-        return f"[{'::1' if host == '::' else host}]:{port}"
-    return f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -26,7 +26,7 @@ STATIC = {
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 """Own files, by path: name in the package and media type."""
-API_PATHS = ("/healthz", "/desk", *STATIC)
+API_PATHS = ("/healthz", *STATIC)
 _FONTS = (
     *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
     *("PingFang SC", "Microsoft YaHei", "sans-serif"),
@@ -34,10 +34,9 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(desk: Desk, folder: Path, database: Database, *, host: str = "127.0.0.1", secret: str = "") -> FastAPI:
+def create_app(desk: Desk, folder: Path, database: Database, *, host: str = "127.0.0.1") -> FastAPI:
     """folder: where admin.json is; a password must have been set. database: keeps who is signed in; the caller closes
-    it. host: the address the server will listen on. secret: what commands beside the server open the document routes
-    with; empty: not at all. Raises DeskError.
+    it. host: the address the server will listen on. Raises DeskError.
     """
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
@@ -47,7 +46,7 @@ def create_app(desk: Desk, folder: Path, database: Database, *, host: str = "127
     sessions = Sessions(database, lambda: password_hash(folder))
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     _add_api(app)
-    add_document_routes(app, desk, secret)
+    add_document_routes(app, desk)
     _add_login(app, folder, sessions)
     _mount_pages(app, desk, sessions)
     app.add_middleware(Guard, bound_to=host, is_admin=sessions.is_valid, api_paths=API_PATHS)

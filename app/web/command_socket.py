@@ -1,0 +1,80 @@
+"""A served desk's socket for commands beside it: `warmdesk ingest` and `warmdesk forget` hand their work over.
+
+It is a Unix socket in the data folder that only the desk's user can open; who can may as well change the data folder
+itself. So there is no secret that another program could be told. Not covered: systems without Unix sockets, and data
+folders whose path is too long for one; there a desk is stopped before commands change documents.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import uvicorn
+from fastapi import Body, FastAPI
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from app.desk.interface import Desk
+from app.desk.json_output import ingest_json
+from app.storage.lock import SOCKET_FILE
+from app.web.event_stream import events
+
+log = logging.getLogger(__name__)
+
+_STOPPED_S = 5.0
+
+
+class IngestOrder(BaseModel):
+    """What to ingest, as `Desk.ingest` takes it."""
+
+    paths: list[Path]
+    collection: str = ""
+    sync: bool = False
+    warm: bool = True
+
+
+def command_app(desk: Desk) -> FastAPI:
+    """The routes of commands."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.post("/ingest")
+    def ingest(order: IngestOrder) -> Response:
+        options = order.model_dump(exclude={"paths"})
+        return events(lambda progress: ingest_json(desk.ingest(order.paths, progress, **options)))
+
+    @app.post("/forget")
+    def forget(document: Annotated[str, Body(embed=True)]) -> Response:
+        return events(lambda progress: asdict(desk.forget(document)))
+
+    return app
+
+
+@contextmanager
+def command_socket(desk: Desk, folder: Path) -> Iterator[None]:
+    """Serve commands for the block. folder: the data folder, which this process holds."""
+    file = folder / SOCKET_FILE
+    with socket.socket(socket.AF_UNIX) as listener:
+        file.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            listener.bind(str(file))
+        except OSError as error:
+            log.warning("documents cannot be changed by commands while this desk runs: %s: %s", file, error)
+            yield
+            return
+        file.chmod(0o600)  # before anybody can connect
+        listener.listen()
+        config = uvicorn.Config(command_app(desk), log_level="warning", access_log=False, lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="commands", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(_STOPPED_S)
+            file.unlink(missing_ok=True)
