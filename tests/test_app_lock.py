@@ -114,6 +114,13 @@ def test_folder_is_created_for_this_user_only(tmp_path: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "desk"
+    folder.mkdir(mode=0o755)
+    with lock_data_folder(folder, "warmdesk serve"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "desk").write_text("")
     for folder in (tmp_path / "desk", tmp_path / "desk" / "below"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
 
 from app.domain.errors import DeskError
 from app.storage.database import Database, open_database
@@ -188,6 +190,25 @@ def test_limit_stops_one_address_and_lets_go_later(clock: Clock) -> None:
     assert limiter.attempt("a") > 0, "the other four still count"
     limiter.succeeded("a")
     assert limiter.attempt("a") == 0
+
+
+def test_passwords_are_checked_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check takes 64 MiB."""
+    reset_password(tmp_path)
+    running: list[int] = []
+    most: list[int] = []
+
+    def checked(hasher: PasswordHasher, kept: str, password: str) -> bool:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.01)
+        running.pop()
+        return True
+
+    monkeypatch.setattr(PasswordHasher, "verify", checked)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: verify(tmp_path, "x"), range(8)))
+    assert set(most) == {1}
 
 
 def test_many_tries_at_once_do_not_all_pass() -> None:

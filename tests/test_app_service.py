@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
+from meanings import HashEmbedder
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.grounding.check import AnswerChecker
 
 
@@ -285,3 +289,17 @@ def test_passages_are_read_as_evidence_only_to_check_with_them(
         desk.ingest([pages])
         assert finish(desk, "Can gift cards be returned?").answer
     assert [bool(passages) for passages in read] == [answer_mode == "checked"]
+
+
+def test_threads_that_need_a_part_at_the_same_time_open_it_once(tmp_path: Path) -> None:
+    opened: list[int] = []
+
+    def slowly(settings: Settings) -> HashEmbedder:
+        opened.append(1)
+        time.sleep(0.05)
+        return HashEmbedder()
+
+    with Service(Settings(data_dir=tmp_path), embedder=slowly) as desk, ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: desk.search, range(8)))
+    assert len(opened) == 1
+    assert len(set(map(id, found))) == 1

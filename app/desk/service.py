@@ -7,9 +7,9 @@ before the first question. Close it to finish writing modules and to release the
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Unpack, cast, get_args
+from threading import RLock
+from typing import Any, Generic, TypeVar, Unpack, cast, get_args
 
 import torch
 
@@ -51,12 +51,29 @@ from retrieval.search.embedding import Embedder
 from retrieval.search.reranker import CrossEncoderReranker
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
+T = TypeVar("T")
+
 
 def load_model_of(settings: Settings) -> LanguageModel:
     """The language model that the settings name. Raises CacheError."""
     return load_model(
         settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
     )
+
+
+class _Part(Generic[T]):
+    """A part of the service that is opened when it is first needed, once, also if several threads need it at a time."""
+
+    def __init__(self, opening: Callable[[Any], T]) -> None:
+        self._open, self._name, self.__doc__ = opening, opening.__name__, opening.__doc__
+
+    def __get__(self, service: Any, owner: type) -> T:
+        if service is None:
+            return cast("T", self)
+        with service.opening:
+            if self._name not in service.__dict__:  # where Python looks first from then on
+                service.__dict__[self._name] = self._open(service)
+        return cast("T", service.__dict__[self._name])
 
 
 class Service:
@@ -74,6 +91,7 @@ class Service:
     ) -> None:
         """model, embedder, ranker: load them otherwise than the settings say. Called when they are first needed."""
         self.settings = settings
+        self.opening = RLock()  # parts need other parts
         self._load_model, self._load_embedder = model or load_model_of, embedder
         self._load_ranker = ranker
         if settings.threads is not None:
@@ -98,7 +116,7 @@ class Service:
             self.engine.close()
         self.database.close()
 
-    @cached_property
+    @_Part
     def engine(self) -> Engine:
         """The running engine, with the model loaded."""
         settings = self.settings
@@ -110,22 +128,22 @@ class Service:
             model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
         ).start()
 
-    @cached_property
+    @_Part
     def search(self) -> Search:
         """The vector index with its embedder."""
         return Search(self.library, self._load_embedder(self.settings), self.settings.index_path)
 
-    @cached_property
+    @_Part
     def statements(self) -> StatementStore:
         """The statements of all passages, with the encoder that ranks them."""
         return StatementStore(self.library, self._load_ranker(self.settings))
 
-    @cached_property
+    @_Part
     def prompts(self) -> PromptBuilder:
         """Builds prompts for the loaded model."""
         return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
 
-    @cached_property
+    @_Part
     def _answering(self) -> Answering:
         return Answering(
             self.settings,
@@ -140,7 +158,7 @@ class Service:
             0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
         )
 
-    @cached_property
+    @_Part
     def finder(self) -> Finder:
         """Search, and what judges its results, as fitted for this embedder and ranker."""
         name = self.settings.reranker
@@ -148,7 +166,7 @@ class Service:
         classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
         return Finder(self.library, self.search, self.statements, classifier, reranker)
 
-    @cached_property
+    @_Part
     def calibration(self) -> Calibration | None:
         """The result of `warmdesk calibrate` for this model, if there is one. Raises DeskError."""
         return find_calibration(self.settings)
@@ -167,14 +185,14 @@ class Service:
             return self.settings.answer_mode
         return "checked" if self.calibration is None else self.calibration.answer_mode
 
-    @cached_property
+    @_Part
     def _tokenizer(self) -> ModelTokenizer:
         """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
         if "engine" in self.__dict__ or self._load_model is not load_model_of:
             return self.engine.model.tokenizer
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
 
-    @cached_property
+    @_Part
     def _ingestion(self) -> Ingestion:
         return Ingestion(
             self.library,

@@ -25,13 +25,15 @@ SOCKET_FILE = "warmdesk.sock"
 
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
-    """Hold the data folder for the block; it is created, for this user only, if it is not there.
+    """Hold the data folder for the block; it is created if it is not there, and only its user may enter it.
 
     purpose: the command, such as "warmdesk serve". Does not wait. Raises DeskError: "data-folder-in-use" when a process
     (also this one) holds it, "data-folder-unusable" or "disk-full" when it cannot be written.
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)  # it holds what customers wrote
         # Not per thread: a server may be stopped by another thread than the one that started it.
         lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
         try:
