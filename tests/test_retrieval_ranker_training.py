@@ -21,14 +21,17 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.training.ranker import train
 from retrieval.ranking import training
-from retrieval.ranking.batches import PASSAGES, QUESTIONS, as_asked, batches
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, StatementEncoder
 from retrieval.ranking.examples import (
     FIRST,
     MADE,
     MOST_WORDS,
+    PASSAGES,
+    QUESTIONS,
     ExamplePassage,
     TrainingQuestion,
+    as_asked,
+    batches,
     read_examples,
 )
 from retrieval.ranking.training import RankerCard, all_scores, save_ranker, train_ranker
@@ -169,27 +172,6 @@ def test_batches_have_their_questions_beside_their_passages(tmp_path: Path) -> N
     assert [[q.text for _, q in one.questions] for one in first] == [
         [q.text for _, q in one.questions] for one in again
     ]
-
-
-def test_documents_that_are_alike_come_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.ranking.batches.PASSAGES", 2)
-    monkeypatch.setattr("retrieval.ranking.batches.ALIKE", 1.0)
-    said = {
-        "lamps": "Switch the lamp off before you change the bulb.",
-        "returns": "Send the parcel back within 30 days.",
-        "bulbs": "The bulb of a lamp lasts long; change it when it is cold.",
-        "parcels": "A parcel that you send back costs nothing.",
-    }
-    rows = [
-        {"src": "s", "title": title, "context": text, "qas": [{"question": f"What about {title}?", "answers": [text]}]}
-        for title, text in said.items()
-    ]
-    documents = read(tmp_path, *rows)
-    found = {
-        frozenset(one.read.headings[0] for one in batch.passages)
-        for batch in itertools.islice(batches(documents, random.Random(0)), 30)
-    }
-    assert found == {frozenset({"lamps", "bulbs"}), frozenset({"returns", "parcels"})}
 
 
 def test_questions_are_asked_as_customers_write() -> None:

@@ -3,7 +3,7 @@
 A line of a file: {"title", "context", "qas": [{"question", "answers", "history"?, "from"?, "heading"?}]}, as question
 answering collections are published; `answers` stand in the context word for word, and none of them means that the
 context does not answer. Questions made from headings count less, and half of the headings asked about are taken out, so
-that matching a heading is not enough. Not covered: which passages and questions are trained on together (`batches`).
+that matching a heading is not enough. Customers misspell: some questions get a slip of the finger.
 """
 
 import gzip
@@ -24,6 +24,10 @@ MADE = 0.5
 """How much a question counts that a program made."""
 FIRST = 4
 """Of a long answer, so many of its first statements count as right."""
+RELATED = 0.5
+"""Share of the batches whose passages stand side by side in their file: these are near misses of each other."""
+PASSAGES, QUESTIONS = 16, 56
+"""In a batch, about and at most; a small file has fewer passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,14 @@ class ExamplePassage:
     document: int
     is_local: bool
     questions: list[TrainingQuestion] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBatch:
+    """Passages, and questions each with the number of its passage."""
+
+    passages: Sequence[ExamplePassage]
+    questions: Sequence[tuple[int, TrainingQuestion]]
 
 
 def read_examples(
@@ -131,3 +143,57 @@ def _long_words(text: str) -> set[str]:
 def _earlier(history: Sequence[Any]) -> str:
     asked = [said for who, said in history if who.lower().startswith("u")]
     return " ".join(asked[-1].split()[-22:]) if asked else ""
+
+
+def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Random) -> Iterator[TrainingBatch]:
+    """Endless batches; passages of a document come together with one of it that nothing is asked about."""
+    weights = [sum(one.weight for passage in passages for one in passage.questions) for passages in documents]
+    while True:
+        passages: list[ExamplePassage] = []
+        is_related = generator.random() < RELATED
+        at = generator.choices(range(len(documents)), weights)[0]
+        for _ in range(PASSAGES):
+            if len(passages) >= PASSAGES:
+                break
+            asked = [passage for passage in documents[at] if passage.questions]
+            unasked = [passage for passage in documents[at] if not passage.questions]
+            some = [*generator.sample(asked, min(2, len(asked))), *generator.sample(unasked, min(1, len(unasked)))]
+            passages += [passage for passage in some if not any(passage is other for other in passages)]
+            at = (at + 1) % len(documents) if is_related else generator.choices(range(len(documents)), weights)[0]
+        questions = [
+            (number, question)
+            for number, passage in enumerate(passages)
+            for question in passage.questions
+            if generator.random() < question.weight
+        ]
+        if len(questions) > QUESTIONS:
+            questions = generator.sample(questions, QUESTIONS)
+        if questions:
+            yield TrainingBatch(passages=passages, questions=questions)
+
+
+def as_asked(question: TrainingQuestion, generator: random.Random) -> str:
+    """The text of a question as a customer may write it."""
+    text = question.text
+    if generator.random() < 0.35:
+        text = text.rstrip("? ")
+    if generator.random() < 0.12:
+        text = _misspelt(text, generator)
+    return f"{question.earlier} {text}" if question.earlier and generator.random() < 0.7 else text
+
+
+def _misspelt(text: str, generator: random.Random) -> str:
+    said = text.split()
+    place = generator.randrange(len(said)) if said else 0
+    if not said or len(said[place]) < 5:
+        return text
+    word = said[place]
+    at = generator.randrange(1, len(word) - 1)
+    said[place] = generator.choice(
+        (
+            word[:at] + word[at + 1 :],
+            word[:at] + word[at + 1] + word[at] + word[at + 2 :],
+            word[:at] + word[at] + word[at:],
+        )
+    )
+    return " ".join(said)

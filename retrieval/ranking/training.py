@@ -18,9 +18,8 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from retrieval.ranking.batches import TrainingBatch, as_asked, batches
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, statement_of_token
-from retrieval.ranking.examples import ExamplePassage
+from retrieval.ranking.examples import ExamplePassage, TrainingBatch, as_asked, batches
 
 LONGEST = 224
 """Tokens of a training passage."""
