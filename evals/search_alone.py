@@ -37,12 +37,12 @@ class SearchAlone:
         statements = [one.text for one in decision.statements] if decision.asks_model else []
         spent = (time.perf_counter() - started) * 1e3
         text = BETWEEN.join([*([decision.says] if decision.says else []), *statements])
-        found = (
-            [] if decision.outcome == "nothing" else [(one.passage, one.cosine) for one in decision.results.passages]
-        )
+        results = decision.results
         said = {one.text: one.passage for one in decision.statements}
+        found = [(one.passage, one.cosine) for one in results.found]
         cited = cite_quotation(BETWEEN.join(statements), said, found) if statements else []
-        shown = [passage for passage, _ in cited or found]
+        named = [] if decision.outcome == "nothing" else [one.passage for one in results.passages]
+        shown = [passage for passage, _ in cited] or named
         return ShownAnswer(
             outcome=decision.outcome,
             text=text,

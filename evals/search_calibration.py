@@ -38,7 +38,7 @@ from retrieval.answerability.classifier import AnswerabilityClassifier, statemen
 from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures
 from retrieval.answerability.logistic import LogisticModel
 
-ANSWERED = 0.25
+ANSWERED = 0.3
 """Share of the unanswerable questions, near misses among them, that may be answered as sure."""
 REFUSED = 0.003
 """Share of the answerable questions that may be refused."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.answering.cite import BEST_DOCUMENTS, cite, cite_quotation
+from app.answering.cite import NEAREST, cite, cite_quotation
 from app.domain.documents import StoredPassage
 
 
@@ -40,7 +40,7 @@ def test_nothing_found_is_nothing_cited() -> None:
 
 def test_the_best_passage_of_the_best_documents_is_cited() -> None:
     assert cited("Labels are always printed without charge in stores.", LABELS, COURIER, MORE, FLOWERS) == [1, 2, 4]
-    assert BEST_DOCUMENTS == 3
+    assert NEAREST == 3
 
 
 def test_a_page_without_words_of_the_answer_is_marked() -> None:
@@ -59,7 +59,7 @@ def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_p
     answer = "\n\n".join(["Box: 9.", "Take this one.", "Not in the prompt.", "In no statement."])
     cited = cite_quotation(answer, said, found)
     assert [stored.id for stored, one in cited if not one.see_also] == [7, 5]
-    assert [stored.id for stored, one in cited if one.see_also] == [1, 2, 4]
+    assert [stored.id for stored, one in cited if one.see_also] == [1, 2, 4], "three besides those it is from"
     assert [stored.id for stored, _ in cite_quotation("Labels.", {"Labels.": 3}, (LABELS, COURIER, MORE))] == [3, 2]
 
 

@@ -7,8 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from app.answering.compose import MARGIN, NEARLY, STATEMENTS, TOGETHER, WORDS, composed
-from app.answering.decide import UNSURE_STATEMENTS, Decision
+from app.answering.compose import (
+    MARGIN,
+    NEARLY,
+    NEARLY_ROWS,
+    STATEMENTS,
+    TOGETHER,
+    UNSURE_MARGIN,
+    UNSURE_STATEMENTS,
+    WORDS,
+    composed,
+)
+from app.answering.decide import Decision
 from app.domain.answers import Outcome
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import FoundPassage, RankedStatement, SearchResults
@@ -79,9 +89,9 @@ def test_rows_of_a_table_that_are_about_as_likely_are_one_statement() -> None:
     page = "Standard: 3 days\nExpress: 1 day\nPick-up: 2 days\n\nLarge: 9 days"
     standard, express, pickup, large = (
         replace(said(text, logit, page=page), kind="row")
-        for text, logit in zip(re.split("\n+", page), (2.0, 2.1, 2.1 - FAR, 2.0), strict=True)
+        for text, logit in zip(re.split("\n+", page), (2.0, 2.1, 2.1 - NEARLY_ROWS - 0.01, 2.0), strict=True)
     )
-    assert shown(standard, express, pickup, page=page) == ["Standard: 3 days\nExpress: 1 day"]
+    assert shown(standard, express, pickup, page=page) == ["Standard: 3 days\nExpress: 1 day", "Pick-up: 2 days"]
     assert shown(standard, large, page=page) == ["Standard: 3 days", "Large: 9 days"], "another table"
 
 
@@ -115,9 +125,17 @@ def test_more_follows_only_if_it_is_about_as_likely_as_the_first() -> None:
     assert shown(*ranked) == ["Cards last.", "Shoes fit."]
 
 
+def test_less_follows_where_the_desk_is_not_sure() -> None:
+    ranked = [alone("Cards last.", 2.0, 2), alone("Shoes fit.", 1.9, 3), alone("Lamps shine.", 1.99 - UNSURE_MARGIN, 4)]
+    texts = {one.passage: one.text for one in ranked}
+    assert [one.text for one in composed(ranked, texts, sure=False)] == ["Cards last.", "Shoes fit."]
+    assert len(composed(ranked, texts)) == 3
+
+
 def test_an_answer_has_at_most_so_many_statements() -> None:
     ranked = [alone(f"Thing{n} costs {n} euros.", 2.0, n + 2) for n in range(STATEMENTS + 2)]
     assert len(shown(*ranked)) == STATEMENTS
+    assert len(composed(ranked, {one.passage: one.text for one in ranked}, sure=False)) == UNSURE_STATEMENTS
 
 
 def test_all_but_the_first_statement_keep_within_some_words() -> None:
@@ -163,9 +181,8 @@ def decision(outcome: Outcome) -> Decision:
     )
     rows = (replace(said(STORE, 1.7), kind="item"), replace(said(RECEIPT, 1.6), kind="item"))
     ranked = (alone("Not in the prompt.", 2.0, 2), said(YEARS, 1.9), said(PAPER, 1.8), *rows)
-    results = SearchResults(
-        passages=(FoundPassage(passage=stored, score=1.0, cosine=1.0),), statements=ranked, relevance=0.5
-    )
+    found = (FoundPassage(passage=stored, score=1.0, cosine=1.0),)
+    results = SearchResults(passages=found, found=found, statements=ranked, relevance=0.5)
     return Decision(outcome=outcome, results=results)
 
 

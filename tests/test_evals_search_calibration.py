@@ -120,7 +120,7 @@ def test_two_desks_that_can_be_told_apart_are() -> None:
     assert (found.answerable, found.unanswerable) == (150, 150)
     assert found.auc > 0.97
     assert (found.answered, found.answered_right) == pytest.approx((1.0, 1.0), abs=0.03)
-    assert found.answered_wrongly == pytest.approx(ANSWERED, abs=0.03), "as many as may be"
+    assert found.answered_wrongly == pytest.approx(ANSWERED, abs=0.05), "as many as may be"
     classifier = found.classifier
     assert (classifier.embedder, classifier.ranker) == ("small", "first")
     assert classifier.fitted_on == "150 questions of bank, shop"

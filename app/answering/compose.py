@@ -3,7 +3,8 @@
 A fact often stands in the sentence beside the one that is nearest to the question. So a sentence is shown with its
 neighbours in its paragraph, as long as these are likely, too, and the whole stays short; and a row of a table with
 those beside it that are about as likely, because a general question is answered by several. More follows only from
-elsewhere and only if it is about as likely as the first. Not covered: which statements are likely (`finder`).
+elsewhere and only if it is about as likely as the first. Where the desk is not sure, even the first is often beside the
+point, and less follows. Not covered: which statements are likely (`finder`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,23 +18,29 @@ TOGETHER = 55
 """Most words of a statement with its neighbours."""
 NEARLY = 6.0
 """A neighbouring sentence is shown if its log-odds are lower by less than this."""
-MARGIN = 0.4
-"""Another statement, or row, is shown if its log-odds are lower than the best one's by less than this."""
-STATEMENTS = 3
+NEARLY_ROWS = 0.4
+"""The same for a row beside a row."""
+MARGIN, UNSURE_MARGIN = 0.8, 0.2
+"""Another statement is shown if its log-odds are lower than the best one's by less than this."""
+STATEMENTS, UNSURE_STATEMENTS = 3, 2
+"""The most statements of an answer."""
 WORDS = 100
-"""Most statements of an answer, and most words of all but the first."""
+"""Most words of all statements but the first."""
 ALIKE = 0.8
 """Share of its words that a statement has in common with one that says the same."""
 
 
-def composed(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[RankedStatement]:
+def composed(
+    ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, sure: bool = True
+) -> list[RankedStatement]:
     """The statements to show, best first. ranked: all that were found, likeliest first. texts: of passages, by number;
-    statements of others are not shown.
+    statements of others are not shown. sure: whether the desk is.
     """
+    margin, most = (MARGIN, STATEMENTS) if sure else (UNSURE_MARGIN, UNSURE_STATEMENTS)
     shown: list[RankedStatement] = []
     told: set[int] = set()
     for statement in ranked:
-        if len(shown) == STATEMENTS or (shown and statement.logit < shown[0].logit - MARGIN):
+        if len(shown) == most or (shown and statement.logit < shown[0].logit - margin):
             break
         if id(statement) in told or statement.passage not in texts:
             continue
@@ -52,7 +59,7 @@ def _with_neighbours(
     """The statement and those around it that belong to it, in the passage's order."""
     if statement.kind not in ("sentence", "row"):  # the others are whole, and items carry the line above them
         return [statement]
-    lowest = statement.logit - (NEARLY if statement.kind == "sentence" else MARGIN)
+    lowest = statement.logit - (NEARLY if statement.kind == "sentence" else NEARLY_ROWS)
     near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
     near.sort(key=lambda one: (one.start, -one.end))
     first = last = near.index(statement)

@@ -22,8 +22,6 @@ from retrieval.text.language import language_of
 from retrieval.text.sentences import as_said
 from retrieval.text.terms import COMMON, asked_words, stem
 
-UNSURE_STATEMENTS = 2
-"""The most statements of an answer that the desk is not sure of."""
 TOPICS = 3
 """How many topics a question back names."""
 
@@ -45,8 +43,7 @@ class Decision:
     def statements(self) -> list[RankedStatement]:
         """What is shown of the documents, best first."""
         texts = {one.passage.id: one.passage.text for one in self.results.passages}
-        shown = composed(self.results.statements, texts)
-        return shown[:UNSURE_STATEMENTS] if self.outcome == "unsure" else shown
+        return composed(self.results.statements, texts, sure=self.outcome != "unsure")
 
 
 class Decider:

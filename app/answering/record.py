@@ -62,8 +62,9 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
     prepared, timings = asked.prepared, completion.timings
     outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
     decision = prepared.decision
-    found = [] if shown.is_refusal else [(one.passage, one.cosine) for one in decision.results.passages]
     said = {one.text: one.passage for one in decision.statements} if shown.is_quotation else {}
+    results = () if shown.is_refusal else decision.results.found if said else decision.results.passages
+    found = [(one.passage, one.cosine) for one in results]
     cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)
     notices = [QUOTED if shown.is_quotation else None, NOTICES.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]

@@ -51,9 +51,12 @@ class RankedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
-    """passages: best first. statements: likeliest first. relevance: probability that the likeliest answer."""
+    """passages: best first, as many as were asked for. found: these and more, for the nearest pages. statements:
+    likeliest first. relevance: probability that the likeliest answer.
+    """
 
     passages: tuple[FoundPassage, ...]
+    found: tuple[FoundPassage, ...]
     statements: tuple[RankedStatement, ...]
     relevance: float
 
@@ -67,7 +70,7 @@ class JudgedQuestion:
     statements: JudgedStatements
 
 
-NOTHING = SearchResults(passages=(), statements=(), relevance=0.0)
+NOTHING = SearchResults(passages=(), found=(), statements=(), relevance=0.0)
 
 
 class Finder:
@@ -112,11 +115,13 @@ class Finder:
         ]
         best_first = dict.fromkeys([*(one.passage for one in ranked[:BEST]), *(hit.id for hit in judged.hits)])
         by_id = {hit.id: hit for hit in judged.hits}
+        found = tuple(
+            FoundPassage(passage=judged.passages[id_], score=by_id[id_].score, cosine=by_id[id_].cosine)
+            for id_ in best_first
+        )
         return SearchResults(
-            passages=tuple(
-                FoundPassage(passage=judged.passages[id_], score=by_id[id_].score, cosine=by_id[id_].cosine)
-                for id_ in list(best_first)[:count]
-            ),
+            passages=found[:count],
+            found=found,
             statements=tuple(ranked),
             relevance=self.classifier.is_answered(judged.statements.features) if ranked else 0.0,
         )
