@@ -18,11 +18,15 @@ from evals.fact_matching import holds_all, holds_fact
 from evals.helpdesk_questions import CustomerQuestion
 from evals.intervals import Figure, middle_of, share
 from evals.shown_answers import ShownAnswer
+from retrieval.text.terms import CHINESE_JAPANESE
 
 POINTS_BACK = re.compile(
     r"(?:it|its|they|them|their|this|that|these|those|then|otherwise|instead|both|there|also|if so|if not)\b",
     re.IGNORECASE,
 )
+_FULL_WIDTH_MARKS = "\u3000-\u303f\uff01-\uff0f\uff1a-\uff1f"
+_WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\s{CHINESE_JAPANESE}{_FULL_WIDTH_MARKS}]+")
+"""What stands between spaces, and two Chinese or Japanese characters, which is about how long their words are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,11 @@ class JudgedAnswer:
     question: CustomerQuestion
     shown: ShownAnswer
     added_ms: float
+
+    @property
+    def num_words(self) -> int:
+        """Words of what was shown."""
+        return len(_WORD.findall(self.shown.text))
 
     @property
     def has_all_facts(self) -> bool:
@@ -102,7 +111,7 @@ class JudgedAnswer:
             "answer": shown.text,
             "statements": list(shown.statements),
             "documents": list(shown.documents),
-            "words": len(shown.text.split()),
+            "words": self.num_words,
             "first_token_ms": round(shown.first_ms, 1),
             "added_ms": round(self.added_ms, 1),
         }
@@ -134,7 +143,7 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "contradicted": share([bool(one.contradictions) for one in with_facts]),
         "harmful": share([one.is_harmful for one in judged if one.question.not_from]),
         "beside_the_point": share([beside for one in with_facts for beside in one.beside_the_point]),
-        "words": middle_of([len(one.shown.text.split()) for one in told]),
+        "words": middle_of([one.num_words for one in told]),
         "answerable_answered": _part(answerable, "answered"),
         "answerable_unsure": _part(answerable, "unsure"),
         "answerable_refused": _part(answerable, "nothing"),

@@ -237,6 +237,13 @@ def test_every_question_counts_where_it_belongs() -> None:
     assert "| all facts | 33 % | 6 to 79 | 3 |" in markdown(found)
 
 
+@pytest.mark.parametrize(
+    ("text", "num"), [("It costs EUR 4.95, today.", 5), ("退货期限是三十天。", 4), ("用 Visa 付款", 3)]
+)
+def test_words_are_counted_in_chinese_too(text: str, num: int) -> None:
+    assert judged(text).num_words == num
+
+
 @pytest.mark.parametrize("arm", ["search", "shipped"])
 def test_a_desk_is_asked_from_end_to_end(tmp_path: Path, arm: Any) -> None:
     asked = [
