@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from retrieval.statements.cut import statements_of
@@ -280,6 +280,7 @@ ADDED = {"can", "cannot", "be", "not", "returned"}
 
 
 @settings(max_examples=50, deadline=None)
+@example("中?;", [])
 @given(TEXTS, st.lists(st.sampled_from(["Help", "Never", "The list", ""]), max_size=2))
 def test_statements_say_only_what_the_passage_says(text: str, headings: list[str]) -> None:
     statements = statements_of(text, headings)

@@ -26,7 +26,7 @@ MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
 STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")  # a list item or a table row
 WRAPPED = 55  # a line of so many characters without an end was wrapped
 ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
-ASKS = re.compile(r"[?？:：][\"'”’)」』]*$")  # questions, and lines that introduce a list
+ASKS = re.compile(r"[?？:：][\"'”’)」』,;，；、]*$")  # questions, and lines that introduce a list
 LETTER = re.compile(r"[^\W\d_]")
 UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")  # no spaces between items, and a full stop of its own
 
