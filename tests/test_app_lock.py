@@ -121,6 +121,16 @@ def test_a_folder_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> Non
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_of_somebody_else_that_may_be_written_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    tmp_path.chmod(0o770)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        assert tmp_path.stat().st_mode & 0o777 == 0o770
+
+
 def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "desk").write_text("")
     for folder in (tmp_path / "desk", tmp_path / "desk" / "below"):

@@ -33,7 +33,8 @@ def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
-            folder.chmod(0o700)  # it holds what customers wrote
+            with suppress(PermissionError):  # a mounted volume of another user, whose rights are its owner's business
+                folder.chmod(0o700)  # it holds what customers wrote
         # Not per thread: a server may be stopped by another thread than the one that started it.
         lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
         try:
