@@ -31,6 +31,7 @@ from app.domain.answers import (
     Turn,
     UsedModule,
 )
+from app.domain.callers import OPERATOR
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
@@ -177,8 +178,8 @@ def make_answer(conversation_id: str, message_id: str, question: str) -> Answer:
 class FakeStream:
     """Gives the text word by word, then stores the turn."""
 
-    def __init__(self, desk: FakeDesk, conversation_id: str, question: str) -> None:
-        self._desk, self._conversation_id, self._question = desk, conversation_id, question
+    def __init__(self, desk: FakeDesk, conversation_id: str, question: str, owner: str) -> None:
+        self._desk, self._conversation_id, self._question, self._owner = desk, conversation_id, question, owner
         self.cancelled = threading.Event()
         self._answer: Answer | None = None
 
@@ -204,7 +205,7 @@ class FakeStream:
             if not said:
                 raise DeskError("Stopped before the answer began.", code="cancelled")
             answer = replace(answer, answer=said, notice="Stopped before the end.")
-        self._desk.store(self._question, answer)
+        self._desk.store(self._question, answer, owner=self._owner)
         self._answer = answer
 
     @property
@@ -256,6 +257,8 @@ class FakeDesk:
                 path = f"/help/{one.document}"
                 self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3))
         self._turns: dict[str, list[Turn]] = {}
+        self._owners: dict[str, str] = {}
+        self._first = ""  # the first who looks owns what was there
         self._updated: dict[str, datetime] = {}
         self._ids = 0
         self._lock = threading.Lock()
@@ -274,10 +277,11 @@ class FakeDesk:
             self._ids += 1
             return f"{self._ids:032x}"
 
-    def store(self, question: str, answer: Answer, when: datetime | None = None) -> None:
+    def store(self, question: str, answer: Answer, when: datetime | None = None, owner: str = "") -> None:
         when = when or self.now
         with self._lock:
             self._ids += 1
+            self._owners.setdefault(answer.conversation_id, owner)
             turns = self._turns.setdefault(answer.conversation_id, [])
             turns.append(Turn(message_id=f"q{self._ids}", role="user", text=question, created=when))
             turns.append(
@@ -291,7 +295,15 @@ class FakeDesk:
             )
             self._updated[answer.conversation_id] = when + timedelta(microseconds=self._ids)
 
-    def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> FakeStream:
+    def belongs(self, conversation_id: str, owner: str) -> bool:
+        self._first = self._first or owner
+        return (self._owners.get(conversation_id) or self._first) == owner
+
+    def ask(
+        self, question: str, *, owner: str = OPERATOR, conversation_id: str | None = None, reuse: str = "on"
+    ) -> FakeStream:
+        if conversation_id is not None and not self.belongs(conversation_id, owner):
+            raise DeskError("there is no such conversation", code="conversation-unknown")
         if len(question) > MAX_QUESTION:
             raise DeskError(
                 f"Your question has {len(question):,} characters; at most {MAX_QUESTION:,} are possible. "
@@ -300,26 +312,29 @@ class FakeDesk:
             )
         if "crash" in question:
             raise RuntimeError("an internal path /secret/place")
-        stream = FakeStream(self, conversation_id or self.new_id(), question)
+        stream = FakeStream(self, conversation_id or self.new_id(), question, owner)
         self.streams.append(stream)
         return stream
 
-    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
+    def conversations(self, owner: str = OPERATOR, limit: int = 50) -> list[ConversationSummary]:
         latest = sorted(self._updated.items(), key=lambda item: item[1], reverse=True)[:limit]
         return [
             ConversationSummary(id=key, title=self._turns[key][0].text[:80], updated=when, turns=len(self._turns[key]))
             for key, when in latest
+            if self.belongs(key, owner)
         ]
 
-    def turns(self, conversation_id: str) -> list[Turn]:
-        return list(self._turns.get(conversation_id, ()))
+    def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
+        return list(self._turns.get(conversation_id, ())) if self.belongs(conversation_id, owner) else []
 
-    def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
+    def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         self.said.append((message_id, value, reason))
         for turns in self._turns.values():
             turns[:] = [replace(turn, feedback=value) if turn.message_id == message_id else turn for turn in turns]
 
-    def delete_conversation(self, conversation_id: str) -> None:
+    def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
+        if not self.belongs(conversation_id, owner):
+            return
         self._turns.pop(conversation_id, None)
         self._updated.pop(conversation_id, None)
 

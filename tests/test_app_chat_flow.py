@@ -9,11 +9,15 @@ from fake_desk import NOW, FakeDesk, FakeStream, make_answer
 from page_check import check
 
 from app.desk.interface import Desk
-from app.web.chat_flow import UNEXPECTED, ChatFlow, ChatView
+from app.domain.callers import OPERATOR
+from app.web.chat_flow import UNEXPECTED, ChatFlow, ChatView, Reader
 
 
-def ask(flow: ChatFlow, question: str, open_id: str = "", session: str = "s") -> list[ChatView]:
-    return list(flow.ask(question, open_id, session))
+READER = Reader(owner=OPERATOR, session="s")
+
+
+def ask(flow: ChatFlow, question: str, open_id: str = "", reader: Reader = READER) -> list[ChatView]:
+    return list(flow.ask(question, open_id, reader))
 
 
 @pytest.fixture
@@ -76,36 +80,36 @@ def test_empty_questions_do_nothing(flow: ChatFlow, desk: FakeDesk) -> None:
 
 def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow: ChatFlow, desk: FakeDesk) -> None:
     summary = desk.conversations()[-1]
-    view = flow.open(summary.id, "s")
+    view = flow.open(summary.id, READER)
     assert summary.title in check(view.transcript or "")
     assert view.conversation_id == summary.id
-    gone = flow.open("nosuch", "s")
+    gone = flow.open("nosuch", READER)
     assert gone.conversation_id == ""
     assert "What now?" in check(gone.transcript or "")
 
 
 def test_stop_keeps_what_was_written(flow: ChatFlow, desk: FakeDesk) -> None:
-    views = flow.ask("Can I return it?", "", "s")
+    views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
-    flow.stop("other")
+    flow.stop(Reader(owner=OPERATOR, session="other"))
     assert not desk.streams[0].cancelled.is_set()
-    flow.stop("s")
+    flow.stop(READER)
     last = list(views)[-1]
     assert "Stopped before the end." in (last.transcript or "")
     assert last.answering is False
 
 
 def test_stop_before_the_first_word(flow: ChatFlow, desk: FakeDesk) -> None:
-    views = flow.ask("Can I return it?", "", "s")
+    views = flow.ask("Can I return it?", "", READER)
     next(views)
-    flow.stop("s")
+    flow.stop(READER)
     last = list(views)[-1]
     assert "Stopped before the answer began" in (last.live or "")
     assert last.box == "Can I return it?"
 
 
 def test_leaving_the_browser_cancels_the_answer(flow: ChatFlow, desk: FakeDesk) -> None:
-    views = flow.ask("Can I return it?", "", "s")
+    views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
     views.close()
     assert desk.streams[0].cancelled.is_set()
@@ -114,9 +118,9 @@ def test_leaving_the_browser_cancels_the_answer(flow: ChatFlow, desk: FakeDesk) 
 
 def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow: ChatFlow, desk: FakeDesk) -> None:
     other = desk.conversations()[0].id
-    views = flow.ask("Can I return it?", "", "s")
+    views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
-    flow.open(other, "s")
+    flow.open(other, READER)
     assert desk.streams[0].cancelled.is_set()
     assert list(views) == [ChatView(live="")]
 
@@ -127,24 +131,24 @@ def test_an_answer_that_is_slow_to_end_draws_no_more_either(
     monkeypatch.setattr(FakeStream, "cancel", lambda self: None)
     clock = iter(range(10_000))
     flow = ChatFlow(desk, now=lambda: NOW, clock=lambda: next(clock))
-    views = flow.ask("Can I return it?", "", "s")
+    views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
-    flow.open("", "s")
+    flow.open("", READER)
     assert list(views) == [ChatView(live="")]
 
 
 def test_an_old_answer_does_not_wipe_a_newer_one(flow: ChatFlow, desk: FakeDesk) -> None:
-    old = flow.ask("Can I return it?", "", "s")
+    old = flow.ask("Can I return it?", "", READER)
     next(old), next(old)
-    flow.open("", "s")
-    new = flow.ask("And this?", "", "s")
+    flow.open("", READER)
+    new = flow.ask("And this?", "", READER)
     next(new)
     assert list(old) == []
     assert list(new)[-1].live == ""
 
 
 def test_a_second_question_waits_for_the_first(flow: ChatFlow, desk: FakeDesk) -> None:
-    views = flow.ask("Can I return it?", "", "s")
+    views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
     assert ask(flow, "Second") == [ChatView()]
     assert len(desk.streams) == 1
@@ -155,7 +159,7 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
     seen: dict[str, list[ChatView]] = {}
 
     def reader(name: str) -> None:
-        seen[name] = ask(flow, f"Question of {name}", "", name)
+        seen[name] = ask(flow, f"Question of {name}", "", Reader(owner=f"v-{name}", session=name))
 
     threads = [threading.Thread(target=reader, args=(f"reader{i}",)) for i in range(8)]
     for thread in threads:
@@ -163,7 +167,7 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
     for thread in threads:
         thread.join()
     for name, views in seen.items():
-        text = check("".join(f"{view.transcript or ''}{view.live or ''}" for view in views))
+        text = check("".join(f"{view.transcript or ''}{view.live or ''}{view.conversations or ''}" for view in views))
         assert f"Question of {name}" in text
         assert not any(f"Question of {other}" in text for other in seen if other != name)
     assert len({views[-1].conversation_id for views in seen.values()}) == 8
@@ -172,19 +176,35 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
 def test_feedback_reaches_the_desk_and_comes_back(flow: ChatFlow, desk: FakeDesk) -> None:
     conversation = desk.conversations()[0].id
     message = desk.turns(conversation)[-1].message_id
-    flow.feedback(message, "down", "wrong" * 200)
+    flow.feedback(message, "down", "wrong" * 200, READER)
     assert desk.said == [(message, "down", ("wrong" * 200)[:500])]
-    page = flow.open(conversation, "s").transcript or ""
+    page = flow.open(conversation, READER).transcript or ""
     assert 'data-value="down" aria-pressed="true"' in page
-    flow.feedback(message, "none")
+    flow.feedback(message, "none", "", READER)
     assert desk.said[-1] == (message, None, "")
 
 
 def test_deleting(flow: ChatFlow, desk: FakeDesk) -> None:
     first, second = (summary.id for summary in desk.conversations()[:2])
-    view = flow.delete(second, first, "s")
+    view = flow.delete(second, first, READER)
     assert view.transcript is None
     assert second not in (view.conversations or "")
-    view = flow.delete(first, first, "s")
+    view = flow.delete(first, first, READER)
     assert view.conversation_id == ""
     assert "How can we help?" in (view.transcript or "")
+
+
+# ------------------------------------------------------------------ two visitors
+
+
+def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() -> None:
+    desk = FakeDesk(seeded=False)
+    flow = ChatFlow(desk)
+    ann, bob = Reader(owner="v-ann", session="a"), Reader(owner="v-bob", session="b")
+    conversation = ask(flow, "Can I return it?", reader=ann)[-1].conversation_id or ""
+    shown = flow.open(conversation, bob)
+    assert shown.conversation_id == ""
+    assert "Can I return it?" not in f"{shown.transcript}{shown.conversations}"
+    assert "there is no such conversation" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
+    flow.delete(conversation, "", bob)
+    assert "Can I return it?" in (flow.open(conversation, ann).transcript or "")

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import func, select
 from stored_answers import add_turn, an_answer, details
 
+from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage import tables
 from app.storage.database import Database, open_database
@@ -196,3 +197,20 @@ def test_no_session_stays_open(history: History, database: Database) -> None:
         history.feedback("none", "up")
     history.feedback(answer.message_id, "up")
     assert "Current Checked out connections: 0" in database.engine.pool.status()
+
+
+def test_a_conversation_is_its_owners_alone(history: History) -> None:
+    conversation = history.start_conversation("Mine", "v-ann")
+    answer = add_turn(history, conversation)
+    for owner in ("v-bob", OPERATOR):
+        assert history.conversations(owner) == []
+        assert history.turns(conversation, owner) == []
+        assert history.past(conversation, owner) == []
+        history.delete_conversation(conversation, owner)
+        with pytest.raises(DeskError, match="there is no answer"):
+            history.feedback(answer.message_id, "up", owner=owner)
+    assert [turn.role for turn in history.turns(conversation, "v-ann")] == ["user", "assistant"]
+    assert [one.id for one in history.conversations("v-ann")] == [conversation]
+    history.feedback(answer.message_id, "up", owner="v-ann")
+    history.delete_conversation(conversation, "v-ann")
+    assert history.turns(conversation, "v-ann") == []

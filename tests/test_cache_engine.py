@@ -301,3 +301,19 @@ def test_prefixes_that_saved_most_are_named_first() -> None:
     assert (first.num_tokens, first.hits, first.saved) == (len(common), 2, 2 * len(common))
     assert bytes(second.tokens).decode() == rare
     assert (second.hits, second.saved) == (1, len(rare))
+
+
+def test_tenants_share_modules_and_nothing_that_was_computed() -> None:
+    plan = plan_of(SYSTEM, A, QUESTION)
+    with running(build("llama")) as engine:
+        usages = [
+            engine.submit(
+                Request(plan=plan, sampling=Sampling(max_tokens=1), tenant=tenant, module_tenant="public")
+            ).completion.usage
+            for tenant in ("v-ann", "v-bob", "v-ann")
+        ]
+    first, stranger, again = usages
+    assert first.module == 0, "they were encoded for it"
+    assert (stranger.computed, stranger.prefix) == (len(QUESTION), 0)
+    assert stranger.module == again.module > 0
+    assert again.prefix > 0

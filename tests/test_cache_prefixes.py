@@ -278,7 +278,7 @@ def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
     assert tree.match("t", [run(0, 7, 7), module(2, "other")]).extent == Extent(0, 2)
     assert tree.match("t", [run(0, 7, 7), PathStep(start=2, tokens=(7,), key="k")]).extent == Extent(0, 2)
     assert tree.match("t", [run(0, 7, 7), module(2, "k"), run(4, 1)]).extent == Extent(2, 1)
-    assert tree.match("u", [run(0, 7, 7)]) is tree.root("u")
+    assert tree.match("u", [run(0, 7, 7)]).parent is None
 
 
 def test_eviction_takes_modules_along_that_nothing_else_needs() -> None:
@@ -343,3 +343,18 @@ def test_common_length() -> None:
         0,
         0,
     ]
+
+
+def test_the_tree_of_a_tenant_ends_with_its_last_node_and_comes_back() -> None:
+    tree = PrefixTree()
+    step = PathStep(start=0, tokens=(1, 2))
+    waiting = tree.match("ann", [step])  # a request in flight keeps the root of a tree that is dropped meanwhile
+    leaf, _ = tree.insert(tree.match("ann", [step]), [(step, Extent(0, 2))], None)
+    assert tree.match("bob", [step]).parent is None
+    tree.evict(leaf)
+    assert tree._roots == {}
+    again, surplus = tree.insert(waiting, [(step, Extent(2, 2))], None)
+    assert tree.match("ann", [step]) is again
+    assert surplus == []
+    tree.insert(tree.match("eve", []), [], None)
+    assert set(tree._roots) == {"ann"}

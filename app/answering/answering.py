@@ -13,6 +13,7 @@ from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion
 from app.answering.stream import AnswerInProgress
+from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
@@ -25,6 +26,7 @@ from app.storage.library import Library
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
+from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
 
@@ -63,13 +65,15 @@ class Answering:
         reuse: Reuse,
         policy: Policy | None = None,
         collections: Sequence[str] = (),
+        *,
+        owner: str,
     ) -> AnswerInProgress:
-        """Record the question, search, plan and submit. collections: only documents of these, if any are given. Raises
-        DeskError for a question that cannot be asked.
+        """Record the question, search, plan and submit. collections: only documents of these, if any are given. owner:
+        whose conversation it is. Raises DeskError for a question that cannot be asked.
         """
         started = time.perf_counter()
         question = self.questions.valid(question)
-        past = [] if conversation_id is None else self._history.past(conversation_id)
+        past = [] if conversation_id is None else self._history.past(conversation_id, owner)
         if conversation_id is not None and not past:
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         if unknown := set(collections) - set(self._library.collections() if collections else ()):
@@ -77,14 +81,15 @@ class Answering:
                 f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
                 code="collection-unknown",
             )
-        conversation_id = conversation_id or self._history.start_conversation(question)
+        conversation_id = conversation_id or self._history.start_conversation(question, owner)
         question_id = self._history.record_question(conversation_id, question)
         policy = (policy or self.policy) if reuse == "on" else "exact"
         running = None
         with self._in_flight.track():
             prepared = self.questions.prepare(question, past, collections)
             if prepared.plan is not None:
-                generation = self.engine.submit(self.request(prepared, reuse, conversation_id, policy))
+                request = self.request(prepared, reuse, conversation_id, policy, owner)
+                generation = self.engine.submit(request)
                 running = generation, self.checked(generation, prepared)
         ids = {"conversation_id": conversation_id, "question_id": question_id}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
@@ -100,8 +105,12 @@ class Answering:
         for _ in self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off")):
             pass
 
-    def request(self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy) -> Request:
-        """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal."""
+    def request(
+        self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
+    ) -> Request:
+        """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal. What
+        is computed for it is found by its owner alone; the modules of passages are everybody's.
+        """
         plan, model, settings = prepared.plan, self.engine.model, self.settings
         assert plan is not None
         choices = None
@@ -116,7 +125,15 @@ class Answering:
             choices=choices,
             opening=self._opening,
         )
-        return Request(plan=plan, sampling=sampling, reuse=reuse, recomputation=RECOMPUTATIONS[policy], session=session)
+        return Request(
+            plan=plan,
+            sampling=sampling,
+            reuse=reuse,
+            recomputation=RECOMPUTATIONS[policy],
+            session=session,
+            tenant=owner,
+            module_tenant=PUBLIC_TENANT,
+        )
 
     def checked(self, pieces: Iterable[str], prepared: PreparedQuestion) -> CheckedText:
         """An answer as it may be shown."""

@@ -34,21 +34,23 @@ class AnswerStream(Protocol):
 
 
 class Desk(Protocol):
-    """Everything a page needs. All methods may be called from several threads at once and may raise DeskError."""
+    """Everything a page needs. All methods may be called from several threads at once and may raise DeskError. owner:
+    whose conversations (`app.domain.callers`); those of others do not exist.
+    """
 
-    def ask(self, question: str, *, conversation_id: str | None = None, reuse: str = "on") -> AnswerStream:
+    def ask(self, question: str, *, owner: str, conversation_id: str | None = None, reuse: str = "on") -> AnswerStream:
         """Starts an answer. Without a conversation a new one begins; its id is in the finished answer."""
 
-    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
+    def conversations(self, owner: str, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations, most recently used first."""
 
-    def turns(self, conversation_id: str) -> list[Turn]:
+    def turns(self, conversation_id: str, owner: str) -> list[Turn]:
         """All stored messages of a conversation, oldest first; empty when there is no such conversation."""
 
-    def feedback(self, message_id: str, value: Feedback | None, reason: str = "") -> None:
+    def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str) -> None:
         """Sets, replaces or (None) deletes the reader's rating of an answer."""
 
-    def delete_conversation(self, conversation_id: str) -> None:
+    def delete_conversation(self, conversation_id: str, owner: str) -> None:
         """Deletes a conversation with all its messages; an unknown id is no error."""
 
     def documents(self) -> list[StoredDocument]:

@@ -21,6 +21,7 @@ from app.desk.calibration import Calibration, find_calibration
 from app.desk.overview import summarise, tiers_of, tiers_on_disk
 from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview
+from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.policies import AnswerMode, Policy, policy_named
 from app.domain.progress import Progress, no_progress
@@ -238,18 +239,19 @@ class Service:
         self,
         question: str,
         *,
+        owner: str = OPERATOR,
         conversation_id: str | None = None,
         reuse: str = "on",
         policy: str | None = None,
         collections: Sequence[str] = (),
     ) -> AnswerInProgress:
-        """Start an answer. policy: see `app.domain.policies`; unset: the desk's. collections: only documents of
-        these are searched; none: all.
+        """Start an answer. owner: see `app.domain.callers`. policy: see `app.domain.policies`; unset: the desk's.
+        collections: only documents of these are searched; none: all.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         named = None if policy is None else policy_named(policy)
-        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), named, collections)
+        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner)
 
     def batch(
         self,

@@ -3,6 +3,8 @@
 An answer read back equals the answer that was recorded. Citations keep the quoted text and never change, except that
 `forget_document` removes the text of a forgotten document. All rows of an answer are written in one transaction.
 
+A conversation is its owner's alone: to anybody else it does not exist. `app.domain.callers` says who owners are.
+
 Not covered: numbers for the dashboard (`statistics`), documents (`library`), making an answer (`app.answering`).
 """
 
@@ -15,6 +17,7 @@ from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, from_documents
+from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
@@ -51,36 +54,36 @@ class History:
         self._database = database
         self._forgotten: dict[str, datetime] = {}  # when each document was forgotten, since this was opened
 
-    def start_conversation(self, title: str) -> str:
+    def start_conversation(self, title: str, owner: str = OPERATOR) -> str:
         """Start a conversation; returns its id. title: usually the first question; it is shortened."""
         now = _now()
-        row = ConversationRow(id=new_id(), title=_shortened(title), created=now, updated=now)
+        row = ConversationRow(id=new_id(), owner=owner, title=_shortened(title), created=now, updated=now)
         with self._database.write() as session:
             session.add(row)
         return row.id
 
-    def conversations(self, limit: int = 50) -> list[ConversationSummary]:
+    def conversations(self, owner: str = OPERATOR, limit: int = 50) -> list[ConversationSummary]:
         """The latest conversations that have a message, most recently used first. turns: number of messages."""
         table, message = ConversationRow, MessageRow
         turns = select(func.count()).where(message.conversation_id == table.id).scalar_subquery()
         query = (
             select(table.id, table.title, table.updated, turns.label("turns"))
-            .where(turns > 0)
+            .where(table.owner == owner, turns > 0)
             .order_by(table.updated.desc(), table.id)
             .limit(limit)
         )
         return [ConversationSummary(**row._mapping) for row in self._database.rows(query)]
 
-    def turns(self, conversation_id: str) -> list[Turn]:
+    def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
         message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
-        query = _messages_of(conversation_id).options(*(selectinload(part) for part in parts))
+        query = _messages_of(conversation_id, owner).options(*(selectinload(part) for part in parts))
         return [turn(row) for row in self._database.values(query)]
 
-    def past(self, conversation_id: str) -> list[PastMessage]:
+    def past(self, conversation_id: str, owner: str = OPERATOR) -> list[PastMessage]:
         """The same messages as the next prompt needs them."""
-        query = _messages_of(conversation_id).options(selectinload(MessageRow.modules))
+        query = _messages_of(conversation_id, owner).options(selectinload(MessageRow.modules))
         return [
             row.to(
                 PastMessage,
@@ -114,21 +117,22 @@ class History:
                 row.text, row.tokens = REMOVED_QUOTE, None
             _append(session, answer.conversation_id, row)
 
-    def delete_conversation(self, conversation_id: str) -> None:
+    def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
         """Delete a conversation and all that belongs to it; an unknown id is no error."""
+        its = (ConversationRow.id == conversation_id, ConversationRow.owner == owner)
         with self._database.write() as session:
-            session.execute(delete(ConversationRow).where(ConversationRow.id == conversation_id))
+            session.execute(delete(ConversationRow).where(*its))
         self._database.flush_log()
 
-    def feedback(self, message_id: str, value: str | None, reason: str = "") -> None:
+    def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not
         an answer, and for a value other than "up" and "down".
         """
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
-            message = session.get(MessageRow, message_id)
-            if message is None or message.role != "assistant":
+            answers = select(MessageRow.id).join(ConversationRow).where(ConversationRow.owner == owner)
+            if session.scalar(answers.where(MessageRow.id == message_id, MessageRow.role == "assistant")) is None:
                 raise DeskError(f"there is no answer {message_id!r}", code="no-such-message")
             if value is None:
                 session.execute(delete(FeedbackRow).where(FeedbackRow.message_id == message_id))
@@ -167,9 +171,9 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
     session.add(row)
 
 
-def _messages_of(conversation_id: str) -> Select[MessageRow]:
-    message = MessageRow
-    return select(message).where(message.conversation_id == conversation_id).order_by(message.position)
+def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
+    its = (MessageRow.conversation_id == conversation_id, ConversationRow.owner == owner)
+    return select(MessageRow).join(ConversationRow).where(*its).order_by(MessageRow.position)
 
 
 def _shortened(title: str) -> str:

@@ -255,6 +255,12 @@ def m008_see_also(connection: Connection) -> None:
     connection.execute(text(f"ALTER TABLE message_citations ADD COLUMN see_also BOOLEAN DEFAULT {no} NOT NULL"))
 
 
+def m009_owners(connection: Connection) -> None:
+    """Whose each conversation is; those there are belong to the operator."""
+    connection.execute(text("ALTER TABLE conversations ADD COLUMN owner VARCHAR(128) DEFAULT 'operator' NOT NULL"))
+    connection.execute(text("CREATE INDEX ix_conversations_owner_updated ON conversations (owner, updated)"))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -264,6 +270,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m006_outcomes,
     m007_passage_statements,
     m008_see_also,
+    m009_owners,
 )
 
 

@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from app.domain.callers import OPERATOR
 from app.storage.migrations import NAMING
 
 if TYPE_CHECKING:
@@ -139,14 +140,16 @@ class PassageNeighbourRow(Base):
 
 
 class ConversationRow(Base):
-    """A customer's questions and their answers."""
+    """A customer's questions and their answers. owner: see `app.domain.callers`."""
 
     __tablename__ = "conversations"
+    __table_args__ = (Index(None, "owner", "updated"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     title: Mapped[str]
     created: Mapped[datetime]
     updated: Mapped[datetime] = mapped_column(index=True)
+    owner: Mapped[str] = mapped_column(String(128), server_default=OPERATOR)
 
 
 class MessageRow(Base):

@@ -33,6 +33,14 @@ class ChatView:
     answering: bool | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who looks at the page. owner: whose conversations are shown (`app.domain.callers`). session: one browser tab."""
+
+    owner: str
+    session: str
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     """An answer in progress. left: its reader went to another conversation, so it must not draw any more."""
@@ -57,26 +65,26 @@ class ChatFlow:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
 
-    def open(self, conversation_id: str, session: str) -> ChatView:
+    def open(self, conversation_id: str, reader: Reader) -> ChatView:
         """Shows a conversation; one that is gone (or "") opens a new one."""
-        self._end(session, left=True)
+        self._end(reader.session, left=True)
         try:
-            turns = self._desk.turns(conversation_id) if conversation_id else []
+            turns = self._desk.turns(conversation_id, reader.owner) if conversation_id else []
             if turns:
                 page = self._transcript(turns)
             else:
                 conversation_id = ""
                 page = render("chat/empty.html", examples=self._examples, ready=self._desk.is_ready())
-            listed = self._listed(conversation_id)
+            listed = self._listed(conversation_id, reader)
         except Exception as error:
             return ChatView(live=_failure("", error), answering=False)
         return ChatView(
             conversation_id=conversation_id, transcript=page, live="", conversations=listed, answering=False
         )
 
-    def ask(self, question: str, conversation_id: str, session: str) -> Generator[ChatView]:
+    def ask(self, question: str, conversation_id: str, reader: Reader) -> Generator[ChatView]:
         """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer."""
-        question = question.strip()
+        question, session = question.strip(), reader.session
         run = _Run()
         with self._lock:  # a second question waits for the first
             accepted = bool(question) and self._runs.setdefault(session, run) is run
@@ -84,7 +92,7 @@ class ChatFlow:
             yield ChatView()
             return
         try:
-            yield from self._draw(question, conversation_id, run)
+            yield from self._draw(question, conversation_id, reader, run)
             if run.left and session not in self._runs:
                 yield ChatView(live="")  # a piece may have been on its way when the reader left
         except Exception as error:  # outermost: whatever fails becomes one line in the chat
@@ -98,12 +106,12 @@ class ChatFlow:
             if run.stream is not None:
                 run.stream.cancel()
 
-    def _draw(self, question: str, conversation_id: str, run: _Run) -> Generator[ChatView]:
+    def _draw(self, question: str, conversation_id: str, reader: Reader, run: _Run) -> Generator[ChatView]:
         first = None if conversation_id else ""  # a new conversation: the empty state makes room
         yield ChatView(
             transcript=first, live=render("chat/live.html", question=question, text=""), box="", answering=True
         )
-        stream = self._desk.ask(question, conversation_id=conversation_id or None)
+        stream = self._desk.ask(question, owner=reader.owner, conversation_id=conversation_id or None)
         with self._lock:
             run.stream, ended = stream, run.stopped
         if ended:
@@ -119,38 +127,38 @@ class ChatFlow:
         answer = stream.answer
         yield ChatView(
             conversation_id=answer.conversation_id,
-            transcript=self._transcript(self._desk.turns(answer.conversation_id)),
+            transcript=self._transcript(self._desk.turns(answer.conversation_id, reader.owner)),
             live="",
-            conversations=self._listed(answer.conversation_id),
+            conversations=self._listed(answer.conversation_id, reader),
             answering=False,
         )
 
-    def stop(self, session: str) -> None:
+    def stop(self, reader: Reader) -> None:
         """Ends the running answer; what was generated stays."""
-        self._end(session, left=False)
+        self._end(reader.session, left=False)
 
-    def feedback(self, message_id: str, value: str, reason: str = "") -> None:
+    def feedback(self, message_id: str, value: str, reason: str, reader: Reader) -> None:
         """value: up, down, or anything else to take the verdict back."""
         verdicts: dict[str, Feedback] = {"up": "up", "down": "down"}
-        self._desk.feedback(message_id, verdicts.get(value), reason[:500])
+        self._desk.feedback(message_id, verdicts.get(value), reason[:500], owner=reader.owner)
 
-    def delete(self, conversation_id: str, open_id: str, session: str) -> ChatView:
+    def delete(self, conversation_id: str, open_id: str, reader: Reader) -> ChatView:
         """Deletes a conversation; if it was open, a new one is shown."""
         if conversation_id == open_id:
-            self._end(session, left=True)
+            self._end(reader.session, left=True)
         try:
-            self._desk.delete_conversation(conversation_id)
+            self._desk.delete_conversation(conversation_id, reader.owner)
             if conversation_id != open_id:
-                return ChatView(conversations=self._listed(open_id))
+                return ChatView(conversations=self._listed(open_id, reader))
         except Exception as error:
             return ChatView(live=_failure("", error))
-        return self.open("", session)
+        return self.open("", reader)
 
     def _transcript(self, turns: Sequence[Turn]) -> str:
         return render("chat/transcript.html", turns=turns, contacts=self._desk.contacts())
 
-    def _listed(self, open_id: str) -> str:
-        summaries = self._desk.conversations()
+    def _listed(self, open_id: str, reader: Reader) -> str:
+        summaries = self._desk.conversations(reader.owner)
         return render("chat/conversations.html", summaries=summaries, open_id=open_id, now=self._now())
 
     def _end(self, session: str, *, left: bool) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import gradio as gr
 
 from app.desk.interface import Desk
-from app.web.chat_flow import ChatFlow, ChatView
+from app.domain.callers import OPERATOR
+from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.rendering import render
 
 EXAMPLES = (
@@ -37,8 +38,8 @@ def _updates(view: ChatView) -> tuple[Any, ...]:
     return (*(gr.skip() if part is None else part for part in parts), gr.update(**box) if box else gr.skip())
 
 
-def _session(request: gr.Request) -> str:
-    return str(request.session_hash)
+def _reader(request: gr.Request) -> Reader:
+    return Reader(owner=OPERATOR, session=str(request.session_hash))
 
 
 def build_chat(desk: Desk) -> gr.Blocks:
@@ -51,16 +52,16 @@ def build_chat(desk: Desk) -> gr.Blocks:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
 
     def opened(conversation_id: str, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.open(conversation_id, _session(request)))
+        return _updates(flow.open(conversation_id, _reader(request)))
 
     def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.open(str(event.id), _session(request)))
+        return _updates(flow.open(str(event.id), _reader(request)))
 
     def removed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.delete(str(event.id), open_id, _session(request)))
+        return _updates(flow.delete(str(event.id), open_id, _reader(request)))
 
     def asked(question: str, open_id: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        views = flow.ask(question, open_id, _session(request))
+        views = flow.ask(question, open_id, _reader(request))
         try:
             for view in views:
                 yield _updates(view)
@@ -70,11 +71,11 @@ def build_chat(desk: Desk) -> gr.Blocks:
     def chosen(open_id: str, event: gr.EventData, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         yield from asked(str(event.text), open_id, request)
 
-    def judged(event: gr.EventData) -> None:
-        flow.feedback(str(event.message), str(event.value), str(event.reason))
+    def judged(event: gr.EventData, request: gr.Request) -> None:
+        flow.feedback(str(event.message), str(event.value), str(event.reason), _reader(request))
 
     def stopped(request: gr.Request) -> None:
-        flow.stop(_session(request))
+        flow.stop(_reader(request))
 
     with gr.Blocks(title="Warmdesk", analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
         with gr.Row(elem_id="wd-app"):

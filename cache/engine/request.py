@@ -25,9 +25,9 @@ FinishReason = Literal["stop", "length", "repeated", "cancelled", "scored"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt to be answered. recomputation: which rows of placed modules are computed again. session: the
-    conversation it belongs to: its own past is counted apart, and its selected rows are kept. tenant: who may share its
-    KV. teacher_forced: an answer to be read instead of generated: the completion has the logits that predict its
-    tokens. Raises ValueError for a bad tenant.
+    conversation it belongs to: its own past is counted apart, and its selected rows are kept. tenant: who may find what
+    it computes. module_tenant: who may share its modules; None: the same. teacher_forced: an answer to be read instead
+    of generated: the completion has the logits that predict its tokens. Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -36,10 +36,17 @@ class Request:
     recomputation: SelectiveRecomputation = field(default_factory=SelectiveRecomputation)
     session: str | None = None
     tenant: str = PUBLIC_TENANT
+    module_tenant: str | None = None
     teacher_forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_tenant(self.tenant)
+        check_tenant(self.tenant_of_modules)
+
+    @property
+    def tenant_of_modules(self) -> str:
+        """Under which its modules are kept and found."""
+        return self.tenant if self.module_tenant is None else self.module_tenant
 
 
 @dataclass(slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Waiting:
         for segment in self.plan.segments():
             if segment in self.entries:
                 continue
-            lookup = encoder.find(segment, self.request.tenant)
+            lookup = encoder.find(segment, self.request.tenant_of_modules)
             if lookup.entry is None:
                 self.misses.setdefault(segment, lookup.reason)
                 complete = False

@@ -34,8 +34,8 @@ class PathStep:
 
 @dataclass(slots=True, eq=False)
 class PrefixNode:
-    """A step of a prompt that was computed. owner: the session that computed it. refs: requests in flight whose path
-    goes through the node. hits: requests that found it.
+    """A step of a prompt that was computed. owner: the session that computed it; of a root, its tenant. refs: requests
+    in flight whose path goes through the node. hits: requests that found it.
     """
 
     step: PathStep
@@ -64,14 +64,16 @@ def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 class PrefixTree:
-    """One tree per tenant; nothing is shared between tenants."""
+    """One tree per tenant; nothing is shared between tenants. A tree is kept while it holds anything: there may be as
+    many tenants as visitors.
+    """
 
     def __init__(self) -> None:
         self._roots: dict[str, PrefixNode] = {}
 
     def root(self, tenant: str) -> PrefixNode:
         """The empty prefix of a tenant."""
-        return self._roots.setdefault(tenant, PrefixNode(PathStep(start=0, tokens=()), None))
+        return self._roots.get(tenant) or PrefixNode(PathStep(start=0, tokens=()), None, owner=tenant)
 
     def match(self, tenant: str, steps: Sequence[PathStep]) -> PrefixNode:
         """The node at the end of the longest known prefix of `steps`, not pinned; a run that partly matches is cut."""
@@ -92,6 +94,10 @@ class PrefixTree:
         path, and the extents of tokens that another request computed meanwhile: the caller frees those.
         """
         surplus: list[Extent] = []
+        top = node
+        if node.parent is None:
+            assert node.owner is not None
+            node = top = self._roots.setdefault(node.owner, node)
         for step, extent in steps:
             while step.tokens:
                 child = self._child(node, step)
@@ -102,6 +108,7 @@ class PrefixTree:
                 node, common = child, len(child.step.tokens)
                 step = step.cut(common, len(step.tokens))
                 extent = extent if step.key is not None else extent.part(common, extent.length)
+        self._drop_if_empty(top)
         return node, surplus
 
     def pin(self, node: PrefixNode) -> None:
@@ -136,6 +143,7 @@ class PrefixTree:
                 break
             assert node.parent is not None
             del node.parent.children[node.step.edge]
+            self._drop_if_empty(node.parent)
         return leaf.extent
 
     def clear(self) -> list[Extent]:
@@ -144,6 +152,12 @@ class PrefixTree:
         while leaves := list(self.leaves()):
             freed.extend(self.evict(leaf) for leaf in leaves)
         return freed
+
+    def _drop_if_empty(self, node: PrefixNode) -> None:
+        """Drop the tree of this root if it holds nothing; `insert` puts it back for a request that still has it."""
+        if node.parent is None and not node.children:
+            assert node.owner is not None
+            self._roots.pop(node.owner, None)
 
     def _child(self, node: PrefixNode, step: PathStep) -> PrefixNode | None:
         """The child that `step` begins with, cut where the two part; None if there is none."""
