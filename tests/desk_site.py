@@ -9,8 +9,11 @@ from typing import Any
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
+from app.access.passwords import new_account
+from app.access.visitors import COOKIE, new_token
+from app.domain.settings import Settings
+from app.storage.accounts import Accounts
 from app.storage.database import open_database
-from app.web.passwords import reset_password
 from app.web.server import create_app
 
 BASE = "http://127.0.0.1:7860"
@@ -18,12 +21,14 @@ HTML = {"accept": "text/html"}
 
 
 class Site:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.password = reset_password(folder)
         self.desk = FakeDesk()
-        self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
-        self.app = create_app(self.desk, folder, self.database)
+        self.settings = Settings(data_dir=folder, **settings)
+        self.database = open_database(self.settings.database_url)
+        self.password = new_account(Accounts(self.database), "admin", "admin")
+        self.app = create_app(self.desk, self.database, self.settings)
         self.running: TestClient | None = None
 
     def close(self) -> None:
@@ -32,6 +37,7 @@ class Site:
     def client(self, address: str = "10.0.0.1") -> TestClient:
         """A browser of its own (cookies), in the event loop of the running application if there is one."""
         client = TestClient(self.app, base_url=BASE, follow_redirects=False, client=(address, 1))
+        client.cookies.set(COOKIE, new_token(), domain="127.0.0.1")
         client.portal = self.running.portal if self.running else None
         return client
 

@@ -20,8 +20,10 @@ import uvicorn
 from desks import small_desk, write_pages
 from fake_desk import FakeDesk
 
+from app.access.passwords import ensure_admin, new_account
+from app.domain.settings import Settings
+from app.storage.accounts import Accounts
 from app.storage.database import open_database
-from app.web.passwords import reset_password
 from app.web.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -47,9 +49,10 @@ WAIT_S = 30.0
 class Site:
     def __init__(self, folder: Path) -> None:
         self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
-        self.password = reset_password(folder)
-        self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
-        application = create_app(self.desk, folder, self.database)
+        settings = Settings(data_dir=folder)
+        self.database = open_database(settings.database_url)
+        self.password = new_account(Accounts(self.database), "admin", "admin")
+        application = create_app(self.desk, self.database, settings)
         self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -270,12 +273,13 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
 def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path: Path) -> None:
     """The whole product with the tiny model: ask, see a streamed answer with a source, restart, find it again."""
     pages = write_pages(tmp_path / "pages")
-    password = reset_password(tmp_path / "admin")
+    password = ""
     for visit in ("first", "second"):
         with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
             desk.ingest([pages])
             desk.prepare()
-            application = create_app(desk, tmp_path / "admin", desk.database)
+            password = ensure_admin(Accounts(desk.database), tmp_path) or password
+            application = create_app(desk, desk.database, desk.settings)
             server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
             thread = threading.Thread(target=server.run, daemon=True)
             thread.start()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +18,13 @@ from typing import Any, NamedTuple
 import pytest
 from desks import write_pages
 
+from app.access.passwords import verified
 from app.cli.main import main
 from app.desk.service import Service
 from app.domain.settings import Settings
+from app.storage.accounts import Accounts
+from app.storage.database import open_database
 from app.storage.lock import OWNER_FILE
-from app.web.passwords import verify
 from cache.memory.keys import file_digest
 from cache.model.files import bundled_gguf, convert_gguf
 from evals.search_calibration import SearchCalibration
@@ -276,8 +279,21 @@ def test_ctrl_c_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_a_new_password_replaces_the_old_one(run: Run, desk: Path) -> None:
     first, second = (run("reset-password").out.split(": ")[1].strip() for _ in range(2))
     assert first != second
-    assert not verify(desk / "admin", first)
-    assert verify(desk / "admin", second)
+    with closing(open_database(Settings(data_dir=desk).database_url)) as database:
+        accounts = Accounts(database)
+        assert verified(accounts, "admin", first) is None
+        assert verified(accounts, "admin", second) is not None
+
+
+def test_accounts_are_made_listed_and_removed(run: Run) -> None:
+    made = run("accounts", "add", "ann", "--json").document
+    assert (made["name"], made["role"]) == ("ann", "agent")
+    listed = run("accounts", "list", "--json")
+    assert {"ann": "agent"}.items() <= {one["name"]: one["role"] for one in listed.document}.items()
+    assert made["password"] not in listed.out
+    run("accounts", "remove", "ann")
+    assert "ann" not in [one["name"] for one in run("accounts", "list", "--json").document]
+    assert is_one_line(run("accounts", "remove", "ann"))
 
 
 def test_a_taken_port_is_one_line(run: Run) -> None:

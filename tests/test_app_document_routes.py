@@ -16,14 +16,16 @@ from fake_desk import FakeDesk, Ingested, fake_document
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app.access.passwords import new_account
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.knowledge.uploads import LONGEST_NAME, keep_upload, safe_name
+from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.web.document_routes import add_document_routes
 from app.web.event_stream import FAILED
 from app.web.guard import MAX_BODY, MAX_UPLOAD
-from app.web.passwords import reset_password
 from app.web.server import create_app
 from retrieval.loaders.load import MAX_BYTES
 
@@ -33,9 +35,10 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.desk = FakeDesk()
-        self.password = reset_password(folder)
-        self.database = open_database(f"sqlite:///{folder}/desk.sqlite3")
-        self.app = create_app(self.desk, folder, self.database)
+        settings = Settings(data_dir=folder)
+        self.database = open_database(settings.database_url)
+        self.password = new_account(Accounts(self.database), "admin", "admin")
+        self.app = create_app(self.desk, self.database, settings)
         self._cookies = self._login()
 
     def client(self) -> TestClient:

@@ -1,9 +1,8 @@
-"""Admin password file, sessions and the limit on guessing, without HTTP."""
+"""Accounts, their passwords and sessions, and the limit on guessing, without HTTP."""
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -15,12 +14,12 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher
 
+from app.access.login_rate import FREE_FAILURES, WINDOW_S, LoginRateLimiter
+from app.access.passwords import ensure_admin, new_account, reset_password, verified
 from app.domain.errors import DeskError
+from app.storage.accounts import Account, Accounts
 from app.storage.database import Database, open_database
 from app.storage.sessions import LIFETIME_S, Sessions
-from app.web import passwords
-from app.web.login_rate import FREE_FAILURES, WINDOW_S, LoginRateLimiter
-from app.web.passwords import ensure_password, password_hash, reset_password, verify
 
 
 class Clock:
@@ -45,129 +44,154 @@ def database(path: Path) -> Iterator[Database]:
         yield opened
 
 
-def test_password_is_given_out_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
-    password = ensure_password(tmp_path / "admin")
+@pytest.fixture
+def accounts(database: Database) -> Accounts:
+    return Accounts(database)
+
+
+def test_the_first_password_is_given_out_once_and_only_its_hash_is_kept(accounts: Accounts, tmp_path: Path) -> None:
+    password = ensure_admin(accounts, tmp_path)
     assert password is not None
     assert len(password) >= 20
-    assert ensure_password(tmp_path / "admin") is None
-    text = (tmp_path / "admin" / "admin.json").read_text()
-    assert password not in text
-    assert json.loads(text)["password_hash"].startswith("$argon2id$")
-    assert verify(tmp_path / "admin", password)
-    assert not verify(tmp_path / "admin", password + "x")
-    assert not verify(tmp_path / "admin", "")
+    assert ensure_admin(accounts, tmp_path) is None
+    [account] = accounts.all()
+    assert (account.name, account.role) == ("admin", "admin")
+    assert account.password_hash.startswith("$argon2id$")
+    assert verified(accounts, "admin", password) == account
+    for name, wrong in (("admin", password + "x"), ("admin", ""), ("nobody", password)):
+        assert verified(accounts, name, wrong) is None
 
 
-def test_file_is_for_the_owner_only_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    mask = os.umask(0)
-    try:
-        reset_password(tmp_path)
-    finally:
-        os.umask(mask)
-    assert [path.name for path in tmp_path.iterdir()] == ["admin.json"]
-    assert (tmp_path / "admin.json").stat().st_mode & 0o777 == 0o600
-
-
-def test_reset_makes_the_old_password_useless(tmp_path: Path) -> None:
-    old, old_hash = reset_password(tmp_path), password_hash(tmp_path)
-    new = reset_password(tmp_path)
+def test_reset_makes_the_old_password_useless(accounts: Accounts) -> None:
+    old = new_account(accounts, "ann", "agent")
+    new = reset_password(accounts, "ann")
     assert old != new
-    assert not verify(tmp_path, old)
-    assert verify(tmp_path, new)
-    assert password_hash(tmp_path) != old_hash
+    assert verified(accounts, "ann", old) is None
+    assert verified(accounts, "ann", new) is not None
+    with pytest.raises(DeskError, match="there is no account 'bob'"):
+        reset_password(accounts, "bob")
 
 
-def test_a_file_of_an_earlier_version_keeps_its_password(tmp_path: Path) -> None:
-    password = reset_password(tmp_path)
+def test_a_password_of_version_0_1_stays_valid(accounts: Accounts, tmp_path: Path) -> None:
     file = tmp_path / "admin.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "session_key": "00" * 32}))
-    assert verify(tmp_path, password)
+    file.write_text(json.dumps({"password_hash": PasswordHasher().hash("as before"), "session_key": "00" * 32}))
+    assert ensure_admin(accounts, tmp_path) is None
+    assert verified(accounts, "admin", "as before") is not None
+    assert not file.exists()
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = reset_password(tmp_path)
-
-    def full(source: object, target: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.replace", full)
-    with pytest.raises(DeskError, match="No space left"):
-        reset_password(tmp_path)
-    assert verify(tmp_path, old)
-    assert [path.name for path in tmp_path.iterdir()] == ["admin.json"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[]", '{"session_key": "00"}', '{"password_hash": 1}'),
-        '{"password_hash": "x", "session_key": ""}',
-    ],
-)
-def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"session_key": "00"}', '{"password_hash": 1}'])
+def test_a_damaged_file_of_version_0_1_is_one_clear_error(accounts: Accounts, tmp_path: Path, text: str) -> None:
     (tmp_path / "admin.json").write_text(text)
-    with pytest.raises(DeskError, match="set a new one with warmdesk reset-password"):
-        password_hash(tmp_path)
+    with pytest.raises(DeskError, match="remove it, and a new password is made"):
+        ensure_admin(accounts, tmp_path)
 
 
-def test_overlong_passwords_are_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reset_password(tmp_path)
-
-    def never(folder: Path) -> str:
-        raise AssertionError("the file was read")
-
-    monkeypatch.setattr(passwords, "password_hash", never)
-    assert not verify(tmp_path, "x" * 5000)
-
-
-def test_sessions_end_by_time_by_logout_and_by_a_new_password(database: Database) -> None:
-    clock, password = Clock(), ["hash one"]
-    sessions = Sessions(database, lambda: password[0], now=clock.moment)
-    token, other = sessions.start(), sessions.start()
-    assert token != other
-    assert sessions.is_valid(token)
-    sessions.end(token)
-    assert not sessions.is_valid(token)
-    assert sessions.is_valid(other)
-    clock.now += LIFETIME_S - 1
-    assert sessions.is_valid(other)
-    clock.now += 2
-    assert not sessions.is_valid(other)
-    third = sessions.start()
-    password[0] = "hash two"
-    assert not sessions.is_valid(third)
-    assert sessions.is_valid(sessions.start())
+def test_names_and_roles_are_checked_and_names_are_unique(accounts: Accounts) -> None:
+    new_account(accounts, "ann@shop.example", "agent")
+    with pytest.raises(DeskError, match="there is an account"):
+        new_account(accounts, "ann@shop.example", "agent")
+    for name in ("", "a b", "<b>", "x" * 81):
+        with pytest.raises(DeskError, match="is no name"):
+            new_account(accounts, name, "agent")
+    with pytest.raises(DeskError, match="is no role"):
+        new_account(accounts, "bob", "")
 
 
-def test_sessions_are_kept_in_the_database_without_their_tokens(database: Database, path: Path) -> None:
+def test_the_last_admin_stays(accounts: Accounts) -> None:
+    new_account(accounts, "ann", "admin")
+    new_account(accounts, "bob", "agent")
+    for change in (lambda: accounts.remove("ann"), lambda: accounts.set_role("ann", "agent")):
+        with pytest.raises(DeskError, match="last admin"):
+            change()
+    accounts.set_role("bob", "admin")
+    accounts.remove("ann")
+    assert [account.name for account in accounts.all()] == ["bob"]
+
+
+def signed_in(accounts: Accounts, name: str) -> Account:
+    account = accounts.named(name)
+    assert account is not None
+    return account
+
+
+def test_overlong_passwords_are_not_hashed(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> bool:
+        raise AssertionError("it was hashed")
+
+    monkeypatch.setattr(PasswordHasher, "verify", never)
+    assert verified(accounts, "admin", "x" * 5000) is None
+
+
+def test_sessions_end_by_time_by_logout_and_with_their_account(database: Database, accounts: Accounts) -> None:
     clock = Clock()
-    token = Sessions(database, lambda: "hash", now=clock.moment).start()
+    sessions = Sessions(database, now=clock.moment)
+    new_account(accounts, "ann", "admin")
+    new_account(accounts, "bob", "agent")
+    ann, bob = (signed_in(accounts, name) for name in ("ann", "bob"))
+    token, other = sessions.start(ann), sessions.start(ann)
+    assert token != other
+    assert sessions.account(token) == ann
+    sessions.end(token)
+    assert sessions.account(token) is None
+    clock.now += LIFETIME_S - 1
+    assert sessions.account(other) == ann
+    clock.now += 2
+    assert sessions.account(other) is None
+    of_ann, of_bob = sessions.start(ann), sessions.start(bob)
+    reset_password(accounts, "ann")
+    assert (sessions.account(of_ann), sessions.account(of_bob)) == (None, bob)
+    accounts.set_role("bob", "admin")
+    assert sessions.account(of_bob) is None
+    of_bob = sessions.start(signed_in(accounts, "bob"))
+    accounts.remove("bob")
+    assert sessions.account(of_bob) is None
+
+
+def test_an_account_that_changed_while_its_password_was_checked_is_not_signed_in(
+    database: Database, accounts: Accounts
+) -> None:
+    new_account(accounts, "ann", "admin")
+    checked = signed_in(accounts, "ann")
+    reset_password(accounts, "ann")
+    with pytest.raises(DeskError, match="changed just now"):
+        Sessions(database).start(checked)
+
+
+def test_sessions_are_kept_in_the_database_without_their_tokens(
+    database: Database, accounts: Accounts, path: Path
+) -> None:
+    new_account(accounts, "ann", "admin")
+    token = Sessions(database).start(signed_in(accounts, "ann"))
     database.close()
     with closing(open_database(f"sqlite:///{path}")) as again:
-        assert Sessions(again, lambda: "hash", now=clock.moment).is_valid(token)
+        assert Sessions(again).account(token) is not None
     assert token.encode() not in path.read_bytes()
 
 
-def test_expired_sessions_are_removed(database: Database, path: Path) -> None:
+def test_expired_sessions_are_removed(database: Database, accounts: Accounts, path: Path) -> None:
     clock = Clock()
-    sessions = Sessions(database, lambda: "hash", now=clock.moment)
+    sessions = Sessions(database, now=clock.moment)
+    new_account(accounts, "ann", "admin")
+    ann = signed_in(accounts, "ann")
     for _ in range(3):
-        sessions.start()
+        sessions.start(ann)
     clock.now += LIFETIME_S
-    sessions.start()
+    sessions.start(ann)
     with closing(sqlite3.connect(path)) as connection:
         [[expires]] = connection.execute("SELECT expires FROM sessions").fetchall()
     assert datetime.fromisoformat(expires + "+00:00") == clock.moment() + timedelta(seconds=LIFETIME_S)
 
 
 @pytest.mark.parametrize("token", ["", ".", "a.b.c", "9999999999.x.y", "\u00e4", "x" * 10_000, "' OR 1=1 --"])
-def test_what_is_no_token_opens_nothing_and_ends_nothing(database: Database, token: str) -> None:
-    sessions = Sessions(database, lambda: "hash")
-    good = sessions.start()
+def test_what_is_no_token_opens_nothing_and_ends_nothing(database: Database, accounts: Accounts, token: str) -> None:
+    sessions = Sessions(database)
+    new_account(accounts, "ann", "admin")
+    good = sessions.start(signed_in(accounts, "ann"))
     for wrong in (token, good[:-1], f"{good} "):
-        assert not sessions.is_valid(wrong)
+        assert sessions.account(wrong) is None
     sessions.end(token)
-    assert sessions.is_valid(good)
+    assert sessions.account(good) is not None
 
 
 @pytest.fixture
@@ -192,9 +216,9 @@ def test_limit_stops_one_address_and_lets_go_later(clock: Clock) -> None:
     assert limiter.attempt("a") == 0
 
 
-def test_passwords_are_checked_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_checked_one_at_a_time(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each check takes 64 MiB."""
-    reset_password(tmp_path)
+    new_account(accounts, "ann", "admin")
     running: list[int] = []
     most: list[int] = []
 
@@ -207,7 +231,7 @@ def test_passwords_are_checked_one_at_a_time(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(PasswordHasher, "verify", checked)
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(lambda _: verify(tmp_path, "x"), range(8)))
+        assert all(pool.map(lambda _: verified(accounts, "ann", "x"), range(8)))
     assert set(most) == {1}
 
 
@@ -219,7 +243,7 @@ def test_many_tries_at_once_do_not_all_pass() -> None:
 
 
 def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.web.login_rate.MAX_ADDRESSES", 20)
+    monkeypatch.setattr("app.access.login_rate.MAX_ADDRESSES", 20)
     limiter = LoginRateLimiter()
     for _ in range(FREE_FAILURES):
         limiter.attempt("late")

@@ -15,10 +15,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals")
 ROOMS = {
-    "app.cli": "evals app.web app.training app.pml app.desk app.storage app.domain cache retrieval",
+    "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
     "evals": "app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
     "cache retrieval",
-    "app.web": "app.desk app.storage app.domain retrieval.loaders retrieval.text",
+    "app.web": "app.desk app.access app.storage app.domain retrieval.loaders retrieval.text",
+    "app.access": "app.storage app.domain",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
     "app.desk": "app.answering app.knowledge app.replies app.storage app.domain cache retrieval",
@@ -86,10 +87,14 @@ ONLY_IN = {
             "app.storage.library",
             "app.storage.history",
         ),
-        *("app.storage.passage_rows", "app.storage.sessions", "app.storage.statistics"),
+        *("app.storage.passage_rows", "app.storage.sessions", "app.storage.accounts", "app.storage.statistics"),
     },
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
-    "fastapi": {"app.web.server", "app.web.document_routes", "app.web.command_socket", "app.web.event_stream"},
+    "fastapi": {
+        *("app.web.server", "app.web.document_routes", "app.web.login_routes"),
+        *("app.web.command_socket", "app.web.event_stream"),
+    },
+    "jwt": {"app.access.visitors"},
     "evals": {"app.cli.measure"},
     "ray": set[str](),
 }

@@ -81,7 +81,8 @@ class Answering:
                 f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
                 code="collection-unknown",
             )
-        conversation_id = conversation_id or self._history.start_conversation(question, owner)
+        most = None if owner == OPERATOR else self.settings.conversations_kept
+        conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
         question_id = self._history.record_question(conversation_id, question)
         policy = (policy or self.policy) if reuse == "on" else "exact"
         running = None

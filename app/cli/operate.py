@@ -1,4 +1,4 @@
-"""The commands that run a desk and look after it: serve, stats, doctor, reset-password, demo."""
+"""The commands that run a desk and look after it: serve, stats, doctor, demo."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -46,15 +46,6 @@ def doctor(common: Common) -> int:
     document = {"ok": healthy, "checks": [asdict(check) for check in checks]}
     common.show(document, lambda: print_checks(checks))
     return 0 if healthy else 1
-
-
-@commands.command("reset-password")
-@takes("data_dir")
-def reset_password(common: Common) -> None:
-    """Make a new password for the dashboard; everybody is logged out."""
-    from app.web import passwords
-
-    print(f"admin password (shown once): {passwords.reset_password(common.settings.admin_folder)}")
 
 
 @commands.command()

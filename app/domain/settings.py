@@ -12,6 +12,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -58,6 +59,14 @@ def _folder(raw: object) -> Path:
         raise ValueError from error
 
 
+def _addresses(raw: object) -> tuple[str, ...]:
+    """Addresses and networks of a list, or of a text with commas."""
+    texts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(texts, list | tuple):
+        raise ValueError
+    return tuple(str(ip_network(str(text).strip())) for text in texts)
+
+
 def _needs(words: str, **limits: Any) -> Any:
     """Limits of a setting, with what a message says of them."""
     return Field(json_schema_extra={"needs": words}, **limits)
@@ -82,6 +91,13 @@ Phone = Annotated[str | None, _needs("a phone number", pattern=r"^\+?[0-9][0-9 (
 Url = Annotated[
     str | None,
     _needs("an address that begins with https://, http:// or mailto:", pattern=r"^(https?://|mailto:)[^\s<>\"'`\\]+$"),
+]
+PublicUrl = Annotated[
+    str | None, _needs("an address such as https://help.example.com, without a path", pattern=r"^https?://[^\s/?#]+/?$")
+]
+Secret = Annotated[str | None, _needs("at least 32 characters", min_length=32, max_length=1024)]
+Addresses = Annotated[
+    tuple[str, ...], BeforeValidator(_addresses), _needs('a list of addresses or networks, as ["127.0.0.1"]')
 ]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 Size = Annotated[int, BeforeValidator(parse_size)]
@@ -116,6 +132,21 @@ class Settings(BaseSettings):
     """Address to listen on; anything but loopback is open to the network."""
     port: Annotated[int, _between(0, 65535)] = 7860
     """Port to listen on; 0 picks a free one."""
+    public_url: PublicUrl = None
+    """The address at which customers reach the desk, as https://help.example.com, where a proxy with TLS stands before
+    it. Host and Origin of requests are held against it, cookies are sent over TLS only, and links begin with it."""
+    trusted_proxies: Addresses = ()
+    """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, as ["127.0.0.1"]; from
+    anybody else these headers are ignored."""
+    visitor_secret: Secret = Field(default=None, repr=False)
+    """Signs visitor tokens (JSON Web Token, HS256, claims sub and exp) with which your own site hands over who the
+    customer is: link to the chat with ?visitor=TOKEN. Unset: customers are known by a cookie only."""
+    questions_per_minute: Annotated[int, _between(1, 10_000)] = 20
+    """The most questions of one visitor in a minute; from one address it is five times as many."""
+    answers_at_once: Annotated[int, _between(1, 1000)] = 2
+    """The most answers that one visitor may have in progress."""
+    conversations_kept: Annotated[int, _between(1, 100_000)] = 500
+    """The most conversations of one visitor; after that the visitor deletes some first."""
     memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB"."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB

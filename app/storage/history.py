@@ -54,11 +54,18 @@ class History:
         self._database = database
         self._forgotten: dict[str, datetime] = {}  # when each document was forgotten, since this was opened
 
-    def start_conversation(self, title: str, owner: str = OPERATOR) -> str:
-        """Start a conversation; returns its id. title: usually the first question; it is shortened."""
+    def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
+        """Start a conversation; returns its id. title: usually the first question; it is shortened. Raises DeskError if
+        the owner has `most` conversations already.
+        """
         now = _now()
         row = ConversationRow(id=new_id(), owner=owner, title=_shortened(title), created=now, updated=now)
+        its = select(func.count()).select_from(ConversationRow).where(ConversationRow.owner == owner)
         with self._database.write() as session:
+            if most is not None and (session.scalar(its) or 0) >= most:
+                raise DeskError(
+                    f"you have {most:,} conversations, and no more are kept: delete some first", code="too-many"
+                )
             session.add(row)
         return row.id
 

@@ -261,6 +261,31 @@ def m009_owners(connection: Connection) -> None:
     connection.execute(text("CREATE INDEX ix_conversations_owner_updated ON conversations (owner, updated)"))
 
 
+def m010_accounts(connection: Connection) -> None:
+    """Several people who look after the desk. Sign-ins from before belong to nobody and end."""
+    connection.execute(text("DROP TABLE sessions"))
+    meta = MetaData(naming_convention=NAMING)
+    required = partial(Column, nullable=False)
+    Table(
+        "accounts",
+        meta,
+        Column("id", Integer, primary_key=True),
+        required("name", Text, unique=True),
+        required("role", String(16)),
+        required("password_hash", Text),
+        required("created", DateTime),
+    )
+    Table(
+        "sessions",
+        meta,
+        Column("token_hash", String(64), primary_key=True),
+        required("account_id", Integer, ForeignKey("accounts.id", ondelete="CASCADE"), index=True),
+        required("created", DateTime),
+        required("expires", DateTime, index=True),
+    )
+    meta.create_all(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -271,6 +296,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m007_passage_statements,
     m008_see_also,
     m009_owners,
+    m010_accounts,
 )
 
 

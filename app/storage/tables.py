@@ -277,12 +277,25 @@ class FeedbackRow(Base):
     created: Mapped[datetime]
 
 
+class AccountRow(Base):
+    """Somebody who looks after the desk. role: agent or admin."""
+
+    __tablename__ = "accounts"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    role: Mapped[str] = mapped_column(String(16))
+    password_hash: Mapped[str]
+    created: Mapped[datetime]
+
+
 class SessionRow(Base):
-    """A sign-in to the admin area. token_hash: see `sessions`."""
+    """A sign-in. token_hash: see `sessions`."""
 
     __tablename__ = "sessions"
 
     token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey(AccountRow.id, ondelete="CASCADE"), index=True)
     created: Mapped[datetime]
     expires: Mapped[datetime] = mapped_column(index=True)
 

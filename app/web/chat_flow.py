@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Desk, Feedback
 from app.domain.answers import Turn
 from app.domain.errors import DeskError
@@ -35,10 +36,13 @@ class ChatView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Who looks at the page. owner: whose conversations are shown (`app.domain.callers`). session: one browser tab."""
+    """Who looks at the page. owner: whose conversations are shown (`app.domain.callers`). session: one browser tab.
+    address: where the browser is.
+    """
 
     owner: str
     session: str
+    address: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +60,14 @@ class ChatFlow:
     def __init__(
         self,
         desk: Desk,
+        limits: QuestionLimits,
         examples: Sequence[str] = (),
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._desk, self._examples, self._now, self._clock = desk, tuple(examples), now, clock
+        self._desk, self._limits, self._examples = desk, limits, tuple(examples)
+        self._now, self._clock = now, clock
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
 
@@ -92,7 +98,8 @@ class ChatFlow:
             yield ChatView()
             return
         try:
-            yield from self._draw(question, conversation_id, reader, run)
+            with self._limits.asking(reader.owner, reader.address):
+                yield from self._draw(question, conversation_id, reader, run)
             if run.left and session not in self._runs:
                 yield ChatView(live="")  # a piece may have been on its way when the reader left
         except Exception as error:  # outermost: whatever fails becomes one line in the chat

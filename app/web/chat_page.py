@@ -1,8 +1,8 @@
 """The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in templates/chat and
 style.css.
 
-The list shows all conversations of this desk, to whoever can open the page: for now a desk is for one operator on
-127.0.0.1. Which conversation is open is kept in the address bar and in a hidden field of the page, never on the server.
+The list shows the visitor's own conversations. Which one is open is kept in the address bar and in a hidden field of
+the page, never on the server.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,11 @@ from typing import Any
 
 import gradio as gr
 
+from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
-from app.domain.callers import OPERATOR
+from app.domain.settings import Settings
 from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.guard import caller_of
 from app.web.rendering import render
 
 EXAMPLES = (
@@ -39,12 +41,14 @@ def _updates(view: ChatView) -> tuple[Any, ...]:
 
 
 def _reader(request: gr.Request) -> Reader:
-    return Reader(owner=OPERATOR, session=str(request.session_hash))
+    browser = request.request
+    address = browser.client.host if browser.client else ""
+    return Reader(owner=caller_of(browser).owner, session=str(request.session_hash), address=address)
 
 
-def build_chat(desk: Desk) -> gr.Blocks:
+def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
-    flow = ChatFlow(desk, EXAMPLES)
+    flow = ChatFlow(desk, QuestionLimits(settings), EXAMPLES)
     static = Path(__file__).parent / "static"
     acts, page = ((static / name).read_text(encoding="utf-8") for name in ("chat.js", "page.js"))
 

@@ -1,31 +1,31 @@
-"""What every request passes first: which hosts, origins and paths are served at all, who sees /admin, security headers.
+"""What every request passes first: which hosts, origins and paths are served at all, who may call them, visitors'
+cookies, security headers.
 
-Gradio brings about a hundred routes (uploads, file access, a proxy, run history, code editing). Only the few the pages
-use are let through; everything else under a page is 404. Not covered: TLS, quotas.
+Who may call what is in `access_rules`; a caller that was let through is in `request.state.caller`. Not covered: TLS,
+quotas.
 
 Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts run by nonce only.
 """
 
 import re
 import secrets
-from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access import visitors
+from app.access.identity import Identity
+from app.domain.callers import NOBODY, Caller
+from app.web.access_rules import find_rule
+from app.web.site import Site
+
 COOKIE = "warmdesk_admin"
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Of people who are signed in; sent to /admin only."""
 MAX_BODY = 1 << 20
 UPLOAD, MAX_UPLOAD = "/admin/documents/upload", 21 << 20
-_PAGE_PATHS = re.compile(
-    r"/(|config|theme\.css|manifest\.json|favicon\.ico|robots\.txt|pwa_icon(/\d+)?"
-    r"|(assets|static|svelte)/[\w./@+-]+"
-    r"|gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+))/?"
-)
-_DOCUMENT_PATHS = re.compile(r"/admin/documents(/(upload|forget))?")
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _PREVIEW = re.compile(rb"<meta\s[^>]*(?:og:|twitter:)[^>]*>", re.IGNORECASE)
@@ -44,22 +44,17 @@ _HEADERS = {
 }
 
 
-def host_name(host: str) -> str:
-    """Host header without port and brackets, in lower case."""
-    match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+))(?::\d+)?", host.strip())
-    return (match[1] or match[2]).lower().rstrip(".") if match else ""
+def caller_of(request: Request) -> Caller:
+    """Who sends a request that the guard let through."""
+    caller: Caller = getattr(request.state, "caller", NOBODY)
+    return caller
 
 
 class Guard:
-    """Wraps the whole application. is_admin: whether a token belongs to a session; it may block. api_paths: paths (and
-    what is below them) that belong to our own HTTP routes.
-    """
+    """Wraps the whole application."""
 
-    def __init__(
-        self, app: ASGIApp, *, bound_to: str, is_admin: Callable[[str], bool], api_paths: tuple[str, ...]
-    ) -> None:
-        self._app, self._is_admin, self._api_paths = app, is_admin, api_paths
-        self._hosts = LOOPBACK if host_name(bound_to) in LOOPBACK or bound_to in LOOPBACK else None
+    def __init__(self, app: ASGIApp, *, site: Site, identity: Identity) -> None:
+        self._app, self._site, self._identity = app, site, identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,49 +63,102 @@ class Guard:
             return  # no page uses websockets
         nonce = secrets.token_urlsafe(16)
         send = _secured(send, nonce)
-        refusal = await self._refusal(Request(scope))
+        request = Request(scope)
+        refusal = self._refused_unread(request) or await self._refused_by_rule(request)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
             del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not be given their nonce
             send = _with_nonce(send, nonce)
+        if scope["method"] == "GET" and scope["path"] == "/":
+            if visitors.PARAMETER in request.query_params:
+                await self._handed_over(request)(scope, receive, send)
+                return
+            if not caller_of(request).owner:
+                send = _with_cookie(send, self._visitor_cookie(request, visitors.new_token()))
         await self._app(scope, receive, send)
 
-    async def _refusal(self, request: Request) -> Response | None:
-        """The answer to a request that is not let through."""
+    def _refused_unread(self, request: Request) -> Response | None:
+        """The answer to a request that is not looked at: wrong host, wrong length, another site's page."""
         path, method, headers = request.scope["path"], request.method, request.headers
-        host = headers.get("host", "")
-        if self._hosts is not None and host_name(host) not in self._hosts:
-            return _refused(421, "This desk answers on this machine only (wrong Host header).")
+        if not self._site.answers_to(request):
+            return _refused(421, "This desk is not called that (wrong Host header).")
         if "transfer-encoding" in headers:
             return _refused(411, "Requests must say their length.")
         length, most = headers.get("content-length", "0"), MAX_UPLOAD if path == UPLOAD else MAX_BODY
         if not (length.isascii() and length.isdigit() and int(length) <= most):
             return _refused(413, "The request is too large.")
-        origin = headers.get("origin")
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
-        if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2].lower() != host.lower():
+        if method not in ("GET", "HEAD") and not self._site.takes_from(request):
             return _refused(403, "Requests from other sites are not accepted.")
-        if any(path == own or path.startswith(own + "/") for own in self._api_paths) or path in _OPEN_ADMIN:
-            return None
-        if path == "/admin" or path.startswith("/admin/"):
-            if not await run_in_threadpool(self._is_admin, request.cookies.get(COOKIE, "")):
-                if method == "GET" and "text/html" in headers.get("accept", ""):
-                    return RedirectResponse("/admin/login", 303)
-                return _refused(401, "Not signed in.")
-            if path == "/admin":
-                return RedirectResponse("/admin/", 307)
-            if _DOCUMENT_PATHS.fullmatch(path):
-                return None
-            path = path.removeprefix("/admin")
-        if method not in ("GET", "HEAD", "POST") or ".." in path or not _PAGE_PATHS.fullmatch(path):
-            return _refused(404, "Not found.")
         return None
+
+    async def _refused_by_rule(self, request: Request) -> Response | None:
+        """The answer to a caller who may not do this. One who may is noted in the request."""
+        path, method = request.scope["path"], request.method
+        is_admin_area = (path == "/admin" or path.startswith("/admin/")) and path not in _OPEN_ADMIN
+        caller = await self._caller(request, is_admin_area)
+        request.state.caller = caller
+        if is_admin_area and not caller.role:
+            if method == "GET" and "text/html" in request.headers.get("accept", ""):
+                return RedirectResponse("/admin/login", 303)
+            return _refused(401, "Not signed in.")
+        if path == "/admin":
+            return RedirectResponse("/admin/", 307)
+        rule = find_rule(path, method)
+        if rule is None:
+            return _refused(404, "Not found.")
+        if rule.allows(caller):
+            return None
+        if caller == NOBODY and not path.startswith("/v1/"):
+            return _refused(401, "This page needs its cookie: allow cookies for it, and load it again.")
+        if caller == NOBODY:
+            return _refused_json(401, "A key is needed: send it as `Authorization: Bearer KEY`.", "invalid_api_key")
+        if path.startswith("/v1/"):
+            return _refused_json(403, "This key may not do that: it has other scopes.", "forbidden")
+        return _refused(403, "Your account may not do that.")
+
+    async def _caller(self, request: Request, is_admin_area: bool) -> Caller:
+        if is_admin_area:
+            return await run_in_threadpool(self._identity.signed_in, request.cookies.get(COOKIE, ""))
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return await run_in_threadpool(self._identity.bearer, token.strip())
+        return self._identity.visitor(request.cookies.get(visitors.COOKIE, ""))
+
+    def _handed_over(self, request: Request) -> Response:
+        """A company's site named the visitor: the token goes into the cookie and out of the address."""
+        token = request.query_params[visitors.PARAMETER]
+        if not self._identity.visitor(token).owner or "." not in token:
+            return _refused(401, "This link has ended: go back to the page where it stands, and open it again.")
+        response = RedirectResponse("/", 303)
+        response.raw_headers.append((b"set-cookie", self._visitor_cookie(request, token)))
+        return response
+
+    def _visitor_cookie(self, request: Request, token: str) -> bytes:
+        secure = "; Secure" if self._site.is_secure(request) else ""
+        cookie = f"{visitors.COOKIE}={token}; Path=/; Max-Age={visitors.LIFETIME_S}; HttpOnly; SameSite=Lax{secure}"
+        return cookie.encode()
 
 
 def _refused(status: int, words: str) -> Response:
     return PlainTextResponse(words + "\n", status)
+
+
+def _refused_json(status: int, words: str, code: str) -> Response:
+    """As OpenAI's clients expect it."""
+    error = {"message": words, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": error}, status)
+
+
+def _with_cookie(send: Send, cookie: bytes) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"set-cookie", cookie)]
+        await send(message)
+
+    return sending
 
 
 def _secured(send: Send, nonce: str) -> Send:

@@ -7,11 +7,17 @@ from contextlib import suppress
 
 import uvicorn
 
+from app.access.passwords import ensure_admin
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.storage.accounts import Accounts
 from app.web.command_socket import command_socket
-from app.web.passwords import ensure_password
 from app.web.server import create_app
+from app.web.site import is_loopback
+
+OPEN = """\
+warning: this desk is open to the network without TLS: what customers write, and the admin password, can be read on the
+way. Put a proxy with TLS before it and set public_url to its address."""
 
 
 def serve(service: Service) -> None:
@@ -21,18 +27,27 @@ def serve(service: Service) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     listener = bind(settings.host, settings.port)
     port = listener.getsockname()[1]
-    password = ensure_password(settings.admin_folder)
+    password = ensure_admin(Accounts(service.database), settings.admin_folder)
     print("loading the models ...", file=sys.stderr, flush=True)
     service.prepare()
     if not service.library.counts().documents:
         print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
-    application = create_app(service, settings.admin_folder, service.database, host=settings.host)
-    shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    print(f"chat       http://{shown}:{port}/", flush=True)
-    print(f"dashboard  http://{shown}:{port}/admin", flush=True)
+    if not is_loopback(settings.host) and settings.public_url is None:
+        print(OPEN, file=sys.stderr)
+    application = create_app(service, service.database, settings)
+    here = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    shown = settings.public_url.rstrip("/") if settings.public_url else f"http://{here}:{port}"
+    print(f"chat       {shown}/", flush=True)
+    print(f"dashboard  {shown}/admin", flush=True)
     if password is not None:
         print(f"admin password (shown once): {password}", flush=True)
-    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    config = uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=3,
+        proxy_headers=False,  # only from the setting `trusted_proxies`: see `create_app`
+    )
     server = uvicorn.Server(config)
     with listener, command_socket(service, settings.data_dir), suppress(KeyboardInterrupt):  # how a desk is stopped
         server.run(sockets=[listener])

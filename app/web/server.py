@@ -2,20 +2,22 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-from fastapi import FastAPI, Form, Request
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from app.access.identity import Identity
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.storage.accounts import Accounts
 from app.storage.database import Database
-from app.storage.sessions import LIFETIME_S, Sessions
+from app.storage.sessions import Sessions
 from app.web.document_routes import add_document_routes
-from app.web.guard import COOKIE, Guard
-from app.web.login_rate import LoginRateLimiter
-from app.web.passwords import password_hash, verify
-from app.web.rendering import render
+from app.web.guard import Guard, caller_of
+from app.web.login_routes import add_login_routes
+from app.web.site import Site
 
 _STATIC = Path(__file__).parent / "static"
 STATIC = {
@@ -26,7 +28,6 @@ STATIC = {
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 """Own files, by path: name in the package and media type."""
-API_PATHS = ("/healthz", *STATIC)
 _FONTS = (
     *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
     *("PingFang SC", "Microsoft YaHei", "sans-serif"),
@@ -34,22 +35,21 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(desk: Desk, folder: Path, database: Database, *, host: str = "127.0.0.1") -> FastAPI:
-    """folder: where admin.json is; a password must have been set. database: keeps who is signed in; the caller closes
-    it. host: the address the server will listen on. Raises DeskError.
-    """
+def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
+    """database: keeps accounts and who is signed in; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
         )
-    password_hash(folder)  # fails now rather than at the first login
-    sessions = Sessions(database, lambda: password_hash(folder))
+    sessions, site = Sessions(database), Site(settings.host, settings.public_url)
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     _add_api(app)
     add_document_routes(app, desk)
-    _add_login(app, folder, sessions)
-    _mount_pages(app, desk, sessions)
-    app.add_middleware(Guard, bound_to=host, is_admin=sessions.is_valid, api_paths=API_PATHS)
+    add_login_routes(app, Accounts(database), sessions, site)
+    _mount_pages(app, desk, settings)
+    app.add_middleware(Guard, site=site, identity=Identity(sessions, settings.visitor_secret))
+    if settings.trusted_proxies:  # outermost: everything behind it sees the customer's address and scheme
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 
@@ -67,47 +67,7 @@ def _add_api(app: FastAPI) -> None:
         give_out(path, name, media_type)
 
 
-def _add_login(app: FastAPI, folder: Path, sessions: Sessions) -> None:
-    limiter = LoginRateLimiter()
-
-    def login_html(problem: str = "") -> str:
-        return render("login.html", problem=problem)
-
-    @app.get("/admin/login")
-    def login_page() -> HTMLResponse:
-        return HTMLResponse(login_html(), headers={"cache-control": "no-store"})
-
-    @app.post("/admin/login")
-    def login(request: Request, password: Annotated[str, Form()] = "") -> Response:
-        address = request.client.host if request.client else ""
-        # Counted before the slow check: many tries sent at once must not all pass.
-        if wait_s := limiter.attempt(address):
-            page = login_html(f"Too many failed attempts. Please try again in {(wait_s + 59) // 60} min.")
-            return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
-        if not verify(folder, password):
-            return HTMLResponse(login_html("That password is not right."), status_code=401)
-        limiter.succeeded(address)
-        response = RedirectResponse("/admin/", status_code=303)
-        response.set_cookie(
-            COOKIE,
-            sessions.start(),
-            max_age=LIFETIME_S,
-            path="/admin",
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
-        return response
-
-    @app.post("/admin/logout")
-    def logout(request: Request) -> Response:
-        sessions.end(request.cookies.get(COOKIE, ""))
-        response = RedirectResponse("/admin/login", status_code=303)
-        response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
-        return response
-
-
-def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions) -> None:
+def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
     # Gradio reads this when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
@@ -116,7 +76,7 @@ def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions) -> None:
     from app.web.chat_page import build_chat
 
     def admin_user(request: Request) -> str | None:
-        return "admin" if sessions.is_valid(request.cookies.get(COOKIE, "")) else None
+        return caller_of(request).name or None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
     css, admin_css = ((_STATIC / name).read_text(encoding="utf-8") for name in ("style.css", "admin.css"))
@@ -141,4 +101,4 @@ def _mount_pages(app: FastAPI, desk: Desk, sessions: Sessions) -> None:
         )
 
     mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk), "/", css)
+    mount(build_chat(desk, settings), "/", css)

@@ -1,0 +1,59 @@
+"""The one table of who may call what. A route that has no line here is not served (404).
+
+Gradio brings about a hundred routes (uploads, file access, a proxy, run history, code editing); only the few that the
+pages use have a line. `guard` enforces the table.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.callers import Caller
+
+Who = Literal["everyone", "visitor", "agent", "admin", "key:chat", "key:documents", "key:admin"]
+"""visitor: with a visitor's token. agent, admin: signed in; an admin may do what agents do. key: an API key that has
+this scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may send requests of these methods to paths that match. GET includes HEAD."""
+
+    path: re.Pattern[str]
+    methods: frozenset[str]
+    who: frozenset[Who]
+
+    def allows(self, caller: Caller) -> bool:
+        """Whether this caller may pass."""
+        if "everyone" in self.who or any(f"key:{scope}" in self.who for scope in caller.scopes):
+            return True
+        if caller.role:
+            return caller.role in self.who or (caller.role == "admin" and "agent" in self.who)
+        return "visitor" in self.who and bool(caller.owner) and not caller.scopes
+
+
+def _rule(methods: str, path: str, *who: Who) -> Rule:
+    return Rule(re.compile(path), frozenset(methods.split()), frozenset(who))
+
+
+_PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
+_EVENTS = r"/gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+)/?"
+RULES = (
+    _rule("GET", r"/healthz", "everyone"),
+    _rule("GET", r"/(desk|admin|documents)\.css|/documents\.js|/favicon\.ico/?", "everyone"),
+    _rule("GET POST", r"/admin/login", "everyone"),
+    _rule("POST", r"/admin/logout", "everyone"),
+    _rule("GET", r"/admin/documents", "admin"),
+    _rule("POST", r"/admin/documents/(upload|forget)", "admin"),
+    _rule("GET POST", rf"/admin({_PAGE}|{_EVENTS})", "admin"),
+    _rule("GET POST", _PAGE, "everyone"),
+    _rule("GET POST", _EVENTS, "visitor"),
+)
+
+
+def find_rule(path: str, method: str) -> Rule | None:
+    """The first rule for a request, if there is one."""
+    if ".." in path:
+        return None
+    method = "GET" if method == "HEAD" else method
+    return next((rule for rule in RULES if method in rule.methods and rule.path.fullmatch(path)), None)

@@ -1,0 +1,58 @@
+"""Signing in and out of the admin area."""
+
+from typing import Annotated
+
+from fastapi import FastAPI, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from app.access.login_rate import LoginRateLimiter
+from app.access.passwords import verified
+from app.storage.accounts import ADMIN, Accounts
+from app.storage.sessions import LIFETIME_S, Sessions
+from app.web.guard import COOKIE
+from app.web.rendering import render
+from app.web.site import Site
+
+
+def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site) -> None:
+    """The form, and what it and the button "Sign out" send."""
+    limiter = LoginRateLimiter()
+
+    def login_html(problem: str = "", name: str = ADMIN) -> str:
+        return render("login.html", problem=problem, name=name)
+
+    @app.get("/admin/login")
+    def login_page() -> HTMLResponse:
+        return HTMLResponse(login_html(), headers={"cache-control": "no-store"})
+
+    @app.post("/admin/login")
+    def login(
+        request: Request, password: Annotated[str, Form()] = "", name: Annotated[str, Form()] = ADMIN
+    ) -> Response:
+        address = request.client.host if request.client else ""
+        # Counted before the slow check: many tries sent at once must not all pass.
+        if wait_s := limiter.attempt(address):
+            page = login_html(f"Too many failed attempts. Please try again in {(wait_s + 59) // 60} min.", name)
+            return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
+        account = verified(accounts, name.strip(), password)
+        if account is None:
+            return HTMLResponse(login_html("That name or password is not right.", name), status_code=401)
+        limiter.succeeded(address)
+        response = RedirectResponse("/admin/", status_code=303)
+        response.set_cookie(
+            COOKIE,
+            sessions.start(account),
+            max_age=LIFETIME_S,
+            path="/admin",
+            httponly=True,
+            samesite="strict",
+            secure=site.is_secure(request),
+        )
+        return response
+
+    @app.post("/admin/logout")
+    def logout(request: Request) -> Response:
+        sessions.end(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse("/admin/login", status_code=303)
+        response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
+        return response

@@ -1,0 +1,149 @@
+"""Who may call what: every route of the application against everybody who may call it.
+
+The routes come from the application, Gradio's included; the guard decides on each. A new route needs a line in
+`app.web.access_rules` and one in TABLE here; one without a line is served to nobody, which the last test shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import pytest
+from desk_site import BASE, Site
+from fastapi.testclient import TestClient
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from app.access.identity import Identity
+from app.access.passwords import new_account
+from app.access.visitors import COOKIE, new_token
+from app.domain.callers import Caller
+from app.storage.accounts import Accounts
+from app.storage.sessions import Sessions
+from app.web import guard
+from app.web.access_rules import find_rule
+from app.web.guard import Guard
+from app.web.site import Site as Address
+
+ANN, BOB = new_token(), new_token()
+KEYS = {
+    f"key-{scope}": Caller(owner="k-1", name="shop", scopes=frozenset({scope}))
+    for scope in ("none", "chat", "documents", "admin")
+}
+CALLERS = ("nobody", "ann", "bob", "agent", "admin", *KEYS)
+
+EVERYBODY, VISITORS, ADMIN = set(CALLERS), {"ann", "bob"}, {"admin"}
+TABLE: dict[str, set[str]] = {
+    "GET /healthz": EVERYBODY,
+    "GET /desk.css": EVERYBODY,
+    "GET /admin.css": EVERYBODY,
+    "GET /documents.css": EVERYBODY,
+    "GET /documents.js": EVERYBODY,
+    "GET /favicon.ico": EVERYBODY,
+    "GET /admin/login": EVERYBODY,
+    "POST /admin/login": EVERYBODY,
+    "POST /admin/logout": EVERYBODY,
+    "GET /admin/documents": ADMIN,
+    "POST /admin/documents/upload": ADMIN,
+    "POST /admin/documents/forget": ADMIN,
+}
+"""Who may call each route of ours. The guard knows a role at /admin only, and a visitor or key elsewhere."""
+GRADIO = {"": VISITORS, "/admin": ADMIN}
+"""Who may call what the two pages need of Gradio; what can be seen before the cookie is there, anybody."""
+OPEN_GRADIO = re.compile(r"/(config/?|theme\.css|manifest\.json|robots\.txt|pwa_icon.*|(assets|static|svelte)/.*)?")
+
+
+def fill(path: str) -> str:
+    """A path of a route with something in place of its parameters."""
+    return re.sub(r"\{[^}]+\}", "x", path).replace("//", "/")
+
+
+@cache
+def routes(site: Site) -> dict[str, str]:
+    """Every route by "METHOD /path", and the prefix of the page whose Gradio brought it; "own" for ours."""
+    found: dict[str, str] = {}
+
+    def walk(routes: Iterable[BaseRoute], prefix: str, kind: str) -> None:
+        for route in routes:
+            if isinstance(route, Mount):
+                walk(route.routes, prefix + route.path, route.path)
+            elif (router := getattr(route, "original_router", None)) is not None:  # FastAPI keeps included ones whole
+                inner = getattr(route, "include_context").prefix  # noqa: B009  # of a class that is not public
+                walk(router.routes, prefix + inner, kind)
+            else:
+                assert isinstance(route, Route), route
+                for method in (route.methods or {"GET"}) - {"HEAD", "OPTIONS"}:
+                    found.setdefault(f"{method} {fill(prefix + route.path)}", kind)
+
+    walk(site.app.routes, "", "own")
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def doors(site: Site) -> dict[str, TestClient]:
+    """The guard before an application that answers 200 to everything, by caller."""
+
+    async def inside(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"let through"})
+
+    sessions, accounts = Sessions(site.database), Accounts(site.database)
+    app = Guard(inside, site=Address("127.0.0.1", None), identity=Identity(sessions, None, KEYS.get))
+    headers = {"nobody": {}, "ann": {"cookie": f"{COOKIE}={ANN}"}, "bob": {"cookie": f"{COOKIE}={BOB}"}}
+    headers |= {key: {"authorization": f"Bearer {key}"} for key in KEYS}
+    new_account(accounts, "agent", "agent")
+    for name in ("agent", "admin"):
+        account = accounts.named(name)
+        assert account is not None
+        headers[name] = {"cookie": f"{guard.COOKIE}={sessions.start(account)}"}
+    return {name: TestClient(app, base_url=BASE, headers=headers[name], follow_redirects=False) for name in CALLERS}
+
+
+def passes(doors: dict[str, TestClient], route: str) -> set[str]:
+    """Who is let through."""
+    method, path = route.split(" ", 1)
+    for client in doors.values():
+        client.cookies.clear()  # of the chat page, which makes a visitor of nobody
+    replies = {name: client.request(method, path) for name, client in doors.items()}
+    assert {reply.status_code for reply in replies.values()} <= {200, 401, 403, 404}, route
+    return {name for name, reply in replies.items() if reply.text == "let through"}
+
+
+def test_every_route_of_ours_has_a_row_and_every_row_a_route(site: Site) -> None:
+    assert {route for route, kind in routes(site).items() if kind == "own"} == set(TABLE)
+
+
+@pytest.mark.parametrize("route", TABLE)
+def test_who_is_let_through(doors: dict[str, TestClient], route: str) -> None:
+    assert passes(doors, route) == TABLE[route]
+
+
+def test_of_gradio_only_what_the_pages_need_is_served(site: Site, doors: dict[str, TestClient]) -> None:
+    served = dict.fromkeys(GRADIO, 0)
+    for route, prefix in routes(site).items():
+        if prefix == "own" or route in TABLE:
+            continue
+        path = route.split(" ", 1)[1].removeprefix(prefix)
+        allowed = passes(doors, route)
+        if not allowed:
+            continue
+        served[prefix] += 1
+        expected = EVERYBODY if prefix == "" and OPEN_GRADIO.fullmatch(path) else GRADIO[prefix]
+        assert allowed == expected, route
+    assert served["/admin"] >= 10
+    assert len([route for route, kind in routes(site).items() if kind == "/admin"]) > 60, "Gradio's own were looked at"
+
+
+def test_a_route_without_a_row_is_served_to_nobody(site: Site, doors: dict[str, TestClient]) -> None:
+    assert find_rule("/new", "GET") is None
+    for route in ("GET /new", "POST /healthz", "GET /admin/new", "DELETE /admin/documents"):
+        assert passes(doors, route) == set()

@@ -1,0 +1,172 @@
+"""Who a visitor is: cookies, tokens signed by the company's own site, and how much one visitor may ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pytest
+from desk_site import Site
+from fastapi.testclient import TestClient
+
+from app.access.limits import QuestionLimits, TooMany
+from app.access.visitors import COOKIE, new_token, visitor
+from app.domain.callers import NOBODY
+from app.domain.settings import Settings
+from cache.memory.keys import PUBLIC_TENANT, check_tenant
+
+SECRET = "a secret of the company, 32 characters or more"
+
+
+def signed(subject: str | None = "customer 17", secret: str = SECRET, seconds: int = 60, **more: str) -> str:
+    claims: dict[str, object] = {"exp": int(time.time()) + seconds, **more}
+    if subject is not None:
+        claims["sub"] = subject
+    return jwt.encode(claims, secret, algorithm="HS256")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, visitor_secret=SECRET, public_url="https://help.example")
+    yield site
+    site.close()
+
+
+def stranger(site: Site, base: str = "https://help.example") -> TestClient:
+    """A browser without cookies."""
+    return TestClient(site.app, base_url=base, follow_redirects=False)
+
+
+# ------------------------------------------------------------------ tokens
+
+
+def test_owners_tell_visitors_apart_and_say_nothing_of_them() -> None:
+    one, two = new_token(), new_token()
+    assert visitor(one, None) == visitor(one, SECRET) != visitor(two, None)
+    assert one not in visitor(one, None).owner
+    owner = visitor(signed(), SECRET).owner
+    assert owner.startswith("u-")
+    assert "customer" not in owner
+    assert visitor(signed(seconds=90), SECRET).owner == owner, "the same user in another token"
+    for made in (visitor(one, None).owner, owner):
+        check_tenant(made)
+        assert made not in (PUBLIC_TENANT, "operator", "pml")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *("", "x", "operator", "v-1", "x" * 5000, "\u00e4" * 43, "a.b.c"),
+        signed(secret="another secret of 32 characters or more"),
+        signed(seconds=-10),
+        signed(subject=None),
+        jwt.encode({"sub": "customer 17", "exp": time.time() + 60}, "", algorithm="none"),
+        jwt.encode({"sub": "customer 17"}, SECRET, algorithm="HS256"),
+    ],
+)
+def test_what_is_no_token_is_nobody(token: str) -> None:
+    assert visitor(token, SECRET) == NOBODY
+
+
+def test_without_a_secret_nobody_is_handed_over() -> None:
+    assert visitor(signed(), None) == NOBODY
+
+
+# ------------------------------------------------------------------ cookies
+
+
+def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
+    page = stranger(site).get("/")
+    cookie = page.headers["set-cookie"]
+    assert page.status_code == 200
+    for part in (f"{COOKIE}=", "HttpOnly", "SameSite=Lax", "Path=/", "Secure"):
+        assert part in cookie
+    kept = stranger(site).get("/", headers={"cookie": cookie.partition(";")[0]})
+    assert "set-cookie" not in kept.headers
+
+
+def test_without_a_cookie_nothing_can_be_asked(site: Site) -> None:
+    reply = stranger(site).post("/gradio_api/queue/join", json={})
+    assert reply.status_code == 401
+    assert "allow cookies" in reply.text
+
+
+def test_the_companys_site_hands_a_customer_over(site: Site) -> None:
+    token = signed()
+    reply = stranger(site).get("/", params={"visitor": token})
+    assert (reply.status_code, reply.headers["location"]) == (303, "/")
+    assert f"{COOKIE}={token};" in reply.headers["set-cookie"]
+    ended = stranger(site).get("/", params={"visitor": signed(seconds=-10)})
+    assert ended.status_code == 401
+    assert "open it again" in ended.text
+    assert stranger(site).get("/", params={"visitor": new_token()}).status_code == 401, "nobody may choose a cookie"
+
+
+# ------------------------------------------------------------------ behind a proxy
+
+
+def test_host_and_origin_follow_the_public_address(site: Site) -> None:
+    client = stranger(site, "http://127.0.0.1:7860")
+    assert client.get("/healthz").status_code == 200
+    for host, status in (("help.example", 200), ("HELP.example:443", 200), ("evil.example", 421)):
+        assert client.get("/healthz", headers={"host": host}).status_code == status
+    for origin, status in (
+        ("https://help.example", 303),
+        ("https://evil.example", 403),
+        ("https://help.example.evil.example", 403),
+    ):
+        assert client.post("/admin/logout", headers={"origin": origin}).status_code == status
+
+
+def test_forwarded_addresses_are_believed_from_trusted_proxies_only(tmp_path: Path) -> None:
+    for trusted, wanted in (((), "10.9.9.9"), (("10.9.9.9/32",), "203.0.113.7")):
+        site = Site(tmp_path / wanted, trusted_proxies=trusted)
+        seen = []
+        client = site.client("10.9.9.9")
+        for _ in range(6):
+            reply = client.post("/admin/login", data={"password": "x"}, headers={"x-forwarded-for": "203.0.113.7"})
+            seen.append(reply.status_code)
+        assert seen[-1] == 429
+        blocked = site.client(wanted).post("/admin/login", data={"password": "x"})
+        assert blocked.status_code == 429, "it is this address whose tries were counted"
+        site.close()
+
+
+# ------------------------------------------------------------------ limits
+
+
+def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others() -> None:
+    limits = QuestionLimits(Settings(questions_per_minute=3))
+    for _ in range(3):
+        with limits.asking("v-ann", "10.0.0.1"):
+            pass
+    with pytest.raises(TooMany, match="try again in") as caught, limits.asking("v-ann", "10.0.0.1"):
+        pass
+    assert 0 < caught.value.retry_after <= 60
+    with limits.asking("v-bob", "10.0.0.1"):
+        pass
+
+
+def test_new_cookies_do_not_lift_the_limit_of_an_address() -> None:
+    limits = QuestionLimits(Settings(questions_per_minute=1))
+    for number in range(5):
+        with limits.asking(f"v-{number}", "10.0.0.1"):
+            pass
+    with pytest.raises(TooMany), limits.asking("v-new", "10.0.0.1"):
+        pass
+    with limits.asking("v-new", "10.0.0.2"):
+        pass
+
+
+def test_answers_at_once_are_counted_until_they_end() -> None:
+    limits = QuestionLimits(Settings(answers_at_once=1))
+    with limits.asking("v-ann", "10.0.0.1"):
+        with pytest.raises(TooMany, match="still being written"), limits.asking("v-ann", "10.0.0.1"):
+            pass
+        with limits.asking("v-bob", "10.0.0.1"):
+            pass
+    with limits.asking("v-ann", "10.0.0.1"):
+        pass
+    assert not limits._running
