@@ -135,6 +135,28 @@ def page(driver: Any, site: Site) -> Iterator[Page]:
     assert said == []  # no script error, nothing blocked by the content security policy, nothing missing
 
 
+def test_the_desk_in_chinese(page: Page) -> None:
+    """Every word of the pages, Gradio's own included; the documents and answers keep their language."""
+    agent = page.script("return navigator.userAgent")
+    override = "Network.setUserAgentOverride"
+    page.driver.execute_cdp_cmd(override, {"userAgent": agent, "acceptLanguage": "zh-CN,zh;q=0.9,en;q=0.8"})
+    try:
+        page.go()
+        assert "有什么可以帮您？" in page.text(".wd-empty")
+        until(lambda: page.script("return document.documentElement.lang") == "zh-CN")
+        box = page.one("#wd-box textarea")
+        assert (box.get_attribute("placeholder"), box.get_attribute("aria-label")) == ("请输入您的问题", "您的问题")
+        assert page.one("#wd-box .submit-button").get_attribute("title") == "发送问题"
+        page.ask("Can I send a lamp back?")
+        assert "复用自3 篇文档" in page.text(".wd-reuse-line")
+        page.all("[data-act=feedback]")[0].click()
+        assert "感谢您的反馈" in until(lambda: page.text(".wd-said"))
+        page.script("document.querySelector('.wd-delete').click()")
+        assert page.script("return document.querySelector('.wd-delete').title") == "再按一次即可删除"
+    finally:
+        page.driver.execute_cdp_cmd(override, {"userAgent": agent, "acceptLanguage": "en"})
+
+
 def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> None:
     page.go()
     assert "How can we help?" in page.text(".wd-empty")
@@ -185,7 +207,7 @@ def test_hostile_text_does_nothing(page: Page) -> None:
 def test_errors_are_shown_and_the_question_stays(page: Page) -> None:
     page.go()
     page.ask("please break")
-    assert page.text(".wd-error") == "The model ran out of memory: restart the desk with a smaller --memory."
+    assert page.text(".wd-error") == "Something went wrong on our side. Please try again."
     box = page.one("#wd-box textarea")
     until(lambda: box.get_attribute("value") == "please break")
 

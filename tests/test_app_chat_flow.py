@@ -12,7 +12,8 @@ from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.callers import OPERATOR
 from app.domain.settings import Settings
-from app.web.chat_flow import UNEXPECTED, ChatFlow, ChatView, Reader
+from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.error_words import UNEXPECTED
 
 READER = Reader(owner=OPERATOR, session="s")
 LIMITS = QuestionLimits(Settings(questions_per_minute=1000, answers_at_once=10))
@@ -61,8 +62,8 @@ def test_redraws_are_spaced_not_one_for_each_piece(desk: FakeDesk) -> None:
 @pytest.mark.parametrize(
     ("question", "line"),
     [
-        ("x" * 4001, "4,001 characters; at most 4,000"),
-        ("please break", "The model ran out of memory"),
+        ("x" * 4001, "Your question is too long"),
+        ("please break", UNEXPECTED),  # what the desk says names a setting: it is for the log
         ("please crash", UNEXPECTED),
     ],
 )
@@ -106,7 +107,7 @@ def test_stop_before_the_first_word(flow: ChatFlow, desk: FakeDesk) -> None:
     next(views)
     flow.stop(READER)
     last = list(views)[-1]
-    assert "Stopped before the answer began" in (last.live or "")
+    assert "The answer was stopped before it began" in (last.live or "")
     assert last.box == "Can I return it?"
 
 
@@ -207,6 +208,22 @@ def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() 
     shown = flow.open(conversation, bob)
     assert shown.conversation_id == ""
     assert "Can I return it?" not in f"{shown.transcript}{shown.conversations}"
-    assert "there is no such conversation" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
+    assert "This conversation is no longer there" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
     flow.delete(conversation, "", bob)
     assert "Can I return it?" in (flow.open(conversation, ann).transcript or "")
+
+
+# ------------------------------------------------------------------ languages
+
+
+def test_the_page_speaks_the_readers_language(flow: ChatFlow, desk: FakeDesk) -> None:
+    reader = Reader(owner=OPERATOR, session="s", language="zh")
+    assert "有什么可以帮您？" in (flow.open("", reader).transcript or "")
+    first, *_, last = flow.ask("Can I return it?", "", reader)
+    assert "正在查找文档" in (first.live or "")
+    assert "您的提问" in (last.transcript or "")
+    assert "Can I return it?" in (last.transcript or "")
+    assert "今天" in (last.conversations or "")
+    assert "您的问题太长了" in (list(flow.ask("x" * 4001, "", reader))[-1].live or "")
+    assert "新建会话" not in (flow.open("", READER).transcript or "")
+    assert "How can we help?" in (flow.open("", READER).transcript or "")

@@ -9,8 +9,8 @@ import pytest
 from desks import small_desk, write_pages
 
 from app.answering.check import CheckedText
-from app.answering.record import QUOTED
 from app.domain.errors import DeskError
+from app.domain.notices import QUOTED
 from app.domain.policies import AnswerMode
 from app.grounding.check import CHECKS, AnswerChecker
 from app.grounding.claim import Claim

@@ -69,6 +69,23 @@ def test_two_sessions_do_not_mix(site: Site) -> None:
     assert "Question of Ann" in json.dumps(call(ann, "", "load", [hers], "ann2"))
 
 
+@pytest.mark.parametrize(
+    ("accepted", "language", "words"), [("zh-CN", "zh-CN", "登录管理后台"), ("de", "en", "Sign in to")]
+)
+def test_own_pages_follow_the_language_of_the_browser(site: Site, accepted: str, language: str, words: str) -> None:
+    page = site.client().get("/admin/login", headers={"accept-language": accepted}).text
+    assert f'<html lang="{language}">' in page
+    assert words in page
+
+
+def test_the_chat_speaks_the_language_of_the_browser(site: Site) -> None:
+    client = site.client()
+    client.headers["accept-language"] = "zh-CN,zh;q=0.9,en;q=0.8"
+    messages = json.dumps(call(client, "", "submit", ["please crash", ""], "s3"), ensure_ascii=False)
+    assert "系统出了点问题" in messages
+    assert "Something went wrong" not in messages
+
+
 # ------------------------------------------------------------------ login
 
 

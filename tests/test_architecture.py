@@ -79,6 +79,7 @@ ONLY_IN = {
     "sentencex": {"retrieval.text.sentences"},
     "Stemmer": {"retrieval.text.terms"},
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
+    "babel": {"app.web.languages"},
     "sqlalchemy": {
         *(
             "app.storage.tables",

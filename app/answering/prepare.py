@@ -8,6 +8,7 @@ from itertools import pairwise
 from app.answering.decide import Decider, Decision
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
+from app.domain.notices import OLDER_TURNS_LEFT_OUT
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder, FoundPassage, SearchResults
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
@@ -17,8 +18,6 @@ from cache.engine.engine import Engine
 from cache.errors import PromptError
 from cache.prompt.plan import Plan
 from retrieval.documents.document import with_headings
-
-OLDER_TURNS_LEFT_OUT = "This conversation is longer than the model can read: its oldest questions are left out."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from app.answering.check import CheckedText
 from app.answering.cite import citation, cite, cite_quotation
 from app.answering.prepare import PreparedQuestion
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
+from app.domain.notices import CUT, QUOTED, STOPPED
 from app.domain.policies import Policy
 from app.storage.answer_rows import AnswerDetails, ModuleDetails
 from app.storage.history import new_id
 from cache.engine.request import Completion
 
-QUOTED = "Quoted from the help pages."
-NOTICES = {"length": "The answer was cut at its length limit.", "cancelled": "The answer was stopped before its end."}
+_ENDINGS = {"length": CUT, "cancelled": STOPPED}
 """What the reader is told about how an answer ended."""
 
 
@@ -66,7 +66,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
     results = () if shown.is_refusal else decision.results.found if said else decision.results.passages
     found = [(one.passage, one.cosine) for one in results]
     cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)
-    notices = [QUOTED if shown.is_quotation else None, NOTICES.get(completion.finish_reason), prepared.notice]
+    notices = [QUOTED if shown.is_quotation else None, _ENDINGS.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(
         answer=prepared.decision.says + BETWEEN + shown.text if outcome == "unsure" else shown.text,

@@ -1,15 +1,20 @@
-"""Numbers, sizes and times in words, the same on every page. English only; no HTML here."""
+"""Numbers, sizes and times in words, the same on every page and on the command line. No HTML here."""
 
 from datetime import UTC, datetime
+
+from app.domain.translation import gettext, ngettext
 
 MISSING = "–"
 
 
-def count(number: int, noun: str = "", plural: str = "") -> str:
-    """1234 as 1,234; with a noun: 1 document, 2 documents."""
-    if not noun:
-        return f"{number:,}"
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+def count(number: int) -> str:
+    """1234 as 1,234."""
+    return f"{number:,}"
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """A number of something, in the page's language. one, several: English, with %(count)s for the number."""
+    return ngettext(one, several, number) % {"count": count(number)}
 
 
 def percent(part: float, whole: float) -> str:
@@ -57,17 +62,17 @@ def short_path(document: str) -> str:
 def ago(moment: datetime | None, now: datetime) -> str:
     """just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
     if moment is None:
-        return "never"
-    seconds = (utc(now) - utc(moment)).total_seconds()
+        return gettext("never")
+    seconds = int((utc(now) - utc(moment)).total_seconds())
+    days = seconds // 86_400
     if seconds < 60:
-        return "just now"
+        return gettext("just now")
     if seconds < 3600:
-        return f"{seconds // 60:.0f} min ago"
-    if seconds < 86_400:
-        return f"{seconds // 3600:.0f} h ago"
-    days = int(seconds // 86_400)
+        return gettext("%(count)s min ago") % {"count": seconds // 60}
+    if days < 1:
+        return gettext("%(count)s h ago") % {"count": seconds // 3600}
     if days == 1:
-        return "yesterday"
+        return gettext("yesterday")
     if days < 30:
-        return f"{days} days ago"
-    return f"{utc(moment):%-d %b %Y}"
+        return gettext("%(count)s days ago") % {"count": days}
+    return utc(moment).strftime(gettext("%-d %b %Y"))

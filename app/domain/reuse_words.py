@@ -1,35 +1,48 @@
 """What was reused for an answer, in plain words: the same for pages, dashboard and terminal. No HTML."""
 
 from app.domain.answers import Answer
-from app.domain.formatting import count, milliseconds
+from app.domain.formatting import count, counted, milliseconds
+from app.domain.translation import gettext, translatable
 
-SYSTEM_TEXT = "Instructions to the model"
+SYSTEM_TEXT = translatable("Instructions to the model")
 SOURCES = {
-    "device": "Model memory",
-    "host": "Main memory",
-    "disk": "Disk",
-    "computed": "Read now",
+    "device": translatable("Model memory"),
+    "host": translatable("Main memory"),
+    "disk": translatable("Disk"),
+    "computed": translatable("Read now"),
 }
 REASONS = {
-    "never built": "This passage had not been read before.",
-    "evicted": "It had been read, but was dropped to make room.",
-    "document changed": "The document changed after it was read.",
-    "model or template changed": "Another model or instruction text was in use when it was read.",
-    "placement": "It had been read for another place in the prompt, or this model cannot place passages.",
-    "too short": "Too short to be worth keeping.",
-    "load failed": "The kept copy could not be loaded.",
-    "bypassed": "It was not to be used for this question: reuse was off, or the policy computes passages anew.",
+    translatable("never built"): translatable("This passage had not been read before."),
+    translatable("evicted"): translatable("It had been read, but was dropped to make room."),
+    translatable("document changed"): translatable("The document changed after it was read."),
+    translatable("model or template changed"): translatable(
+        "Another model or instruction text was in use when it was read."
+    ),
+    translatable("placement"): translatable(
+        "It had been read for another place in the prompt, or this model cannot place passages."
+    ),
+    translatable("too short"): translatable("Too short to be worth keeping."),
+    translatable("load failed"): translatable("The kept copy could not be loaded."),
+    translatable("bypassed"): translatable(
+        "It was not to be used for this question: reuse was off, or the policy computes passages anew."
+    ),
 }
-EXACT = "Exact: the same computation as reading everything again for this question."
-APPROXIMATE = (
+EXACT = translatable("Exact: the same computation as reading everything again for this question.")
+APPROXIMATE = translatable(
     "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
     "The answer can differ slightly from reading everything again."
 )
+"""Texts of this file are English; the functions, and whoever shows one, translate."""
+
+
+def source_words(source: str) -> str:
+    """Where a module came from; an unknown place is shown as it is."""
+    return gettext(SOURCES[source]) if source in SOURCES else source
 
 
 def reason_words(reason: str | None) -> str:
-    """A miss reason as a sentence; an unknown one is shown as it is."""
-    return REASONS.get(reason or "", reason or "")
+    """A miss reason (a key of REASONS) as a sentence; an unknown one is shown as it is."""
+    return gettext(REASONS[reason]) if reason in REASONS else reason or ""
 
 
 def reuse_line(answer: Answer) -> str:
@@ -37,12 +50,17 @@ def reuse_line(answer: Answer) -> str:
     usage = answer.usage
     used = {module.document for module in answer.modules if module.source != "computed"}
     documents = len(used - {""})  # the system text belongs to no document
-    origins = [f"{count(documents, 'document')}"] if documents else []
+    origins = [counted(documents, "%(count)s document", "%(count)s documents")] if documents else []
     if usage.session:
-        origins.append("this conversation")
-    if usage.cached_tokens:
-        text = f"{count(usage.cached_tokens)} of {count(usage.prompt_tokens)} prompt tokens reused"
-        text += f" from {' and '.join(origins)}" if origins else ""
+        origins.append(gettext("this conversation"))
+    numbers = {"reused": count(usage.cached_tokens), "all": count(usage.prompt_tokens)}
+    if not usage.cached_tokens:
+        text = gettext("All %(all)s prompt tokens read now") % numbers
+    elif origins:
+        text = gettext("%(reused)s of %(all)s prompt tokens reused from %(origins)s") % {
+            **numbers,
+            "origins": gettext(" and ").join(origins),
+        }
     else:
-        text = f"All {count(usage.prompt_tokens)} prompt tokens read now"
-    return f"{text} · first token {milliseconds(answer.timings.ttft)}"
+        text = gettext("%(reused)s of %(all)s prompt tokens reused") % numbers
+    return text + gettext(" · first token %(time)s") % {"time": milliseconds(answer.timings.ttft)}

@@ -14,19 +14,29 @@ import pandas as pd  # type: ignore[import-untyped]
 from app.desk.interface import Desk
 from app.domain.answers import AnswerPoint, Overview
 from app.domain.formatting import ago, short_path, utc
-from app.domain.reuse_words import SOURCES
+from app.domain.reuse_words import source_words
+from app.domain.translation import gettext, speaking, translatable
+from app.web.languages import page_language, translations
 from app.web.rendering import render
 
 REFRESH_S = 5.0
 PARTS = ("head", "welcome", "tiles", "memory", "answers", "prefixes", "misses")
 """Templates in templates/admin, from the top of the page down; the plots come behind the first three."""
-COLUMNS = ("Document", "Passage", "Tokens", "Size (MiB)", "Kept in", "Uses", "Missed", "Tokens saved", "Last use")
+COLUMNS = (
+    *(translatable("Document"), translatable("Passage"), translatable("Tokens"), translatable("Size (MiB)")),
+    *(translatable("Kept in"), translatable("Uses"), translatable("Missed"), translatable("Tokens saved")),
+    translatable("Last use"),
+)
+HEADINGS = (
+    *(translatable("Reused and newly read tokens"), translatable("Time to first token")),
+    translatable("Passages the model has read"),
+)
 _BINS = (
     *((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", "%-d %b %H:%M")),
     *((21 * 86_400, "6h", "%-d %b"), (float("inf"), "1d", "%-d %b")),
 )
 """Up to which span in seconds: the width of a bar, and the format of its label."""
-_KINDS = {"Reused": "#2f7d6b", "Read now": "#d08a5b"}
+_REUSED, _READ_NOW = "#2f7d6b", "#d08a5b"
 
 
 def module_rows(overview: Overview, now: datetime) -> list[list[object]]:
@@ -34,11 +44,11 @@ def module_rows(overview: Overview, now: datetime) -> list[list[object]]:
     rows = sorted(overview.modules, key=lambda row: (-row.saved, row.document, row.passage))
     return [
         [
-            short_path(row.document),
+            gettext(short_path(row.document)),  # the instructions to the model have a name of ours
             row.passage,
             row.tokens,
             round(row.num_bytes / 2**20, 1),
-            "Not kept" if row.tier == "none" else SOURCES.get(row.tier, row.tier),
+            gettext("Not kept") if row.tier == "none" else source_words(row.tier),
             row.hits,
             row.misses,
             row.saved,
@@ -58,17 +68,24 @@ def bins(points: tuple[AnswerPoint, ...]) -> tuple[str, str]:
 def token_frame(points: tuple[AnswerPoint, ...]) -> pd.DataFrame:
     """Two rows for each answer: reused tokens, and those read now."""
     rows = [
-        (utc(point.created), kind, tokens)
+        (utc(point.created), tokens, kind)
         for point in points
-        for kind, tokens in zip(_KINDS, (point.reused_tokens, point.prompt_tokens - point.reused_tokens), strict=True)
+        for kind, tokens in zip(
+            token_colors(), (point.reused_tokens, point.prompt_tokens - point.reused_tokens), strict=True
+        )
     ]
-    return pd.DataFrame(rows, columns=["Time", "Tokens were", "Tokens"])
+    return pd.DataFrame(rows, columns=[gettext("Time"), gettext("Tokens"), gettext("Tokens were")])
+
+
+def token_colors() -> dict[str, str]:
+    """Colours by kind of token, in the page's language."""
+    return {gettext("Reused"): _REUSED, gettext("Read now"): _READ_NOW}
 
 
 def latency_frame(points: tuple[AnswerPoint, ...]) -> pd.DataFrame:
     """Time to the first token of each answer."""
-    rows = [(utc(point.created), point.ttft_ms, "First token") for point in points]
-    return pd.DataFrame(rows, columns=["Time", "First token (ms)", "Series"])
+    rows = [(utc(point.created), point.ttft_ms, gettext("First token")) for point in points]
+    return pd.DataFrame(rows, columns=[gettext("Time"), gettext("First token (ms)"), gettext("Series")])
 
 
 def signature(overview: Overview, now: datetime) -> str:
@@ -77,21 +94,37 @@ def signature(overview: Overview, now: datetime) -> str:
     return hashlib.sha256(repr(shown).encode()).hexdigest()
 
 
+def axes(frame: pd.DataFrame) -> dict[str, str]:
+    """Which column of a frame is drawn as what."""
+    return dict(zip(("x", "y", "color"), map(str, frame.columns), strict=True))
+
+
 def build_admin(desk: Desk) -> gr.Blocks:
     """The page, not yet mounted: whoever mounts it must put the login before it."""
 
-    def refresh(seen: str) -> tuple[Any, ...]:
-        now = datetime.now(UTC)
+    def refresh(seen: str, request: gr.Request) -> tuple[Any, ...]:
+        now, language = datetime.now(UTC), page_language(request.headers)
         overview = desk.overview()
         current = signature(overview, now)
-        texts = [render(f"admin/{name}.html", overview=overview, now=now) for name in PARTS]
+        texts = [render(f"admin/{name}.html", language=language, overview=overview, now=now) for name in PARTS]
         if current == seen:
-            return (*texts, *([gr.skip()] * 5), current)
+            return (*texts, *([gr.skip()] * 8), current)
+        with speaking(translations(language)):
+            return (*texts, *drawn(overview, now), current)
+
+    def drawn(overview: Overview, now: datetime) -> tuple[Any, ...]:
+        """Headings, plots and table, in the order of the page's outputs."""
+        headings = [f"<h2>{gettext(text)}</h2>" for text in HEADINGS]
         width, label = bins(overview.points)
-        tokens = gr.BarPlot(token_frame(overview.points), x_bin=width, x_axis_format=label)
-        plots = (gr.update(visible=bool(overview.points)), tokens, latency_frame(overview.points))
-        table = (gr.update(visible=bool(overview.modules)), module_rows(overview, now))
-        return (*texts, *plots, *table, current)
+        frame, latencies = token_frame(overview.points), latency_frame(overview.points)
+        tokens = gr.BarPlot(frame, x_bin=width, x_axis_format=label, color_map=token_colors(), **axes(frame))
+        latency = gr.LinePlot(
+            latencies, color_map={gettext("First token"): _REUSED}, colors_in_legend=[], **axes(latencies)
+        )
+        plots = (gr.update(visible=bool(overview.points)), tokens, latency)
+        columns = [gettext(column) for column in COLUMNS]
+        modules = gr.Dataframe(module_rows(overview, now), headers=columns, label=gettext(HEADINGS[-1]))
+        return (*headings, *plots, gr.update(visible=bool(overview.modules)), modules)
 
     def part(name: str) -> gr.HTML:
         return gr.HTML("", elem_id=f"wd-{name}", js_on_load=None, apply_default_css=False)
@@ -102,44 +135,27 @@ def build_admin(desk: Desk) -> gr.Blocks:
             above = [part(name) for name in PARTS[:3]]
             with gr.Row(visible=False, elem_id="wd-plots") as plots:
                 with gr.Column(elem_classes="wd-panel", min_width=300):
-                    gr.HTML("<h2>Reused and newly read tokens</h2>", apply_default_css=False)
-                    tokens = gr.BarPlot(
-                        x="Time",
-                        y="Tokens",
-                        color="Tokens were",
-                        color_map=_KINDS,
-                        y_aggregate="sum",
-                        y_title=" ",
-                        **plot,
-                    )
+                    headings = [gr.HTML("", apply_default_css=False)]
+                    tokens = gr.BarPlot(y_aggregate="sum", y_title=" ", **plot)
                 with gr.Column(elem_classes="wd-panel", min_width=300):
-                    gr.HTML("<h2>Time to first token</h2>", apply_default_css=False)
-                    latency = gr.LinePlot(
-                        x="Time",
-                        y="First token (ms)",
-                        y_title="ms",
-                        color="Series",
-                        color_map={"First token": _KINDS["Reused"]},
-                        colors_in_legend=[],
-                        **plot,
-                    )
+                    headings.append(gr.HTML("", apply_default_css=False))
+                    latency = gr.LinePlot(y_title="ms", **plot)
             below = [part(name) for name in PARTS[3:]]
             with gr.Column(visible=False, elem_classes="wd-panel", elem_id="wd-modules") as table:
-                gr.HTML("<h2>Passages the model has read</h2>", apply_default_css=False)
+                headings.append(gr.HTML("", apply_default_css=False))
                 modules = gr.Dataframe(
-                    headers=list(COLUMNS),
+                    col_count=(len(COLUMNS), "fixed"),
                     datatype=["str", "str", *["number"] * 2, "str", *["number"] * 3, "str"],
                     column_widths=["20%", "22%", "8%", "9%", "11%", "6%", "7%", "8%", "9%"],
                     wrap=True,  # long headings must not push the numbers out of sight
                     interactive=False,
                     show_search="search",
                     max_height=420,
-                    label="Passages the model has read",
                     show_label=False,
                     elem_id="wd-module-table",
                 )
         seen = gr.State("")
-        outputs = [*above, *below, plots, tokens, latency, table, modules, seen]
+        outputs = [*above, *below, *headings, plots, tokens, latency, table, modules, seen]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         blocks.load(refresh, [seen], outputs, **quiet)
         gr.Timer(REFRESH_S).tick(refresh, [seen], outputs, **quiet)

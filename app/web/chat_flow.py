@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Desk, Feedback
 from app.domain.answers import Turn
 from app.domain.errors import DeskError
+from app.web.error_words import error_words
+from app.web.languages import ENGLISH
 from app.web.rendering import render
 
 YIELD_S = 0.04
-UNEXPECTED = "Something went wrong on our side. Please try again; the details are in the server's log."
 log = logging.getLogger(__name__)
 
 
@@ -37,12 +39,13 @@ class ChatView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """Who looks at the page. owner: whose conversations are shown (`app.domain.callers`). session: one browser tab.
-    address: where the browser is.
+    address: where the browser is. language: of the page's own words (`app.web.languages`).
     """
 
     owner: str
     session: str
     address: str = ""
+    language: str = ENGLISH
 
 
 @dataclass(slots=True, eq=False)
@@ -77,13 +80,14 @@ class ChatFlow:
         try:
             turns = self._desk.turns(conversation_id, reader.owner) if conversation_id else []
             if turns:
-                page = self._transcript(turns)
+                page = self._transcript(turns, reader)
             else:
                 conversation_id = ""
-                page = render("chat/empty.html", examples=self._examples, ready=self._desk.is_ready())
+                shown = {"examples": self._examples, "ready": self._desk.is_ready()}
+                page = render("chat/empty.html", language=reader.language, **shown)
             listed = self._listed(conversation_id, reader)
         except Exception as error:
-            return ChatView(live=_failure("", error), answering=False)
+            return ChatView(live=_failure("", error, reader), answering=False)
         return ChatView(
             conversation_id=conversation_id, transcript=page, live="", conversations=listed, answering=False
         )
@@ -105,7 +109,7 @@ class ChatFlow:
         except Exception as error:  # outermost: whatever fails becomes one line in the chat
             if not run.left:
                 shown = None if conversation_id else ""
-                yield ChatView(transcript=shown, live=_failure(question, error), box=question, answering=False)
+                yield ChatView(transcript=shown, live=_failure(question, error, reader), box=question, answering=False)
         finally:
             with self._lock:
                 if self._runs.get(session) is run:
@@ -115,9 +119,8 @@ class ChatFlow:
 
     def _draw(self, question: str, conversation_id: str, reader: Reader, run: _Run) -> Generator[ChatView]:
         first = None if conversation_id else ""  # a new conversation: the empty state makes room
-        yield ChatView(
-            transcript=first, live=render("chat/live.html", question=question, text=""), box="", answering=True
-        )
+        live = partial(render, "chat/live.html", language=reader.language, question=question)
+        yield ChatView(transcript=first, live=live(text=""), box="", answering=True)
         stream = self._desk.ask(question, owner=reader.owner, conversation_id=conversation_id or None)
         with self._lock:
             run.stream, ended = stream, run.stopped
@@ -127,14 +130,14 @@ class ChatFlow:
         for piece in stream:
             text += piece
             if not run.left and self._clock() - drawn_at >= YIELD_S:
-                yield ChatView(live=render("chat/live.html", question=question, text=text))
+                yield ChatView(live=live(text=text))
                 drawn_at = self._clock()
         if run.left:
             return
         answer = stream.answer
         yield ChatView(
             conversation_id=answer.conversation_id,
-            transcript=self._transcript(self._desk.turns(answer.conversation_id, reader.owner)),
+            transcript=self._transcript(self._desk.turns(answer.conversation_id, reader.owner), reader),
             live="",
             conversations=self._listed(answer.conversation_id, reader),
             answering=False,
@@ -158,15 +161,15 @@ class ChatFlow:
             if conversation_id != open_id:
                 return ChatView(conversations=self._listed(open_id, reader))
         except Exception as error:
-            return ChatView(live=_failure("", error))
+            return ChatView(live=_failure("", error, reader))
         return self.open("", reader)
 
-    def _transcript(self, turns: Sequence[Turn]) -> str:
-        return render("chat/transcript.html", turns=turns, contacts=self._desk.contacts())
+    def _transcript(self, turns: Sequence[Turn], reader: Reader) -> str:
+        return render("chat/transcript.html", language=reader.language, turns=turns, contacts=self._desk.contacts())
 
     def _listed(self, open_id: str, reader: Reader) -> str:
-        summaries = self._desk.conversations(reader.owner)
-        return render("chat/conversations.html", summaries=summaries, open_id=open_id, now=self._now())
+        shown = {"summaries": self._desk.conversations(reader.owner), "open_id": open_id, "now": self._now()}
+        return render("chat/conversations.html", language=reader.language, **shown)
 
     def _end(self, session: str, *, left: bool) -> None:
         with self._lock:
@@ -179,9 +182,10 @@ class ChatFlow:
             stream.cancel()
 
 
-def _failure(question: str, error: Exception) -> str:
+def _failure(question: str, error: Exception, reader: Reader) -> str:
     """A question without an answer, and one line that says why."""
-    if not isinstance(error, DeskError):
+    if isinstance(error, DeskError):
+        log.warning("the chat page shows an error (%s): %s", error.code, error)
+    else:
         log.error("the chat page failed", exc_info=error)
-    message = str(error) if isinstance(error, DeskError) else UNEXPECTED
-    return render("chat/error.html", question=question, message=message)
+    return render("chat/error.html", language=reader.language, question=question, message=error_words(error))

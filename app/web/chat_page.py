@@ -14,8 +14,10 @@ import gradio as gr
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.settings import Settings
+from app.domain.translation import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.guard import caller_of
+from app.web.languages import page_language, translations
 from app.web.rendering import render
 
 EXAMPLES = (
@@ -24,15 +26,16 @@ EXAMPLES = (
     "How can I delete my account?",
     "My KM-450 shows E3. What should I do?",
 )
+FRAME = ("side", "header", "foot")
+"""Templates in templates/chat that stay as they are; their words come when the page is opened, in its language."""
 ANSWERS_AT_ONCE = 24
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
 _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
 
 
-def _updates(view: ChatView) -> tuple[Any, ...]:
-    """In the order of the page's outputs; what the view leaves alone is not sent."""
+def _updates(view: ChatView, **box: object) -> tuple[Any, ...]:
+    """In the order of the page's outputs; what the view leaves alone is not sent. box: properties of the text box."""
     parts = (view.conversation_id, view.transcript, view.live, view.conversations)
-    box: dict[str, object] = {}
     if view.box is not None:
         box["value"] = view.box
     if view.answering is not None:
@@ -42,8 +45,12 @@ def _updates(view: ChatView) -> tuple[Any, ...]:
 
 def _reader(request: gr.Request) -> Reader:
     browser = request.request
-    address = browser.client.host if browser.client else ""
-    return Reader(owner=caller_of(browser).owner, session=str(request.session_hash), address=address)
+    return Reader(
+        owner=caller_of(browser).owner,
+        session=str(request.session_hash),
+        address=browser.client.host if browser.client else "",
+        language=page_language(browser.headers),
+    )
 
 
 def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
@@ -56,7 +63,11 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
 
     def opened(conversation_id: str, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.open(conversation_id, _reader(request)))
+        reader = _reader(request)
+        with speaking(translations(reader.language)):
+            box = {"label": gettext("Your question"), "placeholder": gettext("Ask a question")}
+        frame = (render(f"chat/{name}.html", language=reader.language) for name in FRAME)
+        return (*_updates(flow.open(conversation_id, reader), **box), *frame)
 
     def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
         return _updates(flow.open(str(event.id), _reader(request)))
@@ -84,33 +95,32 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
     with gr.Blocks(title="Warmdesk", analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
         with gr.Row(elem_id="wd-app"):
             with gr.Column(elem_id="wd-side", min_width=0):
-                side = part(render("chat/side.html"), "wd-side-head")
+                side = part("", "wd-side-head")
                 listed = part("", "wd-list")
             with gr.Column(elem_id="wd-main", min_width=0):
-                part(render("chat/header.html"), "wd-top")
+                top = part("", "wd-top")
                 with gr.Column(elem_id="wd-scroll"):
                     transcript = part("", "wd-transcript")
                     live = part("", "wd-live")
                 with gr.Column(elem_id="wd-foot"):
                     box = gr.Textbox(
                         elem_id="wd-box",
-                        label="Your question",
+                        label="",
                         show_label=False,
                         container=False,
-                        placeholder="Ask a question",
                         lines=1,
                         max_lines=8,
                         autofocus=True,
                         submit_btn=True,
                     )
-                    part('<p class="wd-hint">Enter sends, Shift+Enter starts a new line.</p>', "wd-hint", page)
+                    foot = part("", "wd-hint", page)
         open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
 
         shown = [open_id, transcript, live, listed, box]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         answers: dict[str, Any] = {**quiet, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
         direct: dict[str, Any] = {**quiet, "concurrency_limit": None}
-        blocks.load(opened, [open_id], shown, js=_READ_ADDRESS, **direct)
+        blocks.load(opened, [open_id], [*shown, side, top, foot], js=_READ_ADDRESS, **direct)
         open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **quiet)
         box.submit(asked, [box, open_id], shown, **answers)
         box.stop(stopped, None, None, **direct)

@@ -15,6 +15,7 @@ from app.desk.json_output import ingest_json
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.web.event_stream import events
+from app.web.languages import page_language
 from app.web.rendering import render
 from retrieval.loaders.load import FORMATS, SUPPORTED
 from retrieval.text.printing import printable
@@ -28,9 +29,10 @@ def add_document_routes(app: FastAPI, desk: Desk) -> None:
         return events(lambda progress: asdict(desk.forget(document)))
 
     @app.get("/admin/documents")
-    def page() -> HTMLResponse:
-        documents, now = desk.documents(), datetime.now(UTC)
-        html = render("documents.html", documents=documents, suffixes=SUPPORTED, formats=FORMATS, now=now)
+    def page(request: Request) -> HTMLResponse:
+        language = page_language(request.headers)
+        shown = {"documents": desk.documents(), "suffixes": SUPPORTED, "formats": FORMATS, "now": datetime.now(UTC)}
+        html = render("documents.html", language=language, **shown)
         return HTMLResponse(html, headers={"cache-control": "no-store"})
 
     @app.post("/admin/documents/upload")

@@ -10,6 +10,7 @@ from app.access.passwords import verified
 from app.storage.accounts import ADMIN, Accounts
 from app.storage.sessions import LIFETIME_S, Sessions
 from app.web.guard import COOKIE
+from app.web.languages import page_language
 from app.web.rendering import render
 from app.web.site import Site
 
@@ -18,12 +19,13 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
     """The form, and what it and the button "Sign out" send."""
     limiter = LoginRateLimiter()
 
-    def login_html(problem: str = "", name: str = ADMIN) -> str:
-        return render("login.html", problem=problem, name=name)
+    def login_html(request: Request, problem: str = "", name: str = ADMIN, **values: object) -> str:
+        language = page_language(request.headers)
+        return render("login.html", language=language, problem=problem, name=name, **values)
 
     @app.get("/admin/login")
-    def login_page() -> HTMLResponse:
-        return HTMLResponse(login_html(), headers={"cache-control": "no-store"})
+    def login_page(request: Request) -> HTMLResponse:
+        return HTMLResponse(login_html(request), headers={"cache-control": "no-store"})
 
     @app.post("/admin/login")
     def login(
@@ -32,11 +34,11 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         address = request.client.host if request.client else ""
         # Counted before the slow check: many tries sent at once must not all pass.
         if wait_s := limiter.attempt(address):
-            page = login_html(f"Too many failed attempts. Please try again in {(wait_s + 59) // 60} min.", name)
+            page = login_html(request, "wait", name, minutes=(wait_s + 59) // 60)
             return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
         account = verified(accounts, name.strip(), password)
         if account is None:
-            return HTMLResponse(login_html("That name or password is not right.", name), status_code=401)
+            return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
         response = RedirectResponse("/admin/", status_code=303)
         response.set_cookie(

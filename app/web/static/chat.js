@@ -1,7 +1,9 @@
 // Runs once for each HTML part of the chat page (Gradio's js_on_load: element and trigger are given).
 // Clicks are delegated, because the part's content is redrawn; all data comes from data-* attributes.
-const say = (place, words) => {
+// word: a data attribute of the place, which holds the words in the page's language.
+const say = (place, word) => {
   const said = place.querySelector(".wd-said");
+  const words = said.dataset[word] ?? "";
   said.textContent = words;
   setTimeout(() => { if (said.textContent === words) said.textContent = ""; }, 4000);
 };
@@ -18,7 +20,7 @@ const press = (button) => {
   trigger("verdict", { message: place.dataset.message, value, reason: "" });
   place.querySelector("form").hidden = value !== "down";
   if (value === "down") place.querySelector("input").focus();
-  say(place, on ? "Thank you" : "");
+  say(place, on ? "thanks" : "");
 };
 
 const confirmDelete = (button) => {
@@ -26,10 +28,11 @@ const confirmDelete = (button) => {
     trigger("remove", { id: button.dataset.id });
     return;
   }
+  const title = button.title;
   button.classList.add("wd-sure");
-  button.title = "Press again to delete";
-  button.setAttribute("aria-description", "Press again to delete");
-  setTimeout(() => { button.classList.remove("wd-sure"); button.title = "Delete"; }, 3000);
+  button.title = button.dataset.sure;
+  button.setAttribute("aria-description", button.dataset.sure);
+  setTimeout(() => { button.classList.remove("wd-sure"); button.title = title; }, 3000);
 };
 
 element.addEventListener("click", (event) => {
@@ -43,7 +46,7 @@ element.addEventListener("click", (event) => {
   if (act === "copy") {
     const place = button.closest("[data-message]");
     const text = button.closest(".wd-answer").querySelector(".wd-text").innerText;
-    navigator.clipboard?.writeText(text).then(() => say(place, "Copied"), () => say(place, "Could not copy"));
+    navigator.clipboard?.writeText(text).then(() => say(place, "copied"), () => say(place, "failed"));
   }
   if (act === "menu") {
     const open = app().classList.toggle("wd-nav-open");
@@ -57,5 +60,5 @@ element.addEventListener("submit", (event) => {
   const place = form.closest("[data-message]");
   trigger("verdict", { message: place.dataset.message, value: "down", reason: form.reason.value });
   form.hidden = true;
-  say(place, "Thank you");
+  say(place, "thanks");
 });

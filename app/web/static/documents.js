@@ -1,21 +1,22 @@
 // The admin's page of documents: uploads one file after another, shows how far each is, forgets documents on request.
 "use strict";
 
-const STAGES = { reading: "reading", embedding: "indexing", encoding: "the model reads it" };
+const WORDS = JSON.parse(document.getElementById("words").textContent);
+const words = (name, values = {}) => WORDS[name].replace(/\{(\w+)\}/g, (all, key) => values[key] ?? all);
 
 async function follow(response, show) {
-  if (!response.ok) throw new Error((await response.text()).trim() || `error ${response.status}`);
+  if (!response.ok) throw new Error((await response.text()).trim() || words("status", { status: response.status }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new Error("the connection broke off: what was finished is kept");
+    if (done) throw new Error(words("broken"));
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const event of lines.map((line) => JSON.parse(line))) {
       if (event.error) throw new Error(event.error.message);
       if (event.result) return event.result;
-      show(`${STAGES[event.stage] ?? event.stage} ${event.done} of ${event.total}`);
+      show(words("progress", { ...event, stage: WORDS[event.stage] ?? event.stage }));
     }
   }
 }
@@ -31,13 +32,14 @@ async function upload(event) {
     const line = document.createElement("li");
     const show = (text) => { line.textContent = `${file.name}: ${text}`; };
     document.getElementById("progress").append(line);
-    show("uploading");
+    show(words("uploading"));
     try {
       const query = new URLSearchParams({ name: file.name, collection });
       const response = await fetch(`/admin/documents/upload?${query}`, { method: "POST", body: file });
       const report = await follow(response, show);
       const warnings = report.warnings.map((warning) => warning.reason).join("; ");
-      show(report.unchanged ? "unchanged" : `in, ${report.passages} passages${warnings ? ` (${warnings})` : ""}`);
+      const done = report.unchanged ? words("unchanged") : words("done", { passages: report.passages });
+      show(done + (warnings && words("warnings", { warnings })));
       line.className = "wd-done";
     } catch (error) {
       failed += 1;
@@ -52,9 +54,9 @@ async function upload(event) {
 
 async function forget(button) {
   const name = button.dataset.document;
-  if (!window.confirm(`Forget ${name}? Its text, vectors, quotations and encoded passages are removed.`)) return;
+  if (!window.confirm(words("forget", { name }))) return;
   button.disabled = true;
-  button.textContent = "Forgetting";
+  button.textContent = words("forgetting");
   try {
     const body = JSON.stringify({ document: name });
     await follow(await fetch("/admin/documents/forget", { method: "POST", body, headers: { "content-type": "application/json" } }), () => {});

@@ -1,16 +1,19 @@
 // Runs once for the chat page: keeps the newest words in view, labels Gradio's own controls, closes the drawer.
 const label = () => {
-  document.querySelector("#wd-box textarea")?.setAttribute("aria-label", "Your question");
-  for (const [name, words] of [["submit-button", "Send question"], ["stop-button", "Stop answering"]]) {
+  const words = document.querySelector(".wd-hint")?.dataset;
+  if (!words) return; // they come with the first answer of the server
+  document.documentElement.lang = words.language;
+  document.querySelector("#wd-box textarea")?.setAttribute("aria-label", words.question);
+  for (const [name, said] of [["submit-button", words.send], ["stop-button", words.stop]]) {
     const button = document.querySelector(`#wd-box .${name}`);
-    if (button && !button.ariaLabel) { button.ariaLabel = words; button.title = words; }
+    if (button && button.ariaLabel !== said) { button.ariaLabel = said; button.title = said; }
   }
 };
 
 const start = () => {
   const scroller = document.querySelector("#wd-scroll");
-  const box = document.querySelector("#wd-box");
-  if (!scroller || !box) { requestAnimationFrame(start); return; } // Gradio mounts the parts one by one
+  const foot = document.querySelector("#wd-foot");
+  if (!scroller || !foot) { requestAnimationFrame(start); return; } // Gradio mounts the parts one by one
   let follow = true;
   let asking = false;
   scroller.addEventListener("scroll", () => {
@@ -22,7 +25,7 @@ const start = () => {
     asking = live;
     if (follow) scroller.scrollTop = scroller.scrollHeight;
   }).observe(scroller, { childList: true, subtree: true, characterData: true });
-  new MutationObserver(label).observe(box, { childList: true, subtree: true });
+  new MutationObserver(label).observe(foot, { childList: true, subtree: true });
   label();
 };
 start();

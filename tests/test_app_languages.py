@@ -1,0 +1,225 @@
+"""The languages of the pages: who gets which, that every text of the pages has its translation, and that none stands
+untranslated in a template or a script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_dir
+from babel.messages.pofile import read_po
+from bs4 import BeautifulSoup
+from bs4.element import Doctype
+from fake_desk import NOW, FakeDesk, make_answer
+from fake_overview import make_overview
+from jinja2 import nodes
+from page_check import check
+
+from app.domain.formatting import ago, counted
+from app.domain.notices import CUT, NOTICES, QUOTED, notice_words
+from app.domain.translation import gettext, speaking
+from app.web import rendering
+from app.web.admin_page import PARTS
+from app.web.languages import CATALOGUES, ENGLISH, LANGUAGES, page_language, translations
+from app.web.rendering import render
+
+APP = CATALOGUES.parent.parent
+TEMPLATES, SCRIPTS = (
+    sorted((APP / "web" / "templates").rglob("*.html")),
+    sorted((APP / "web" / "static").glob("*.js")),
+)
+OTHERS = sorted(set(LANGUAGES) - {ENGLISH})
+METHODS = [("**.py", "python"), ("**/templates/**.html", "jinja2")]
+KEYWORDS = {"gettext": None, "_": None, "translatable": None, "ngettext": (1, 2), "counted": (2, 3)}
+FIELDS = re.compile(r"%\(\w+\)s|\{\w+\}|%%")
+SHOWN_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label", "aria-description")
+NAMES = {"Warmdesk"}
+"""Visible words that are the same in every language."""
+ENGLISH_TEXT = re.compile(r"[A-Z][a-z]+(?: |$)|[a-z]+ [a-z]+ [a-z]+")
+"""What a string of a program looks like if it is meant for people: a capitalised word, or three words."""
+
+
+def texts() -> dict[str, str]:
+    """Every text that the pages may show, by its English; with its plural form where it has one, else ""."""
+    found = extract_from_dir(APP, method_map=METHODS, keywords=KEYWORDS)
+    pairs = (message if isinstance(message, tuple) else (message, "") for _, _, message, _, _ in found)
+    return dict(pairs)
+
+
+def catalogue(language: str) -> Catalog:
+    with (CATALOGUES / language / "LC_MESSAGES" / "warmdesk.po").open("rb") as file:
+        return read_po(file, locale=language)
+
+
+# ------------------------------------------------------------------ catalogues
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_every_text_is_translated_and_nothing_else_is(language: str) -> None:
+    used = texts()
+    translated = {}
+    for message in catalogue(language):
+        if message.id:
+            one, several = message.id if isinstance(message.id, tuple) else (message.id, "")
+            translated[one] = several
+            forms = message.string if isinstance(message.string, tuple) else (message.string,)
+            assert all(forms), f"no translation of {one!r}"
+            assert not message.fuzzy, one
+            for form in forms:
+                assert sorted(FIELDS.findall(form)) == sorted(FIELDS.findall(several or one)), one
+    missing = "\n\n".join(f'msgid "{text}"\nmsgstr ""' for text in used if text not in translated)
+    assert not missing, f"without an entry in warmdesk.po of {language}:\n\n{missing}"
+    assert set(translated) - set(used) == set(), "entries that no page uses any more"
+    assert translated == used
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_templates_hold_no_untranslated_text(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    assert list(untranslated(source)) == []
+
+
+def untranslated(source: str) -> Iterator[str]:
+    """Visible text of a template that is not given to a function of translation."""
+    environment = rendering._environment()
+    written = "".join(value if kind == "data" else "\x00" for _, kind, value in environment.lex(source))
+    page = BeautifulSoup(written, "html.parser")
+    for text in page.find_all(string=True):
+        if not isinstance(text, Doctype) and text.parent is not None and text.parent.name not in ("script", "code"):
+            yield from words_of(str(text))
+    for tag in page.find_all(True):
+        for name in SHOWN_ATTRIBUTES:
+            yield from words_of(str(tag.get(name, "")))
+    tree = environment.parse(source)
+    translated = {
+        id(argument)
+        for call in tree.find_all(nodes.Call)
+        if isinstance(call.node, nodes.Name) and call.node.name in KEYWORDS
+        for argument in call.args
+    }
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str) and id(constant) not in translated and ENGLISH_TEXT.match(constant.value):
+            yield constant.value
+
+
+def words_of(text: str) -> list[str]:
+    return [word for word in re.findall(r"[^\W\d_]{2,}", text) if word not in NAMES]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_hold_no_text(script: Path) -> None:
+    code = re.sub(r"^\s*//.*$|(?<=[;{}]) //.*$", "", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    strings = re.findall(r'"([^"\n]*)"|`([^`]*)`', code)
+    shown = [text for pair in strings for text in pair if ENGLISH_TEXT.match(text) and text != "Escape"]
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<p>Good morning</p>",
+        '<input placeholder="Name">',
+        '{{ tile("Good answers", 3) }}',
+        '{% set badge = {"a": "Not certain"}.get(x) %}',
+        "<b>{{ count(3) }} documents</b>",
+    ],
+)
+def test_untranslated_text_is_found(source: str) -> None:
+    assert list(untranslated(source)) != []
+
+
+# ------------------------------------------------------------------ which language
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        ("zh", "zh"),
+        ("ZH-hans-CN", "zh"),
+        ("en-GB,en;q=0.9,zh-CN;q=0.8", "en"),
+        ("fr;q=0.5, zh-CN; q=0.9, en;q=0.4", "zh"),
+        ("de-DE,de;q=0.9", "en"),
+        ("zh;q=0, en", "en"),
+        ("*", "en"),
+        ("", "en"),
+        (";;q=x,,zh;q=high", "en"),
+    ],
+)
+def test_a_page_has_the_language_that_its_reader_prefers(accepted: str, language: str) -> None:
+    assert page_language({"accept-language": accepted}) == language
+
+
+def test_without_a_header_a_page_is_english() -> None:
+    assert page_language({}) == ENGLISH
+
+
+# ------------------------------------------------------------------ what is shown
+
+
+def test_words_follow_the_page_and_end_with_it() -> None:
+    with speaking(translations("zh")):
+        assert ago(NOW - timedelta(minutes=3), NOW) == "3 分钟前"
+        assert ago(NOW - timedelta(days=90), NOW) == "2025 年 12 月 12 日"
+        assert counted(1200, "%(count)s document", "%(count)s documents") == "1,200 篇文档"
+        assert gettext("") == ""
+    assert ago(NOW - timedelta(minutes=3), NOW) == "3 min ago"
+    assert counted(1, "%(count)s document", "%(count)s documents") == "1 document"
+
+
+def test_stored_notices_are_shown_in_the_language_of_the_page() -> None:
+    stored = f"{QUOTED} {CUT}"
+    assert notice_words(stored) == stored
+    with speaking(translations("zh")):
+        shown = notice_words(stored)
+        assert "摘自帮助页面原文。" in shown
+        assert "截断" in shown
+        assert not re.search("[A-Za-z]", notice_words(" ".join(NOTICES)))
+        assert notice_words("Something older") == "Something older"
+
+
+def test_chinese_pages_hold_no_english_words_of_ours() -> None:
+    """With names of documents, answers and settings in Chinese characters, no Latin word is left but known ones."""
+    desk = FakeDesk()
+    answer = make_answer("c", "m", "returns")
+    answer = replace(
+        answer,
+        answer="三十天内可以退货。",
+        policy="策略",
+        notice=QUOTED,
+        citations=tuple(replace(one, document="甲", title="乙", passage="丙", quote="丁") for one in answer.citations),
+        modules=tuple(replace(one, id="戊", document="己") for one in answer.modules),
+    )
+    desk.store("可以退货吗？", answer)
+    overview = make_overview(NOW)
+    overview = replace(
+        overview,
+        model="模型",
+        device="设备",
+        policy="策略",
+        answer_mode="模式",
+        calibration="结果",
+        prefixes=tuple(replace(row, text="文字") for row in overview.prefixes),
+        weak=tuple(replace(row, question="问", shown="答") for row in overview.weak),
+        misses=tuple(replace(row, document="甲", passage="乙", question="丙") for row in overview.misses),
+    )
+    summary = replace(desk.conversations()[0], title="会话", updated=NOW)
+    pages = [
+        render("chat/transcript.html", language="zh", turns=desk.turns("c"), contacts={}),
+        render("chat/live.html", language="zh", question="问", text=""),
+        render("chat/empty.html", language="zh", examples=["问"], ready=False),
+        render("chat/conversations.html", language="zh", summaries=[summary], open_id="", now=NOW),
+        render("chat/conversations.html", language="zh", summaries=[], open_id="", now=NOW),
+        *(render(f"chat/{name}.html", language="zh") for name in ("side", "header", "foot")),
+        *(render(f"admin/{name}.html", language="zh", overview=overview, now=NOW) for name in PARTS),
+        render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), now=NOW),
+    ]
+    known = {"token", "ms", "s", "MiB", "GiB", "KiB", "B", "Enter", "Shift", "Warmdesk"}
+    for page in pages:
+        assert set(re.findall("[A-Za-z]+", check(page))) <= known
