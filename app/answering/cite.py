@@ -7,10 +7,13 @@ large part of its words. Not covered: checking the answer's statements against t
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from app.domain.answers import BETWEEN, Citation
+from app.domain.answers import BETWEEN, Citation, Mark
 from app.domain.documents import StoredPassage
+from app.knowledge.finder import RankedStatement
+from retrieval.text.sentences import as_said, parted
 
 NEAREST = 3
 """Documents of which the best passage is cited for its rank alone."""
@@ -31,25 +34,32 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
     most = max(support.values())
     holding = {id_ for id_, shared in support.items() if shared and shared >= SHARED_WORDS * most}
     best = {passage.id for passage, _ in nearest(found)}
+    marks = _marks_by_words(answer, [passage for passage, _ in found if passage.id in holding])
     return [
-        (passage, citation(passage, score, see_also=passage.id not in holding))
+        (
+            passage,
+            replace(citation(passage, score, see_also=passage.id not in holding), marks=marks.get(passage.id, ())),
+        )
         for passage, score in found
         if passage.id in best | holding
     ]
 
 
-def cite_quotation(answer: str, said: Mapping[str, int], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of statements in their order, then of the nearest pages, marked as such. said: the number of each
-    statement's passage.
+def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of statements in their order, then of the nearest pages, marked as such. said: the statements that were
+    to be shown.
 
     (login.gov: the right page or the facts are shown for 95 % of the questions; with the three nearest pages of all
     instead of the three besides those of the statements, for 91 %.)
     """
     by_id = {passage.id: (passage, score) for passage, score in found}
-    ids = [said[paragraph] for paragraph in answer.split(BETWEEN) if said.get(paragraph) in by_id]
+    by_text = {text: one for one in said if one.passage in by_id for text in (one.text, as_said(one.text))}
+    shown = [(number, by_text[text]) for number, text in enumerate(answer.split(BETWEEN)) if text in by_text]
+    ids = [one.passage for _, one in shown]
     documents = {by_id[id_][0].document for id_ in ids}
     near = [passage.id for passage, _ in nearest([one for one in found if one[0].document not in documents])]
-    quoted = [(by_id[id_][0], citation(*by_id[id_])) for id_ in dict.fromkeys(ids)]
+    marks = {id_: tuple(Mark(at, one.start, one.end) for at, one in shown if one.passage == id_) for id_ in ids}
+    quoted = [(by_id[id_][0], replace(citation(*by_id[id_]), marks=marks[id_])) for id_ in dict.fromkeys(ids)]
     return quoted + [(by_id[id_][0], citation(*by_id[id_], see_also=True)) for id_ in near]
 
 
@@ -69,7 +79,24 @@ def citation(passage: StoredPassage, score: float, *, see_also: bool = False) ->
         quote=passage.text,
         score=round(score, 4),
         see_also=see_also,
+        url=passage.url,
     )
+
+
+def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int, tuple[Mark, ...]]:
+    """For each paragraph in the model's own words, the sentence that shares most of its long words, by passage."""
+    sentences = [(passage, sentence) for passage in passages for _, sentence in parted(passage.text)]
+    marks: dict[int, tuple[Mark, ...]] = {}
+    for number, paragraph in enumerate(answer.split(BETWEEN)):
+        words = long_words(paragraph)
+        shared, passage, sentence = max(
+            ((len(words & long_words(sentence)), passage, sentence) for passage, sentence in sentences),
+            key=lambda one: one[0],
+            default=(0, None, ""),
+        )
+        if passage is not None and shared and (start := passage.text.find(sentence)) >= 0:
+            marks[passage.id] = (*marks.get(passage.id, ()), Mark(number, start, start + len(sentence)))
+    return marks
 
 
 def long_words(text: str) -> frozenset[str]:

@@ -62,7 +62,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
     prepared, timings = asked.prepared, completion.timings
     outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
     decision = prepared.decision
-    said = {one.text: one.passage for one in decision.statements} if shown.is_quotation else {}
+    said = decision.statements if shown.is_quotation else []
     results = () if shown.is_refusal else decision.results.found if said else decision.results.passages
     found = [(one.passage, one.cosine) for one in results]
     cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)

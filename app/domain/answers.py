@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
 """How a question ended. answered: sure enough. unsure: what may help, or a question back. nothing: the documents do not
@@ -18,12 +18,23 @@ def from_documents(text: str, outcome: Outcome) -> str:
     return text if outcome == "answered" else ""
 
 
+class Mark(NamedTuple):
+    """A part of a passage that an answer says. paragraph: of the answer's statements, from 0. start, end: characters of
+    the citation's quote.
+    """
+
+    paragraph: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A passage an answer rests on. Stored with the message, text included, so that it never changes afterwards.
 
     document: path or name the document was ingested under. passage: heading path and number. quote: the passage's
     text. score: cosine similarity of question and passage. see_also: the answer says nothing of it; it is only near.
+    url: where everybody can read the page, "" if that is not known. marks: what of it the answer says.
     """
 
     document: str
@@ -32,6 +43,8 @@ class Citation:
     quote: str
     score: float
     see_also: bool = False
+    url: str = ""
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,13 @@ def passage_label(heading_path: Sequence[str], ordinal: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDocument:
-    """A document to be stored. path: the absolute path or name it is known by."""
+    """A document to be stored. path: the absolute path or name it is known by. url: where everybody can read it."""
 
     path: str
     title: str
     content_hash: str
     collection: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,12 +54,13 @@ class StoredDocument:
     loaded_at: datetime
     num_passages: int
     collection: str
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPassage:
-    """A passage as stored, with its document's path and title. id: its number in the vector index. neighbours: passages
-    read before it while it is encoded, the closest first, without their own.
+    """A passage as stored, with its document's path, title, collection and url. id: its number in the vector index.
+    neighbours: passages read before it while it is encoded, the closest first, without their own.
     """
 
     id: int
@@ -70,6 +72,8 @@ class StoredPassage:
     content_hash: str
     num_tokens: int
     module_key: str | None
+    collection: str = ""
+    url: str = ""
     neighbours: "tuple[StoredPassage, ...]" = ()
 
     @property

@@ -231,7 +231,9 @@ class Ingestion:
             report.changes.kept += before.num_passages
             return []
         report.replaced += before is not None
-        new = NewDocument(path=name, title=document.title, content_hash=identity, collection=collection)
+        new = NewDocument(
+            path=name, title=document.title, content_hash=identity, collection=collection, url=document.url
+        )
         passages = split(document, self._count, self.passage_tokens)
         return [SplitDocument(new, passages, self.library.known_hashes(name))]
 

@@ -8,7 +8,7 @@ Not covered: transactions and the order of messages (`history`).
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Turn, UsedModule
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Mark, Turn, UsedModule
 from app.storage.tables import CitationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
 
@@ -73,6 +73,10 @@ def turn(row: MessageRow) -> Turn:
     )
 
 
+def _marks(row: CitationRow) -> tuple[Mark, ...]:
+    return tuple(Mark(*numbers) for numbers in row.marks)
+
+
 def _answer(row: MessageRow) -> Answer:
     assert row.usage is not None, "written in one transaction"
     assert row.timings is not None
@@ -80,7 +84,7 @@ def _answer(row: MessageRow) -> Answer:
         Answer,
         message_id=row.id,
         answer=row.text,
-        citations=tuple(citation.to(Citation) for citation in row.citations),
+        citations=tuple(citation.to(Citation, marks=_marks(citation)) for citation in row.citations),
         usage=row.usage.to(AnswerUsage),
         modules=tuple(module.to(UsedModule) for module in row.modules),
         timings=row.timings.to(AnswerTimings),

@@ -258,7 +258,7 @@ def _replace(session: Session, document: NewDocument, passages: Sequence[NewPass
     is_renamed = row.title not in (None, document.title)
     is_moved = row.collection not in (None, document.collection)
     row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
-    row.loaded_at, row.num_passages = now, len(passages)
+    row.loaded_at, row.num_passages, row.url = now, len(passages), document.url
     session.flush()
     dropped: set[str] = set()
     if is_moved:  # the neighbours of its passages are of the collection it was in
@@ -274,7 +274,8 @@ def _document(session: Session, path: str) -> DocumentRow | None:
 
 
 def _passage_query() -> AnySelect:
-    query = select(PassageRow, DocumentRow.path, DocumentRow.title).join(DocumentRow)
+    document = DocumentRow
+    query = select(PassageRow, document.path, document.title, document.collection, document.url).join(document)
     return query.options(defer(PassageRow.embedding))
 
 
@@ -287,5 +288,6 @@ def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPas
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours[p.id])) for p in passages]
 
 
-def _stored_passage(row: PassageRow, path: str, title: str) -> StoredPassage:
-    return row.to(StoredPassage, document=path, title=title, heading_path=tuple(row.heading_path), neighbours=())
+def _stored_passage(row: PassageRow, path: str, title: str, collection: str, url: str) -> StoredPassage:
+    document = {"document": path, "title": title, "collection": collection, "url": url}
+    return row.to(StoredPassage, heading_path=tuple(row.heading_path), neighbours=(), **document)

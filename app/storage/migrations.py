@@ -286,6 +286,16 @@ def m010_accounts(connection: Connection) -> None:
     meta.create_all(connection)
 
 
+def m019_sources(connection: Connection) -> None:
+    """Where pages stand for everybody, and which parts of a passage an answer says."""
+    for statement in (
+        "ALTER TABLE documents ADD COLUMN url TEXT DEFAULT '' NOT NULL",
+        "ALTER TABLE message_citations ADD COLUMN url TEXT DEFAULT '' NOT NULL",
+        "ALTER TABLE message_citations ADD COLUMN marks JSON DEFAULT '[]' NOT NULL",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -297,6 +307,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m008_see_also,
     m009_owners,
     m010_accounts,
+    m019_sources,
 )
 
 

@@ -79,7 +79,9 @@ class Base(DeclarativeBase):
 
 
 class DocumentRow(Base):
-    """A file that was ingested. path: its absolute path or the name it was ingested under. collection: "" for none."""
+    """A file that was ingested. path: its absolute path or the name it was ingested under. collection: "" for none. url:
+    where everybody can read it, "" if that is not known.
+    """
 
     __tablename__ = "documents"
     __table_args__ = ({"sqlite_autoincrement": True},)
@@ -91,6 +93,7 @@ class DocumentRow(Base):
     loaded_at: Mapped[datetime]
     num_passages: Mapped[int]
     collection: Mapped[str] = mapped_column(server_default="", index=True)
+    url: Mapped[str] = mapped_column(server_default="")
 
 
 class PassageRow(Base):
@@ -206,6 +209,8 @@ class CitationRow(Base):
     score: Mapped[float]
     passage_id: Mapped[int | None]
     see_also: Mapped[bool] = mapped_column(server_default=false())
+    url: Mapped[str] = mapped_column(server_default="")
+    marks: Mapped[list[list[int]]] = mapped_column(JSON, server_default="[]")
 
 
 class TimingsRow(Base):

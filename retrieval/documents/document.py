@@ -42,6 +42,7 @@ class Contents:
     title: str | None = None  # the author's; None for the first heading, "" for the file's name
     is_faq: bool = False  # each heading over a text is one question, and sections are never joined
     remarks: Sequence[str] = ()  # one line each: what was left out although the file was read
+    url: str = ""  # where the page stands for everybody, if the file says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Document:
     content_hash: str  # of its bytes: a file saved unchanged is the same document
     is_faq: bool = False
     remarks: tuple[str, ...] = ()
+    url: str = ""
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:

@@ -10,6 +10,7 @@ from bs4.dammit import EncodingDetector
 
 from retrieval.documents.document import Contents
 from retrieval.errors import UnreadableDocument
+from retrieval.parsing.addresses import web_address
 from retrieval.parsing.decoding import decode
 from retrieval.parsing.html_blocks import blocks_of
 
@@ -26,7 +27,9 @@ def load_html(data: bytes, path: Path) -> Contents:
     blocks = blocks_of(content, _is_menu) if content else blocks_of(body, _is_around_content)
     if not blocks and (content or body).find("img"):
         raise UnreadableDocument(path, "only pictures, no text in it")
-    return Contents(blocks=blocks, title=_title(page) or None)
+    canonical = page.find("link", rel="canonical", href=True)
+    url = web_address(str(canonical["href"])) if isinstance(canonical, Tag) else ""
+    return Contents(blocks=blocks, title=_title(page) or None, url=url)
 
 
 def _main_content(page: BeautifulSoup) -> Tag | None:

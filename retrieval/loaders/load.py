@@ -90,6 +90,7 @@ def document_of(data: bytes, path: Path) -> Document:
         blocks=tuple(contents.blocks),
         content_hash=content_hash(data),
         is_faq=contents.is_faq,
+        url=contents.url,
         remarks=tuple(contents.remarks),
     )
 

@@ -13,6 +13,7 @@ from markdown_it.rules_core import StateCore
 
 from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
+from retrieval.parsing.addresses import web_address
 from retrieval.parsing.decoding import decode
 from retrieval.parsing.front_matter import split_front_matter
 from retrieval.parsing.html_blocks import blocks_of
@@ -44,7 +45,12 @@ def load_markdown(data: bytes, path: Path) -> Contents:
     blocks = blocks or _blocks(without_liquid(front.text, front.fields))
     if not blocks:
         raise UnreadableDocument(path, "only front matter and template tags, no text")
-    return Contents(blocks=blocks, title=front.fields.get("title", "").strip() or None)
+    named = (front.fields.get(name, "") for name in ("url", "canonical_url", "permalink"))
+    return Contents(
+        blocks=blocks,
+        title=front.fields.get("title", "").strip() or None,
+        url=next(filter(None, map(web_address, named)), ""),
+    )
 
 
 def _blocks(text: str) -> tuple[Block, ...]:
