@@ -26,6 +26,7 @@ from app.domain.answers import (
     AnswerUsage,
     Citation,
     ConversationSummary,
+    Mark,
     Outcome,
     Overview,
     Turn,
@@ -84,6 +85,8 @@ CITATIONS = (
         passage="How long do I have? · 2",
         quote=_QUOTE,
         score=0.784,
+        url="https://help.example/returns",
+        marks=(Mark(0, _QUOTE.index("You have"), _QUOTE.index("\n\n")), Mark(1, _QUOTE.index("The period"), 150)),
     ),
     Citation(
         document="returns/return-in-store.md",
@@ -91,6 +94,7 @@ CITATIONS = (
         passage="What do I need to bring? · 1",
         quote="Bring the item, all its accessories and the receipt. A return in any of our 9 stores is free.",
         score=0.612,
+        marks=(Mark(2, 53, 93),),
     ),
     Citation(
         document="accounts/larkmoor-circle-points.md",
@@ -258,6 +262,7 @@ class FakeDesk:
                 self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3))
         self._turns: dict[str, list[Turn]] = {}
         self._owners: dict[str, str] = {}
+        self.file: Path | None = None  # of the first citation of every answer
         self._first = ""  # the first who looks owns what was there
         self._updated: dict[str, datetime] = {}
         self._ids = 0
@@ -407,6 +412,13 @@ class FakeDesk:
                 ttft_ms_p95=None,
             )
         )
+
+    def source_file(self, message_id: str, rank: int, owner: str = OPERATOR) -> Path | None:
+        cited = [one for key in self._turns for one in self.turns(key, owner) if one.message_id == message_id]
+        return self.file if cited and rank == 0 else None
+
+    def examples(self) -> list[str]:
+        return ["Do you deliver to Northern Ireland?", "Do gift cards expire?"]
 
     def contacts(self) -> Mapping[str, str]:
         return CONTACTS

@@ -16,7 +16,8 @@ from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.error_words import UNEXPECTED
 
 READER = Reader(owner=OPERATOR, session="s")
-LIMITS = QuestionLimits(Settings(questions_per_minute=1000, answers_at_once=10))
+SETTINGS = Settings(questions_per_minute=1000, answers_at_once=10)
+LIMITS = QuestionLimits(SETTINGS)
 
 
 def ask(flow: ChatFlow, question: str, open_id: str = "", reader: Reader = READER) -> list[ChatView]:
@@ -31,7 +32,7 @@ def desk() -> FakeDesk:
 @pytest.fixture
 def flow(desk: FakeDesk) -> ChatFlow:
     seam: Desk = desk
-    return ChatFlow(seam, LIMITS, ["What now?"], now=lambda: NOW)
+    return ChatFlow(seam, LIMITS, SETTINGS, now=lambda: NOW)
 
 
 # ------------------------------------------------------------------ handlers
@@ -54,7 +55,7 @@ def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDes
 
 def test_redraws_are_spaced_not_one_for_each_piece(desk: FakeDesk) -> None:
     ticks = iter(x * 0.011 for x in range(10_000))
-    views = ask(ChatFlow(desk, LIMITS, now=lambda: NOW, clock=lambda: next(ticks)), "Can I return it?")
+    views = ask(ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW, clock=lambda: next(ticks)), "Can I return it?")
     pieces = len(make_answer("c", "m", "returns").answer.split(" "))
     assert pieces / 5 < len(views) < pieces / 2
 
@@ -133,7 +134,7 @@ def test_an_answer_that_is_slow_to_end_draws_no_more_either(
 ) -> None:
     monkeypatch.setattr(FakeStream, "cancel", lambda self: None)
     clock = iter(range(10_000))
-    flow = ChatFlow(desk, LIMITS, now=lambda: NOW, clock=lambda: next(clock))
+    flow = ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW, clock=lambda: next(clock))
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
     flow.open("", READER)
@@ -202,7 +203,7 @@ def test_deleting(flow: ChatFlow, desk: FakeDesk) -> None:
 
 def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() -> None:
     desk = FakeDesk(seeded=False)
-    flow = ChatFlow(desk, LIMITS)
+    flow = ChatFlow(desk, LIMITS, SETTINGS)
     ann, bob = Reader(owner="v-ann", session="a"), Reader(owner="v-bob", session="b")
     conversation = ask(flow, "Can I return it?", reader=ann)[-1].conversation_id or ""
     shown = flow.open(conversation, bob)

@@ -210,16 +210,19 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
         misses=tuple(replace(row, document="甲", passage="乙", question="丙") for row in overview.misses),
     )
     summary = replace(desk.conversations()[0], title="会话", updated=NOW)
+    listing: dict[str, object] = {"open_id": "", "query": "", "deleted": "c", "now": NOW}
     pages = [
-        render("chat/transcript.html", language="zh", turns=desk.turns("c"), contacts={}),
+        render(
+            "chat/transcript.html", language="zh", turns=desk.turns("c"), contacts={}, technical=True, topics=["问"]
+        ),
         render("chat/live.html", language="zh", question="问", text=""),
-        render("chat/empty.html", language="zh", examples=["问"], ready=False),
-        render("chat/conversations.html", language="zh", summaries=[summary], open_id="", now=NOW),
-        render("chat/conversations.html", language="zh", summaries=[], open_id="", now=NOW),
-        *(render(f"chat/{name}.html", language="zh") for name in ("side", "header", "foot")),
+        render("chat/empty.html", language="zh", examples=["问"], ready=False, greeting=None),
+        render("chat/conversations.html", language="zh", summaries=[summary], **listing),
+        render("chat/conversations.html", language="zh", summaries=[], **listing),
+        *(render(f"chat/{name}.html", language="zh", name="客服") for name in ("side", "header", "foot")),
         *(render(f"admin/{name}.html", language="zh", overview=overview, now=NOW) for name in PARTS),
         render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), now=NOW),
     ]
-    known = {"token", "ms", "s", "MiB", "GiB", "KiB", "B", "Enter", "Shift", "Warmdesk"}
+    known = {"token", "ms", "s", "MiB", "GiB", "KiB", "B", "Enter", "Shift", "Warmdesk", "md", "csv", "json"}
     for page in pages:
         assert set(re.findall("[A-Za-z]+", check(page))) <= known

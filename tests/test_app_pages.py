@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -11,20 +12,23 @@ from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.domain.answers import AnswerUsage, Overview
+from app.domain.answers import AnswerUsage, Citation, Mark, Overview
 from app.domain.formatting import ago, count, milliseconds, percent, size
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
 from app.web.markup import answer_html, linked
 from app.web.rendering import render
+from app.web.sources import Source
+from app.web.suggestions import suggestions
 
 
 def admin(name: str, overview: Overview) -> str:
     return render(f"admin/{name}.html", language="en", overview=overview, now=NOW)
 
 
-def transcript(desk: FakeDesk, conversation_id: str) -> str:
-    return render("chat/transcript.html", language="en", turns=desk.turns(conversation_id), contacts=desk.contacts())
+def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) -> str:
+    shown = {"turns": desk.turns(conversation_id), "contacts": desk.contacts(), "topics": ()}
+    return render("chat/transcript.html", language="en", technical=technical, **shown)
 
 
 @pytest.fixture
@@ -50,12 +54,13 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
         misses=(replace(overview.misses[0], document=HOSTILE, passage=HOSTILE, reason=HOSTILE, question=HOSTILE),),
     )
     summary = replace(desk.conversations()[0], id=HOSTILE, title=HOSTILE)
+    listing: dict[str, object] = {"open_id": HOSTILE, "query": HOSTILE, "deleted": HOSTILE, "now": NOW}
     for page in (
         transcript(desk, "c"),
         render("chat/live.html", language="en", question=HOSTILE, text=HOSTILE),
         render("chat/error.html", language="en", question=HOSTILE, message=HOSTILE),
-        render("chat/empty.html", language="en", examples=[HOSTILE], ready=False),
-        render("chat/conversations.html", language="en", summaries=[summary], open_id=HOSTILE, now=NOW),
+        render("chat/empty.html", language="en", examples=[HOSTILE], ready=False, greeting=HOSTILE),
+        render("chat/conversations.html", language="en", summaries=[summary], **listing),
         admin("head", overview),
         admin("memory", overview),
         admin("misses", overview),
@@ -205,7 +210,7 @@ def test_contacts_are_links_only_where_the_desk_speaks_itself(desk: FakeDesk) ->
     assert 'href="https://larkmoor.example/contact?from=chat&amp;lang=en"' in page
     quoting = replace(make_answer("b", "m2", "returns"), answer="Write to care@larkmoor.example.")
     desk.store("returns", quoting)
-    assert "<a " not in transcript(desk, "b")
+    assert 'href="mailto:' not in transcript(desk, "b")
 
 
 def test_links_are_escaped() -> None:
@@ -282,3 +287,48 @@ def test_admin_rows_plots_and_what_counts_as_change() -> None:
     assert before == signature(make_overview(NOW), NOW + timedelta(seconds=10))
     assert before != signature(overview, NOW + timedelta(minutes=1))
     assert before != signature(replace(overview, points=overview.points[1:]), NOW)
+
+
+# ------------------------------------------------------------------ sources and suggestions
+
+
+def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(desk: FakeDesk) -> None:
+    desk.store("Can I return it?", make_answer("c", "m", "Can I return it?"))
+    page = transcript(desk, "c", technical=False)
+    check(page)
+    numbers = re.findall(r'data-act="source" data-source="(\d)" aria-label="Source \1">', page)
+    assert numbers == ["1", "1", "2"]
+    assert re.findall(r"<mark>(.{20})", page)[0] == "You have 30 days fro"
+    assert 'href="https://help.example/returns"' in page
+    assert 'href="/sources/m/1"' in page, "a page without an address: its file"
+
+
+def test_customers_see_no_paths_scores_tokens_or_module_ids(desk: FakeDesk) -> None:
+    desk.store("Can I return it?", make_answer("c", "m", "Can I return it?"))
+    page = transcript(desk, "c", technical=False)
+    for hidden in ("returns-policy.md", "0.78", "tokens", "m1", "Approximate", "balanced"):
+        assert hidden not in page
+    assert "returns-policy.md" in transcript(desk, "c")
+
+
+def test_marks_that_overlap_or_lie_outside_are_drawn_once() -> None:
+    citation = Citation(
+        document="d", title="t", passage="p", quote="ab<cd>ef", score=1.0, marks=(Mark(0, 1, 4), Mark(1, 2, 99))
+    )
+    assert Source(1, citation).quote == "a<mark>b&lt;cd&gt;ef</mark>"
+    removed = replace(citation, quote="(removed)"[:3])
+    assert Source(1, removed).quote == "(<mark>re</mark>"
+
+
+def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
+    answer = make_answer("c", "m", "Can I return it?")
+    assert suggestions("What is this?", answer) == [
+        "What members get · 3",
+        "How long do I have? · 2",
+        "What do I need to bring? · 1",
+    ]
+    short = replace(
+        answer, citations=(replace(answer.citations[0], passage="Returns > How long? (2)", title="Returns"),)
+    )
+    assert suggestions("How long is it?", short) == ["Returns"]
+    assert suggestions("How long are returns?", short) == []

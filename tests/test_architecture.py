@@ -92,7 +92,7 @@ ONLY_IN = {
     },
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
     "fastapi": {
-        *("app.web.server", "app.web.document_routes", "app.web.login_routes"),
+        *("app.web.server", "app.web.document_routes", "app.web.login_routes", "app.web.source_routes"),
         *("app.web.command_socket", "app.web.event_stream"),
     },
     "jwt": {"app.access.visitors"},

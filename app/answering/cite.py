@@ -35,13 +35,10 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
     holding = {id_ for id_, shared in support.items() if shared and shared >= SHARED_WORDS * most}
     best = {passage.id for passage, _ in nearest(found)}
     marks = _marks_by_words(answer, [passage for passage, _ in found if passage.id in holding])
+    cited = [(passage, citation(passage, score)) for passage, score in found if passage.id in best | holding]
     return [
-        (
-            passage,
-            replace(citation(passage, score, see_also=passage.id not in holding), marks=marks.get(passage.id, ())),
-        )
-        for passage, score in found
-        if passage.id in best | holding
+        (passage, replace(one, see_also=passage.id not in holding, marks=marks.get(passage.id, ())))
+        for passage, one in cited
     ]
 
 

@@ -81,6 +81,14 @@ class QuestionPreparer:
             question=question, decision=decision, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
         )
 
+    def answered_from(self, question: str) -> str | None:
+        """The document from which a first question is surely answered; None if the desk is not sure of it."""
+        decision = self._decider.decide(question, [])
+        if decision.outcome != "answered" or not decision.statements:
+            return None
+        documents = {one.passage.id: one.passage.document for one in decision.results.passages}
+        return documents.get(decision.statements[0].passage)
+
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:

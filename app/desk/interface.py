@@ -3,7 +3,7 @@
 Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is a fake of this interface.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Unpack
 
@@ -69,6 +69,12 @@ class Desk(Protocol):
 
     def overview(self) -> Overview:
         """The dashboard's numbers. Does not wait for running answers."""
+
+    def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
+        """The file of the document that is citation `rank` of an answer, if there is one."""
+
+    def examples(self) -> Sequence[str]:
+        """Questions that an empty conversation offers; none while they are still looked for."""
 
     def contacts(self) -> Mapping[str, str]:
         """Addresses of links (http, https, mailto, tel), by the text that stands for them in answers."""

@@ -5,7 +5,9 @@ before the first question. Close it to finish writing modules and to release the
 """
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -14,6 +16,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast, get_args
 import torch
 
 from app.answering.answering import Answering
+from app.answering.examples import example_questions
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
@@ -50,6 +53,7 @@ from cache.prompt.parts import Text
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
 from retrieval.search.embedding import Embedder
 from retrieval.search.reranker import CrossEncoderReranker
+from retrieval.search.retriever import Retriever
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
 T = TypeVar("T")
@@ -98,12 +102,14 @@ class Service:
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self.database = open_database(settings.database_url)
-        self.library = Library(self.database)
+        self.library = Library(self.database, settings.page_urls)
         self.history = history = History(self.database)
         # Methods of `Desk` that library and history have already.
         self.documents, self.conversations, self.turns = self.library.documents, history.conversations, history.turns
         self.feedback, self.delete_conversation = history.feedback, history.delete_conversation
         self._in_flight = InFlight()
+        self._examples_of: Retriever | None = None
+        self._examples: list[str] = []
 
     def __enter__(self) -> "Service":
         return self
@@ -276,6 +282,30 @@ class Service:
             answer_mode=self.answer_mode,
             calibration="" if self.calibration is None else self.calibration.line(),
         )
+
+    def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
+        """The file of a document that an answer cites, if the desk still has both."""
+        document = self.history.cited_document(message_id, rank, owner)
+        if document is None or self.library.find(document) is None or not Path(document).is_file():
+            return None
+        return Path(document)
+
+    def examples(self) -> Sequence[str]:
+        """Those of the settings, else those found in the documents as they are now. The first call looks for them and
+        does not wait.
+        """
+        if self.settings.example_questions or not self.is_ready():
+            return self.settings.example_questions
+        snapshot = self.search.retriever
+        with self.opening:
+            if self._examples_of is not snapshot:
+                self._examples_of, self._examples = snapshot, []
+                threading.Thread(target=self._find_examples, name="examples", daemon=True).start()
+            return self._examples
+
+    def _find_examples(self) -> None:
+        with suppress(DeskError):  # the desk was closed meanwhile
+            self._examples = example_questions(self.library.headings(), self._answering.questions.answered_from)
 
     def contacts(self) -> Mapping[str, str]:
         """How customers reach people, as links."""

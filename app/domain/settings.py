@@ -86,6 +86,7 @@ NonEmpty = Annotated[str, _TEXT]
 OptionalNonEmpty = Annotated[str | None, _TEXT]
 _LINE = r"[^\x00-\x1f\x7f]"
 Line = Annotated[str | None, _needs("one line of text, not empty", pattern=rf"^{_LINE}*[^\s\x00-\x1f\x7f]{_LINE}*$")]
+NonEmptyLine = Annotated[str, _needs("one line of text, not empty", pattern=rf"^{_LINE}*[^\s\x00-\x1f\x7f]{_LINE}*$")]
 Email = Annotated[str | None, _needs("an e-mail address", pattern=r"^[^\s@<>\"'&?%]+@[^\s@<>\"'&?%]+$")]
 Phone = Annotated[str | None, _needs("a phone number", pattern=r"^\+?[0-9][0-9 ()/.-]{2,30}$")]
 Url = Annotated[
@@ -96,6 +97,12 @@ PublicUrl = Annotated[
     str | None, _needs("an address such as https://help.example.com, without a path", pattern=r"^https?://[^\s/?#]+/?$")
 ]
 Secret = Annotated[str | None, _needs("at least 32 characters", min_length=32, max_length=1024)]
+Colour = Annotated[str | None, _needs('a colour such as "#a84a24"', pattern=r"^#[0-9a-fA-F]{6}$")]
+Image = Annotated[str | None, _needs("the path of an .svg or .png file", pattern=r"(?i)^[^\x00]+\.(svg|png)$")]
+PageUrls = Annotated[
+    dict[str, Annotated[str, Field(pattern=r"^https?://[^\s<>\"'`\\]+$")]],
+    _needs('a table of addresses by collection, as {"" = "https://help.example.com/{name}"}'),
+]
 Addresses = Annotated[
     tuple[str, ...], BeforeValidator(_addresses), _needs('a list of addresses or networks, as ["127.0.0.1"]')
 ]
@@ -147,6 +154,23 @@ class Settings(BaseSettings):
     """The most answers that one visitor may have in progress."""
     conversations_kept: Annotated[int, _between(1, 100_000)] = 500
     """The most conversations of one visitor; after that the visitor deletes some first."""
+    desk_name: NonEmptyLine = "Warmdesk"
+    """What the desk is called on the customers' pages."""
+    desk_colour: Colour = None
+    """Colour of buttons and links on the customers' pages, as "#a84a24"; dark enough to be read on white."""
+    desk_logo: Image = None
+    """An image file (.svg or .png, square) that stands beside the name."""
+    greeting: Line = None
+    """What an empty conversation says above the example questions. Unset: "How can we help?"."""
+    example_questions: tuple[NonEmpty, ...] = ()
+    """Questions that an empty conversation offers. None: the desk takes some from its documents and checks that it
+    answers them."""
+    page_urls: PageUrls = Field(default_factory=dict)
+    """Where customers read the pages, by collection ("" for documents without one), with {name} for the file's name
+    without its ending: "" = "https://help.example.com/{name}". A page that names its own address keeps it."""
+    show_technical: bool = False
+    """Whether customers see, below an answer, how many prompt tokens were reused and when the first token came. The
+    dashboard always shows it."""
     memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB"."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB

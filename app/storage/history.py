@@ -102,6 +102,12 @@ class History:
             for row in self._database.values(query)
         ]
 
+    def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
+        """The document of citation `rank` of an answer, if there is one."""
+        cited = (CitationRow.message_id == message_id, CitationRow.rank == rank, ConversationRow.owner == owner)
+        query = select(CitationRow.document).join(MessageRow, MessageRow.id == CitationRow.message_id)
+        return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
+
     def record_question(self, conversation_id: str, text: str) -> str:
         """Append a question; returns the message's id. Raises DeskError when the conversation is gone."""
         row = MessageRow(id=new_id(), role="user", text=text, created=_now())

@@ -9,6 +9,8 @@ Not covered: reading files, embedding, searching (`retrieval`); what was said ab
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import PurePath
+from urllib.parse import quote
 
 import numpy as np
 from sqlalchemy import delete, func, select, update
@@ -54,8 +56,9 @@ from retrieval.search.windows import window_texts
 class Library:
     """Stored documents. Safe to use from any thread; every method is one transaction and may raise DeskError."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, page_urls: Mapping[str, str] | None = None) -> None:
+        """page_urls: see the setting of that name."""
+        self._database, self._page_urls = database, dict(page_urls or {})
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -84,14 +87,20 @@ class Library:
         """These passages, in this order; numbers that are not there any more are left out."""
         with self._database.read() as session:
             rows = where_in(session, _passage_query(), PassageRow.id, ids)
-            by_id = {passage.id: passage for passage in _stored_passages(session, rows)}
+            by_id = {passage.id: passage for passage in _stored_passages(session, rows, self._page_urls)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str) -> list[StoredPassage]:
         """The passages of one document, in its order."""
         query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal)
         with self._database.read() as session:
-            return _stored_passages(session, session.execute(query))
+            return _stored_passages(session, session.execute(query), self._page_urls)
+
+    def headings(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Document and heading path of every passage, in the documents' order."""
+        query = select(DocumentRow.path, PassageRow.heading_path).join(DocumentRow)
+        rows = self._database.rows(query.order_by(DocumentRow.path, PassageRow.ordinal))
+        return [(path, tuple(headings)) for path, headings in rows]
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
         """The passages of these documents."""
@@ -279,13 +288,20 @@ def _passage_query() -> AnySelect:
     return query.options(defer(PassageRow.embedding))
 
 
-def _stored_passages(session: Session, rows: Iterable[AnyRow]) -> list[StoredPassage]:
+def _stored_passages(session: Session, rows: Iterable[AnyRow], page_urls: Mapping[str, str]) -> list[StoredPassage]:
     """With their neighbours, in two more queries."""
-    passages = [_stored_passage(*row) for row in rows]
+    passages = [_with_url(_stored_passage(*row), page_urls) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
     by_id = {row[0].id: _stored_passage(*row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours[p.id])) for p in passages]
+
+
+def _with_url(passage: StoredPassage, page_urls: Mapping[str, str]) -> StoredPassage:
+    pattern = page_urls.get(passage.collection, "")
+    if passage.url or not pattern:
+        return passage
+    return replace(passage, url=pattern.replace("{name}", quote(PurePath(passage.document).stem)))
 
 
 def _stored_passage(row: PassageRow, path: str, title: str, collection: str, url: str) -> StoredPassage:

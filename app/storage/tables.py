@@ -79,8 +79,8 @@ class Base(DeclarativeBase):
 
 
 class DocumentRow(Base):
-    """A file that was ingested. path: its absolute path or the name it was ingested under. collection: "" for none. url:
-    where everybody can read it, "" if that is not known.
+    """A file that was ingested. path: its absolute path or the name it was ingested under. collection: "" for none.
+    url: where everybody can read it, "" if that is not known.
     """
 
     __tablename__ = "documents"

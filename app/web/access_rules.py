@@ -40,7 +40,8 @@ _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets
 _EVENTS = r"/gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+)/?"
 RULES = (
     _rule("GET", r"/healthz", "everyone"),
-    _rule("GET", r"/(desk|admin|documents)\.css|/documents\.js|/favicon\.ico/?", "everyone"),
+    _rule("GET", r"/logo|/(desk|admin|documents)\.css|/documents\.js|/favicon\.ico/?", "everyone"),
+    _rule("GET", r"/sources/\w+/\d+", "visitor"),
     _rule("GET POST", r"/admin/login", "everyone"),
     _rule("POST", r"/admin/logout", "everyone"),
     _rule("GET", r"/admin/documents", "admin"),

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -16,9 +16,11 @@ from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Desk, Feedback
 from app.domain.answers import Turn
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.web.error_words import error_words
 from app.web.languages import ENGLISH
 from app.web.rendering import render
+from app.web.suggestions import suggestions
 
 YIELD_S = 0.04
 log = logging.getLogger(__name__)
@@ -26,7 +28,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatView:
-    """Parts of the page to redraw; None leaves a part as it is. conversation_id "" is a new conversation."""
+    """Parts of the page to redraw; None leaves a part as it is. conversation_id "" is a new conversation. editing: the
+    question in the box replaces the last one.
+    """
 
     conversation_id: str | None = None
     transcript: str | None = None
@@ -34,6 +38,7 @@ class ChatView:
     conversations: str | None = None
     box: str | None = None
     answering: bool | None = None
+    editing: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +69,12 @@ class ChatFlow:
         self,
         desk: Desk,
         limits: QuestionLimits,
-        examples: Sequence[str] = (),
+        settings: Settings,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._desk, self._limits, self._examples = desk, limits, tuple(examples)
+        self._desk, self._limits, self._settings = desk, limits, settings
         self._now, self._clock = now, clock
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
@@ -83,17 +88,25 @@ class ChatFlow:
                 page = self._transcript(turns, reader)
             else:
                 conversation_id = ""
-                shown = {"examples": self._examples, "ready": self._desk.is_ready()}
-                page = render("chat/empty.html", language=reader.language, **shown)
+                page = self._empty(reader)
             listed = self._listed(conversation_id, reader)
         except Exception as error:
             return ChatView(live=_failure("", error, reader), answering=False)
         return ChatView(
-            conversation_id=conversation_id, transcript=page, live="", conversations=listed, answering=False
+            conversation_id=conversation_id,
+            transcript=page,
+            live="",
+            conversations=listed,
+            answering=False,
+            editing=False,
         )
 
-    def ask(self, question: str, conversation_id: str, reader: Reader) -> Generator[ChatView]:
-        """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer."""
+    def ask(
+        self, question: str, conversation_id: str, reader: Reader, *, replaces_last: bool = False
+    ) -> Generator[ChatView]:
+        """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer.
+        replaces_last: in place of the last question and its answer.
+        """
         question, session = question.strip(), reader.session
         run = _Run()
         with self._lock:  # a second question waits for the first
@@ -103,6 +116,10 @@ class ChatFlow:
             return
         try:
             with self._limits.asking(reader.owner, reader.address):
+                if replaces_last and conversation_id:
+                    self._desk.remove_last_turn(conversation_id, reader.owner)
+                    turns = self._desk.turns(conversation_id, reader.owner)
+                    yield ChatView(transcript=self._transcript(turns, reader), editing=False)
                 yield from self._draw(question, conversation_id, reader, run)
             if run.left and session not in self._runs:
                 yield ChatView(live="")  # a piece may have been on its way when the reader left
@@ -143,6 +160,18 @@ class ChatFlow:
             answering=False,
         )
 
+    def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
+        """Asks the last question again, in place of its answer."""
+        return self.ask(self._last_question(conversation_id, reader), conversation_id, reader, replaces_last=True)
+
+    def edit(self, conversation_id: str, reader: Reader) -> ChatView:
+        """Puts the last question into the box, to be sent in place of what it was."""
+        return ChatView(box=self._last_question(conversation_id, reader), editing=True)
+
+    def _last_question(self, conversation_id: str, reader: Reader) -> str:
+        turns = self._desk.turns(conversation_id, reader.owner)
+        return next((turn.text for turn in reversed(turns) if turn.role == "user"), "")
+
     def stop(self, reader: Reader) -> None:
         """Ends the running answer; what was generated stays."""
         self._end(reader.session, left=False)
@@ -153,22 +182,65 @@ class ChatFlow:
         self._desk.feedback(message_id, verdicts.get(value), reason[:500], owner=reader.owner)
 
     def delete(self, conversation_id: str, open_id: str, reader: Reader) -> ChatView:
-        """Deletes a conversation; if it was open, a new one is shown."""
-        if conversation_id == open_id:
+        """Deletes a conversation, and offers to bring it back; if it was open, a new one is shown."""
+        is_open = conversation_id == open_id
+        if is_open:
             self._end(reader.session, left=True)
         try:
             self._desk.delete_conversation(conversation_id, reader.owner)
-            if conversation_id != open_id:
-                return ChatView(conversations=self._listed(open_id, reader))
+            listed = self._listed("" if is_open else open_id, reader, deleted=conversation_id)
         except Exception as error:
             return ChatView(live=_failure("", error, reader))
-        return self.open("", reader)
+        return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
+
+    def restore(self, conversation_id: str, reader: Reader) -> ChatView:
+        """Brings a conversation back that was just deleted, and opens it."""
+        try:
+            self._desk.restore_conversation(conversation_id, reader.owner)
+        except Exception as error:
+            return ChatView(live=_failure("", error, reader))
+        return self.open(conversation_id, reader)
+
+    def rename(self, conversation_id: str, title: str, open_id: str, reader: Reader) -> ChatView:
+        """Gives a conversation another title."""
+        try:
+            if title.strip():
+                self._desk.rename_conversation(conversation_id, title, reader.owner)
+            return ChatView(conversations=self._listed(open_id, reader))
+        except Exception as error:
+            return ChatView(live=_failure("", error, reader))
+
+    def find(self, query: str, open_id: str, reader: Reader) -> ChatView:
+        """Lists the conversations in which these words stand; all for no words."""
+        try:
+            return ChatView(conversations=self._listed(open_id, reader, query=query.strip()))
+        except Exception as error:
+            return ChatView(live=_failure("", error, reader))
+
+    def _empty(self, reader: Reader) -> str:
+        return render(
+            "chat/empty.html",
+            language=reader.language,
+            examples=self._desk.examples(),
+            ready=self._desk.is_ready(),
+            greeting=self._settings.greeting,
+        )
 
     def _transcript(self, turns: Sequence[Turn], reader: Reader) -> str:
-        return render("chat/transcript.html", language=reader.language, turns=turns, contacts=self._desk.contacts())
+        last = turns[-2:]
+        is_answered = len(last) == 2 and last[1].answer is not None
+        return render(
+            "chat/transcript.html",
+            language=reader.language,
+            turns=turns,
+            contacts=self._desk.contacts(),
+            technical=self._settings.show_technical,
+            topics=suggestions(last[0].text, last[1].answer) if is_answered and last[1].answer else (),
+        )
 
-    def _listed(self, open_id: str, reader: Reader) -> str:
-        shown = {"summaries": self._desk.conversations(reader.owner), "open_id": open_id, "now": self._now()}
+    def _listed(self, open_id: str, reader: Reader, *, query: str = "", deleted: str = "") -> str:
+        summaries = self._desk.conversations(reader.owner, query=query)
+        shown = {"summaries": summaries, "open_id": open_id, "query": query, "deleted": deleted, "now": self._now()}
         return render("chat/conversations.html", language=reader.language, **shown)
 
     def _end(self, session: str, *, left: bool) -> None:

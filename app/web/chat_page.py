@@ -5,7 +5,7 @@ The list shows the visitor's own conversations. Which one is open is kept in the
 the page, never on the server.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,6 @@ from app.web.guard import caller_of
 from app.web.languages import page_language, translations
 from app.web.rendering import render
 
-EXAMPLES = (
-    "Do you deliver to Northern Ireland?",
-    "Do gift cards expire?",
-    "How can I delete my account?",
-    "My KM-450 shows E3. What should I do?",
-)
 FRAME = ("side", "header", "foot")
 """Templates in templates/chat that stay as they are; their words come when the page is opened, in its language."""
 ANSWERS_AT_ONCE = 24
@@ -35,7 +29,8 @@ _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : locat
 
 def _updates(view: ChatView, **box: object) -> tuple[Any, ...]:
     """In the order of the page's outputs; what the view leaves alone is not sent. box: properties of the text box."""
-    parts = (view.conversation_id, view.transcript, view.live, view.conversations)
+    editing = None if view.editing is None else "yes" if view.editing else ""
+    parts = (view.conversation_id, view.transcript, view.live, view.conversations, editing)
     if view.box is not None:
         box["value"] = view.box
     if view.answering is not None:
@@ -55,7 +50,7 @@ def _reader(request: gr.Request) -> Reader:
 
 def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
-    flow = ChatFlow(desk, QuestionLimits(settings), EXAMPLES)
+    flow = ChatFlow(desk, QuestionLimits(settings), settings)
     static = Path(__file__).parent / "static"
     acts, page = ((static / name).read_text(encoding="utf-8") for name in ("chat.js", "page.js"))
 
@@ -66,7 +61,7 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
         reader = _reader(request)
         with speaking(translations(reader.language)):
             box = {"label": gettext("Your question"), "placeholder": gettext("Ask a question")}
-        frame = (render(f"chat/{name}.html", language=reader.language) for name in FRAME)
+        frame = (render(f"chat/{part}.html", language=reader.language, name=settings.desk_name) for part in FRAME)
         return (*_updates(flow.open(conversation_id, reader), **box), *frame)
 
     def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
@@ -75,16 +70,33 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
     def removed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
         return _updates(flow.delete(str(event.id), open_id, _reader(request)))
 
-    def asked(question: str, open_id: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        views = flow.ask(question, open_id, _reader(request))
+    def restored(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.restore(str(event.id), _reader(request)))
+
+    def renamed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.rename(str(event.id), str(event.title), open_id, _reader(request)))
+
+    def searched(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.find(str(event.text), open_id, _reader(request)))
+
+    def drawn(views: Generator[ChatView]) -> Iterator[tuple[Any, ...]]:
         try:
             for view in views:
                 yield _updates(view)
         finally:
             views.close()  # the browser left: the answer must not run on
 
+    def asked(question: str, open_id: str, editing: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+        yield from drawn(flow.ask(question, open_id, _reader(request), replaces_last=bool(editing)))
+
     def chosen(open_id: str, event: gr.EventData, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        yield from asked(str(event.text), open_id, request)
+        yield from drawn(flow.ask(str(event.text), open_id, _reader(request)))
+
+    def retried(open_id: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+        yield from drawn(flow.retry(open_id, _reader(request)))
+
+    def edited(open_id: str, request: gr.Request) -> tuple[Any, ...]:
+        return _updates(flow.edit(open_id, _reader(request)))
 
     def judged(event: gr.EventData, request: gr.Request) -> None:
         flow.feedback(str(event.message), str(event.value), str(event.reason), _reader(request))
@@ -92,7 +104,7 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
     def stopped(request: gr.Request) -> None:
         flow.stop(_reader(request))
 
-    with gr.Blocks(title="Warmdesk", analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
+    with gr.Blocks(title=settings.desk_name, analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
         with gr.Row(elem_id="wd-app"):
             with gr.Column(elem_id="wd-side", min_width=0):
                 side = part("", "wd-side-head")
@@ -115,19 +127,26 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
                     )
                     foot = part("", "wd-hint", page)
         open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
+        editing = gr.Textbox(visible="hidden", elem_id="wd-editing", label="Changing the last question")
 
-        shown = [open_id, transcript, live, listed, box]
+        shown = [open_id, transcript, live, listed, editing, box]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         answers: dict[str, Any] = {**quiet, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
         direct: dict[str, Any] = {**quiet, "concurrency_limit": None}
         blocks.load(opened, [open_id], [*shown, side, top, foot], js=_READ_ADDRESS, **direct)
         open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **quiet)
-        box.submit(asked, [box, open_id], shown, **answers)
+        box.submit(asked, [box, open_id, editing], shown, **answers)
         box.stop(stopped, None, None, **direct)
-        transcript.example(chosen, [open_id], shown, **answers)
+        for place in (transcript, live):  # live: after an error
+            place.example(chosen, [open_id], shown, **answers)
+        transcript.retry(retried, [open_id], shown, **answers)
+        transcript.edit(edited, [open_id], shown, **direct)
         transcript.verdict(judged, None, None, **direct)
         side.open(clicked, None, shown, **direct)
+        side.find(searched, [open_id], shown, **direct)
         listed.open(clicked, None, shown, **direct)
         listed.remove(removed, [open_id], shown, **direct)
+        listed.restore(restored, None, shown, **direct)
+        listed.rename(renamed, [open_id], shown, **direct)
     blocks.queue(max_size=4 * ANSWERS_AT_ONCE)
     return blocks

@@ -56,7 +56,12 @@ def linked(html: Markup, links: Mapping[str, str]) -> Markup:
 
 def caret_html(text: str) -> Markup:
     """The answer so far, with a caret behind its last word."""
-    return Markup(_END.sub(r'<span class="wd-caret"></span>\1', str(answer_html(text))))
+    return at_its_end(answer_html(text), Markup('<span class="wd-caret"></span>'))
+
+
+def at_its_end(html: Markup, more: Markup) -> Markup:
+    """The HTML of an answer with something more within its last block."""
+    return Markup(_END.sub(lambda end: f"{more}{end[1]}", str(html)))
 
 
 @cache

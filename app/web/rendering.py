@@ -15,6 +15,7 @@ from app.domain import formatting, notices, reuse_words, translation
 from app.domain.translation import gettext, speaking
 from app.web.languages import LANGUAGES, translations
 from app.web.markup import answer_html, caret_html, linked, without_controls
+from app.web.sources import sources_of, statements_html
 
 _FUNCTIONS = (
     *(formatting.ago, formatting.count, formatting.counted, formatting.milliseconds, formatting.percent),
@@ -45,7 +46,8 @@ def _environment() -> Environment:
     )
     environment.install_gettext_callables(translation.gettext, translation.ngettext, newstyle=True)  # type: ignore[attr-defined]
     environment.globals |= {
-        function.__name__: function for function in (*_FUNCTIONS, answer_html, caret_html, linked, day)
+        function.__name__: function
+        for function in (*_FUNCTIONS, answer_html, caret_html, linked, day, sources_of, statements_html)
     }
     environment.globals["translated"] = translation.gettext
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}

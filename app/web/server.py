@@ -18,6 +18,7 @@ from app.web.document_routes import add_document_routes
 from app.web.guard import Guard, caller_of
 from app.web.login_routes import add_login_routes
 from app.web.site import Site
+from app.web.source_routes import add_source_routes
 
 _STATIC = Path(__file__).parent / "static"
 STATIC = {
@@ -41,10 +42,13 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
         )
+    if settings.desk_logo is not None and not Path(settings.desk_logo).is_file():
+        raise DeskError(f"desk_logo: there is no file {settings.desk_logo!r}", code="settings")
     sessions, site = Sessions(database), Site(settings.host, settings.public_url)
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
-    _add_api(app)
+    _add_api(app, settings)
     add_document_routes(app, desk)
+    add_source_routes(app, desk)
     add_login_routes(app, Accounts(database), sessions, site)
     _mount_pages(app, desk, settings)
     app.add_middleware(Guard, site=site, identity=Identity(sessions, settings.visitor_secret))
@@ -53,7 +57,11 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     return app
 
 
-def _add_api(app: FastAPI) -> None:
+def _add_api(app: FastAPI, settings: Settings) -> None:
+    @app.get("/logo")
+    def logo() -> FileResponse:
+        return FileResponse(settings.desk_logo or _STATIC / "favicon.svg")
+
     @app.get("/healthz")
     def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
@@ -65,6 +73,18 @@ def _add_api(app: FastAPI) -> None:
 
     for path, (name, media_type) in STATIC.items():
         give_out(path, name, media_type)
+
+
+def brand_css(settings: Settings) -> str:
+    """The desk's own colour. In the dark it is mixed with white, to be read on black."""
+    if settings.desk_colour is None:
+        return ""
+    bright = f"color-mix(in srgb, {settings.desk_colour} 60%, white)"
+    tint = f"color-mix(in srgb, {settings.desk_colour} 14%, var(--wd-card))"
+    return (
+        f"\n:root {{ --wd-accent: {settings.desk_colour}; --wd-tint: {tint}; }}"
+        f"\n.dark {{ --wd-accent: {bright}; --wd-tint: {tint}; }}"
+    )
 
 
 def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
@@ -101,4 +121,4 @@ def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
         )
 
     mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk, settings), "/", css)
+    mount(build_chat(desk, settings), "/", css + brand_css(settings))

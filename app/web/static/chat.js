@@ -23,16 +23,19 @@ const press = (button) => {
   say(place, on ? "thanks" : "");
 };
 
-const confirmDelete = (button) => {
-  if (button.classList.contains("wd-sure")) {
-    trigger("remove", { id: button.dataset.id });
-    return;
-  }
-  const title = button.title;
-  button.classList.add("wd-sure");
-  button.title = button.dataset.sure;
-  button.setAttribute("aria-description", button.dataset.sure);
-  setTimeout(() => { button.classList.remove("wd-sure"); button.title = title; }, 3000);
+const beginRename = (item) => {
+  const form = item.querySelector("form");
+  item.querySelector(".wd-open").hidden = true;
+  item.querySelector("details").open = false;
+  form.hidden = false;
+  form.title.focus();
+  form.title.select();
+};
+
+const endRename = (form) => {
+  if (form.hidden) return;
+  form.hidden = true; // first: hiding ends the focus, which would come here again
+  form.closest("li").querySelector(".wd-open").hidden = false;
 };
 
 element.addEventListener("click", (event) => {
@@ -41,8 +44,18 @@ element.addEventListener("click", (event) => {
   const act = button.dataset.act;
   if (act === "example") trigger("example", { text: button.dataset.text });
   if (act === "open" || act === "new") { trigger("open", { id: button.dataset.id ?? "" }); closeNav(); focusBox(); }
-  if (act === "delete") confirmDelete(button);
+  if (act === "delete") trigger("remove", { id: button.dataset.id });
+  if (act === "restore") trigger("restore", { id: button.dataset.id });
+  if (act === "rename") beginRename(button.closest("li"));
+  if (act === "retry" || act === "edit") trigger(act, {});
   if (act === "feedback") press(button);
+  if (act === "source") {
+    const source = button.closest(".wd-answer").querySelector(`.wd-citation[data-source="${button.dataset.source}"]`);
+    if (!source) return;
+    source.open = true;
+    source.querySelector("summary").focus({ preventScroll: true });
+    source.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
   if (act === "copy") {
     const place = button.closest("[data-message]");
     const text = button.closest(".wd-answer").querySelector(".wd-text").innerText;
@@ -57,8 +70,35 @@ element.addEventListener("click", (event) => {
 element.addEventListener("submit", (event) => {
   event.preventDefault();
   const form = event.target;
+  if (form.dataset.act === "rename") {
+    trigger("rename", { id: form.closest("li").dataset.id, title: form.title.value });
+    endRename(form);
+    return;
+  }
   const place = form.closest("[data-message]");
   trigger("verdict", { message: place.dataset.message, value: "down", reason: form.reason.value });
   form.hidden = true;
   say(place, "thanks");
+});
+
+element.addEventListener("focusout", (event) => {
+  const form = event.target.closest("form.wd-rename");
+  if (form) endRename(form);
+});
+element.addEventListener("keydown", (event) => {
+  const form = event.target.closest("form.wd-rename");
+  if (form && event.key === "Escape") { endRename(form); event.stopPropagation(); }
+});
+
+let typed; // searching waits until nothing was typed for a moment
+element.addEventListener("input", (event) => {
+  if (event.target.dataset.act !== "find") return;
+  clearTimeout(typed);
+  typed = setTimeout(() => trigger("find", { text: event.target.value }), 250);
+});
+
+element.addEventListener("click", (event) => {
+  if (!event.target.closest("[data-act=skip]")) return;
+  event.preventDefault(); // the address names the open conversation
+  document.querySelector("#wd-box textarea")?.focus();
 });

@@ -1,4 +1,4 @@
-// Runs once for the chat page: keeps the newest words in view, labels Gradio's own controls, closes the drawer.
+// Runs once for the chat page: keeps the answer's beginning in view, labels Gradio's own controls, closes the drawer.
 const label = () => {
   const words = document.querySelector(".wd-hint")?.dataset;
   if (!words) return; // they come with the first answer of the server
@@ -10,20 +10,55 @@ const label = () => {
   }
 };
 
+// What a screen reader is told: that an answer is on its way, and the whole answer when it has ended.
+const speak = (words) => {
+  let region = document.querySelector("#wd-spoken");
+  if (!region) {
+    region = Object.assign(document.createElement("div"), { id: "wd-spoken", className: "wd-sr" });
+    region.setAttribute("aria-live", "polite");
+    document.querySelector("#wd-main").append(region);
+  }
+  region.textContent = words;
+};
+
 const start = () => {
   const scroller = document.querySelector("#wd-scroll");
   const foot = document.querySelector("#wd-foot");
   if (!scroller || !foot) { requestAnimationFrame(start); return; } // Gradio mounts the parts one by one
-  let follow = true;
   let asking = false;
-  scroller.addEventListener("scroll", () => {
-    follow = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 120;
-  }, { passive: true });
+  let conversation; // whose end was shown
+  let top = null; // where the reader was taken when the question was sent, until he scrolls himself
+  for (const act of ["wheel", "touchmove", "pointerdown", "keydown"])
+    scroller.addEventListener(act, () => { top = null; }, { passive: true });
+  // The question goes to the top, with as much room below it as that takes: so the answer's beginning stays where it is
+  // while the answer grows.
+  const hold = () => {
+    const question = [...scroller.querySelectorAll(".wd-question")].pop();
+    if (!question) return;
+    const parts = [...scroller.children].map((part) => part.getBoundingClientRect());
+    const used = Math.max(...parts.filter((part) => part.height).map((part) => part.bottom)) - question.getBoundingClientRect().top;
+    scroller.style.setProperty("--wd-room", `${Math.max(0, scroller.clientHeight - used - 40)}px`);
+    if (top === null) return;
+    top = scroller.scrollTop + question.getBoundingClientRect().top - scroller.getBoundingClientRect().top - 16;
+    scroller.scrollTop = top;
+  };
   new MutationObserver(() => {
-    const live = document.querySelector("#wd-live article, #wd-live .wd-error") !== null;
-    if (live && !asking) follow = true; // a question was sent: show it, wherever the reader was
-    asking = live;
-    if (follow) scroller.scrollTop = scroller.scrollHeight;
+    const live = document.querySelector("#wd-live .wd-question, #wd-live .wd-error");
+    if (live && !asking) {
+      top = 0;
+      speak(document.querySelector("#wd-live .wd-waiting")?.innerText ?? live.innerText);
+    }
+    if (!live && asking) {
+      conversation = location.hash || null; // it may have its address only now
+      speak([...document.querySelectorAll("#wd-transcript .wd-text")].pop()?.innerText ?? "");
+    }
+    if (live || conversation === null || conversation === location.hash) hold();
+    else {
+      conversation = location.hash; // a conversation was opened: show its end
+      scroller.style.removeProperty("--wd-room");
+      scroller.scrollTop = scroller.scrollHeight;
+    }
+    asking = live !== null;
   }).observe(scroller, { childList: true, subtree: true, characterData: true });
   new MutationObserver(label).observe(foot, { childList: true, subtree: true });
   label();
