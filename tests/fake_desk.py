@@ -261,6 +261,8 @@ class FakeDesk:
                 path = f"/help/{one.document}"
                 self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3))
         self._turns: dict[str, list[Turn]] = {}
+        self._titles: dict[str, str] = {}
+        self._hidden: dict[str, tuple[list[Turn], datetime]] = {}
         self._owners: dict[str, str] = {}
         self.file: Path | None = None  # of the first citation of every answer
         self._first = ""  # the first who looks owns what was there
@@ -321,16 +323,46 @@ class FakeDesk:
         self.streams.append(stream)
         return stream
 
-    def conversations(self, owner: str = OPERATOR, limit: int = 50) -> list[ConversationSummary]:
-        latest = sorted(self._updated.items(), key=lambda item: item[1], reverse=True)[:limit]
-        return [
-            ConversationSummary(id=key, title=self._turns[key][0].text[:80], updated=when, turns=len(self._turns[key]))
+    def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
+        latest = sorted(self._updated.items(), key=lambda item: item[1], reverse=True)
+        found = [
+            ConversationSummary(id=key, title=self._title(key), updated=when, turns=len(self._turns[key]))
             for key, when in latest
-            if self.belongs(key, owner)
+            if self.belongs(key, owner) and self._turns[key] and self._holds(key, query.casefold().split())
         ]
+        return found[:limit]
+
+    def _title(self, conversation_id: str) -> str:
+        return self._titles.get(conversation_id) or self._turns[conversation_id][0].text[:80]
+
+    def _holds(self, conversation_id: str, words: list[str]) -> bool:
+        texts = [self._title(conversation_id), *(turn.text for turn in self._turns[conversation_id])]
+        text = "\n".join(texts).casefold()
+        return all(word in text for word in words)
 
     def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
         return list(self._turns.get(conversation_id, ())) if self.belongs(conversation_id, owner) else []
+
+    def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
+        if not title.strip():
+            raise DeskError("the title is empty: write one", code="title-empty")
+        if not self.turns(conversation_id, owner):
+            raise DeskError("there is no such conversation", code="no-such-conversation")
+        self._titles[conversation_id] = " ".join(title.split())[:80]
+
+    def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
+        if conversation_id not in self._hidden or not self.belongs(conversation_id, owner):
+            raise DeskError("there is no such conversation", code="no-such-conversation")
+        self._turns[conversation_id], self._updated[conversation_id] = self._hidden.pop(conversation_id)
+
+    def remove_last_turn(self, conversation_id: str, owner: str = OPERATOR) -> str:
+        turns = self._turns.get(conversation_id, []) if self.belongs(conversation_id, owner) else []
+        if not turns:
+            raise DeskError("there is no such conversation", code="no-such-conversation")
+        last = max(place for place, turn in enumerate(turns) if turn.role == "user")
+        question = turns[last].text
+        del turns[last:]
+        return question
 
     def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         self.said.append((message_id, value, reason))
@@ -340,8 +372,8 @@ class FakeDesk:
     def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
         if not self.belongs(conversation_id, owner):
             return
-        self._turns.pop(conversation_id, None)
-        self._updated.pop(conversation_id, None)
+        if conversation_id in self._turns:
+            self._hidden[conversation_id] = self._turns.pop(conversation_id), self._updated.pop(conversation_id)
 
     # --- documents -----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from stored_answers import add_turn, an_answer, details
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage import tables
+from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
 from app.storage.statistics import Statistics
@@ -100,8 +101,10 @@ def test_deleting_a_conversation_leaves_nothing(history: History, database: Data
         answer = an_answer(gone)
         history.record_answer(answer, details(question_id, answer))
         history.feedback(answer.message_id, "down", "wrong")
-    history.delete_conversation(gone)
-    history.delete_conversation(gone)  # not there any more: no error
+    care = ConversationCare(database)
+    care.delete_conversation(gone)
+    care.purge(datetime.now(UTC))
+    care.delete_conversation(gone)  # not there any more: no error
     assert row_counts(database) | {"conversations": 2} == before
     assert history.turns(gone) == []
     assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())
@@ -110,7 +113,7 @@ def test_deleting_a_conversation_leaves_nothing(history: History, database: Data
 def test_conversation_that_is_gone(history: History, database: Database) -> None:
     conversation_id = history.start_conversation("x")
     question_id = history.record_question(conversation_id, "x")
-    history.delete_conversation(conversation_id)
+    ConversationCare(database).erase(OPERATOR)
     answer = an_answer(conversation_id)
     for record in (
         lambda: history.record_answer(answer, details(question_id, answer)),
@@ -199,18 +202,19 @@ def test_no_session_stays_open(history: History, database: Database) -> None:
     assert "Current Checked out connections: 0" in database.engine.pool.status()
 
 
-def test_a_conversation_is_its_owners_alone(history: History) -> None:
+def test_a_conversation_is_its_owners_alone(history: History, database: Database) -> None:
+    care = ConversationCare(database)
     conversation = history.start_conversation("Mine", "v-ann")
     answer = add_turn(history, conversation)
     for owner in ("v-bob", OPERATOR):
         assert history.conversations(owner) == []
         assert history.turns(conversation, owner) == []
         assert history.past(conversation, owner) == []
-        history.delete_conversation(conversation, owner)
+        care.delete_conversation(conversation, owner)
         with pytest.raises(DeskError, match="there is no answer"):
             history.feedback(answer.message_id, "up", owner=owner)
     assert [turn.role for turn in history.turns(conversation, "v-ann")] == ["user", "assistant"]
     assert [one.id for one in history.conversations("v-ann")] == [conversation]
     history.feedback(answer.message_id, "up", owner="v-ann")
-    history.delete_conversation(conversation, "v-ann")
+    care.delete_conversation(conversation, "v-ann")
     assert history.turns(conversation, "v-ann") == []

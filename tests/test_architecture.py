@@ -87,6 +87,7 @@ ONLY_IN = {
             "app.storage.migrations",
             "app.storage.library",
             "app.storage.history",
+            "app.storage.conversation_care",
         ),
         *("app.storage.passage_rows", "app.storage.sessions", "app.storage.accounts", "app.storage.statistics"),
     },

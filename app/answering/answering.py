@@ -74,7 +74,7 @@ class Answering:
         started = time.perf_counter()
         question = self.questions.valid(question)
         past = [] if conversation_id is None else self._history.past(conversation_id, owner)
-        if conversation_id is not None and not past:
+        if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         if unknown := set(collections) - set(self._library.collections() if collections else ()):
             raise DeskError(

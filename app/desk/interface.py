@@ -41,8 +41,10 @@ class Desk(Protocol):
     def ask(self, question: str, *, owner: str, conversation_id: str | None = None, reuse: str = "on") -> AnswerStream:
         """Starts an answer. Without a conversation a new one begins; its id is in the finished answer."""
 
-    def conversations(self, owner: str, limit: int = 50) -> list[ConversationSummary]:
-        """The latest conversations, most recently used first."""
+    def conversations(self, owner: str, limit: int = 50, query: str = "") -> list[ConversationSummary]:
+        """The latest conversations, most recently used first. query: only those in which each of its words stands, in
+        the title or a message; case does not matter.
+        """
 
     def turns(self, conversation_id: str, owner: str) -> list[Turn]:
         """All stored messages of a conversation, oldest first; empty when there is no such conversation."""
@@ -51,7 +53,20 @@ class Desk(Protocol):
         """Sets, replaces or (None) deletes the reader's rating of an answer."""
 
     def delete_conversation(self, conversation_id: str, owner: str) -> None:
-        """Deletes a conversation with all its messages; an unknown id is no error."""
+        """Hides a conversation with all its messages, for good after `app.storage.conversation_care.UNDO_S` seconds; an
+        unknown id is no error.
+        """
+
+    def restore_conversation(self, conversation_id: str, owner: str) -> None:
+        """Brings a deleted conversation back; DeskError if that was too long ago."""
+
+    def rename_conversation(self, conversation_id: str, title: str, owner: str) -> None:
+        """Gives a conversation another title, which is shortened; DeskError for an empty one."""
+
+    def remove_last_turn(self, conversation_id: str, owner: str) -> str:
+        """Removes the last question with its answer and gives the question, to be asked again in this conversation or
+        changed before. An answer in progress is not stopped by this. DeskError if there is no question.
+        """
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""

@@ -21,6 +21,7 @@ from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
+from app.desk.housekeeping import Housekeeping
 from app.desk.overview import summarise, tiers_of, tiers_on_disk
 from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview
@@ -39,6 +40,7 @@ from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import keep_upload, remove_partial_uploads
 from app.knowledge.warm import Warming
 from app.replies.contacts import contact_links
+from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database
 from app.storage.history import History
 from app.storage.library import Library
@@ -106,7 +108,11 @@ class Service:
         self.history = history = History(self.database)
         # Methods of `Desk` that library and history have already.
         self.documents, self.conversations, self.turns = self.library.documents, history.conversations, history.turns
-        self.feedback, self.delete_conversation = history.feedback, history.delete_conversation
+        self.feedback = history.feedback
+        self.care = care = ConversationCare(self.database)
+        self.rename_conversation, self.remove_last_turn = care.rename_conversation, care.remove_last_turn
+        self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
+        self.housekeeping = Housekeeping(care, self.drop_prefixes)
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None
         self._examples: list[str] = []
@@ -267,6 +273,10 @@ class Service:
     ) -> BatchResult:
         """Answer many questions; see `app.desk.batch`."""
         return run_batch(self._answering, questions, report, keep)
+
+    def drop_prefixes(self, owner: str) -> bool:
+        """Remove what was computed for an owner's questions; gives whether all of it is gone, or some is in use."""
+        return "engine" not in self.__dict__ or self.engine.drop_prefixes(owner)
 
     # --- state ---------------------------------------------------------------------------------------------
 

@@ -5,15 +5,17 @@ An answer read back equals the answer that was recorded. Citations keep the quot
 
 A conversation is its owner's alone: to anybody else it does not exist. `app.domain.callers` says who owners are.
 
-Not covered: numbers for the dashboard (`statistics`), documents (`library`), making an answer (`app.answering`).
+Not covered: renaming and removing (`conversation_care`), numbers for the dashboard (`statistics`), documents
+(`library`), making an answer (`app.answering`).
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import cast
 from uuid import uuid4
 
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, from_documents
@@ -25,6 +27,7 @@ from app.storage.tables import CitationRow, ConversationRow, FeedbackRow, Messag
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
+_MAX_QUERY = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +62,8 @@ class History:
         the owner has `most` conversations already.
         """
         now = _now()
-        row = ConversationRow(id=new_id(), owner=owner, title=_shortened(title), created=now, updated=now)
-        its = select(func.count()).select_from(ConversationRow).where(ConversationRow.owner == owner)
+        row = ConversationRow(id=new_id(), owner=owner, title=shortened(title), created=now, updated=now)
+        its = select(func.count()).select_from(ConversationRow).where(ConversationRow.of(owner))
         with self._database.write() as session:
             if most is not None and (session.scalar(its) or 0) >= most:
                 raise DeskError(
@@ -69,17 +72,36 @@ class History:
             session.add(row)
         return row.id
 
-    def conversations(self, owner: str = OPERATOR, limit: int = 50) -> list[ConversationSummary]:
-        """The latest conversations that have a message, most recently used first. turns: number of messages."""
+    def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
+        """The latest conversations that have a message, most recently used first. turns: number of messages. query:
+        only those in which each of its words stands, in the title or a message; case does not matter.
+        """
         table, message = ConversationRow, MessageRow
         turns = select(func.count()).where(message.conversation_id == table.id).scalar_subquery()
-        query = (
+        listed = (
             select(table.id, table.title, table.updated, turns.label("turns"))
-            .where(table.owner == owner, turns > 0)
+            .where(table.of(owner), turns > 0)
             .order_by(table.updated.desc(), table.id)
-            .limit(limit)
         )
-        return [ConversationSummary(**row._mapping) for row in self._database.rows(query)]
+        words = query[:_MAX_QUERY].split()
+        listed = listed.where(*(_holds(word) for word in words))
+        if all(word.isascii() for word in words):
+            return [ConversationSummary(**row._mapping) for row in self._database.rows(listed.limit(limit))]
+        said = select(func.aggregate_strings(message.text, "\n")).where(message.conversation_id == table.id)
+        folded = query[:_MAX_QUERY].casefold().split()
+        with self._database.read() as session:
+            rows = session.execute(listed.add_columns(said.scalar_subquery()).execution_options(yield_per=limit))
+            found = (
+                ConversationSummary(id=id_, title=title, updated=updated, turns=number)
+                for id_, title, updated, number, text in rows
+                if all(word in f"{title}\n{text}".casefold() for word in folded)
+            )
+            return list(islice(found, limit))
+
+    def is_there(self, conversation_id: str, owner: str = OPERATOR) -> bool:
+        """Whether there is such a conversation."""
+        its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
+        return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
@@ -116,8 +138,8 @@ class History:
         return row.id
 
     def record_answer(self, answer: Answer, details: AnswerDetails) -> None:
-        """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation is gone,
-        ValueError when the details do not fit the answer.
+        """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation or the
+        question is gone, ValueError when the details do not fit the answer.
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
@@ -129,13 +151,8 @@ class History:
             if gone and row.quoted:
                 row.text, row.tokens = REMOVED_QUOTE, None
             _append(session, answer.conversation_id, row)
-
-    def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
-        """Delete a conversation and all that belongs to it; an unknown id is no error."""
-        its = (ConversationRow.id == conversation_id, ConversationRow.owner == owner)
-        with self._database.write() as session:
-            session.execute(delete(ConversationRow).where(*its))
-        self._database.flush_log()
+            if question is None:  # removed while the answer was generated
+                raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not
@@ -144,7 +161,7 @@ class History:
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
-            answers = select(MessageRow.id).join(ConversationRow).where(ConversationRow.owner == owner)
+            answers = select(MessageRow.id).join(ConversationRow).where(ConversationRow.of(owner))
             if session.scalar(answers.where(MessageRow.id == message_id, MessageRow.role == "assistant")) is None:
                 raise DeskError(f"there is no answer {message_id!r}", code="no-such-message")
             if value is None:
@@ -181,15 +198,27 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
     position = session.scalar(last)
     row.conversation_id, row.position = conversation_id, 0 if position is None else position + 1
     conversation.updated = row.created
+    conversation.title = conversation.title or shortened(row.text)
     session.add(row)
 
 
 def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
-    its = (MessageRow.conversation_id == conversation_id, ConversationRow.owner == owner)
+    its = (MessageRow.conversation_id == conversation_id, ConversationRow.of(owner))
     return select(MessageRow).join(ConversationRow).where(*its).order_by(MessageRow.position)
 
 
-def _shortened(title: str) -> str:
+def _holds(word: str) -> ColumnElement[bool]:
+    """Whether a word may stand in a conversation. SQLite knows capitals of ASCII only: another letter that has one
+    matches any character.
+    """
+    escaped = (f"\\{letter}" if letter in "\\%_" else letter for letter in word)
+    pattern = "".join(one if len(one) > 1 or one.isascii() or one.lower() == one.upper() else "_" for one in escaped)
+    title, text = (column.ilike(f"%{pattern}%", escape="\\") for column in (ConversationRow.title, MessageRow.text))
+    return or_(title, select(MessageRow.id).where(MessageRow.conversation_id == ConversationRow.id, text).exists())
+
+
+def shortened(title: str) -> str:
+    """A title, or a question that becomes one, in one line of at most 80 characters."""
     words = " ".join(title.split())
     return words if len(words) <= _TITLE_CHARS else words[: _TITLE_CHARS - 1].rstrip() + "…"
 

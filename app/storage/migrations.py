@@ -286,6 +286,12 @@ def m010_accounts(connection: Connection) -> None:
     meta.create_all(connection)
 
 
+def m018_deleted(connection: Connection) -> None:
+    """Deleted conversations that can still be brought back: since when each is hidden."""
+    connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
+    connection.execute(text("CREATE INDEX ix_conversations_deleted ON conversations (deleted)"))
+
+
 def m019_sources(connection: Connection) -> None:
     """Where pages stand for everybody, and which parts of a passage an answer says."""
     for statement in (
@@ -307,6 +313,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m008_see_also,
     m009_owners,
     m010_accounts,
+    m018_deleted,
     m019_sources,
 )
 

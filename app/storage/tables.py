@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     JSON,
+    ColumnElement,
     DateTime,
     Dialect,
     ForeignKey,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    and_,
     false,
     text,
 )
@@ -143,7 +145,9 @@ class PassageNeighbourRow(Base):
 
 
 class ConversationRow(Base):
-    """A customer's questions and their answers. owner: see `app.domain.callers`."""
+    """A customer's questions and their answers. owner: see `app.domain.callers`. deleted: since when it is hidden, to
+    be removed soon (`conversation_care`).
+    """
 
     __tablename__ = "conversations"
     __table_args__ = (Index(None, "owner", "updated"),)
@@ -153,6 +157,12 @@ class ConversationRow(Base):
     created: Mapped[datetime]
     updated: Mapped[datetime] = mapped_column(index=True)
     owner: Mapped[str] = mapped_column(String(128), server_default=OPERATOR)
+    deleted: Mapped[datetime | None] = mapped_column(index=True)
+
+    @classmethod
+    def of(cls, owner: str) -> ColumnElement[bool]:
+        """The conversations that an owner sees."""
+        return and_(cls.owner == owner, cls.deleted.is_(None))
 
 
 class MessageRow(Base):

@@ -8,6 +8,7 @@ from contextlib import suppress
 import uvicorn
 
 from app.access.passwords import ensure_admin
+from app.desk.housekeeping import every_minute
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.storage.accounts import Accounts
@@ -49,7 +50,12 @@ def serve(service: Service) -> None:
         proxy_headers=False,  # only from the setting `trusted_proxies`: see `create_app`
     )
     server = uvicorn.Server(config)
-    with listener, command_socket(service, settings.data_dir), suppress(KeyboardInterrupt):  # how a desk is stopped
+    with (
+        listener,
+        command_socket(service, settings.data_dir),
+        every_minute(service.housekeeping),
+        suppress(KeyboardInterrupt),  # how a desk is stopped
+    ):
         server.run(sockets=[listener])
 
 

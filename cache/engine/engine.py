@@ -132,6 +132,13 @@ class Engine:
         self._post(lambda: self._core.inbox.append(job))
         return job.done.result()
 
+    def drop_prefixes(self, tenant: str) -> bool:
+        """Remove what was computed for a tenant, but no modules, without waiting for requests in flight. Gives whether
+        all of it is gone; what such requests need stays until this is called again. Raises EngineStopped.
+        """
+        self._tokenizer.clear()
+        return self.call(lambda store: store.drop_prefixes(tenant))
+
     def call(self, function: Callable[[Store], T]) -> T:
         """Run a function of the store on the engine thread between two steps. Raises what it raises."""
         future: Future[T] = Future()

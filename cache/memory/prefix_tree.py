@@ -122,13 +122,14 @@ class PrefixTree:
             assert step.refs > 0, step
             step.refs -= 1
 
-    def leaves(self) -> Iterator[PrefixNode]:
-        """Nodes that may be evicted now: those without children and without references."""
-        return (node for node in self.nodes() if not node.children and not node.refs)
+    def leaves(self, tenant: str | None = None) -> Iterator[PrefixNode]:
+        """Nodes that may be evicted now: those without children and without references; of one tenant or of all."""
+        return (node for node in self.nodes(tenant) if not node.children and not node.refs)
 
-    def nodes(self) -> Iterator[PrefixNode]:
-        """All nodes but the roots."""
-        stack = [child for root in self._roots.values() for child in root.children.values()][::-1]
+    def nodes(self, tenant: str | None = None) -> Iterator[PrefixNode]:
+        """All nodes of one tenant or of all, but the roots."""
+        roots = self._roots.values() if tenant is None else [self.root(tenant)]
+        stack = [child for root in roots for child in root.children.values()][::-1]
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())
@@ -146,10 +147,10 @@ class PrefixTree:
             self._drop_if_empty(node.parent)
         return leaf.extent
 
-    def clear(self) -> list[Extent]:
-        """Remove everything that no request in flight needs."""
+    def clear(self, tenant: str | None = None) -> list[Extent]:
+        """Remove what no request in flight needs, of one tenant or of all."""
         freed: list[Extent] = []
-        while leaves := list(self.leaves()):
+        while leaves := list(self.leaves(tenant)):
             freed.extend(self.evict(leaf) for leaf in leaves)
         return freed
 

@@ -167,6 +167,14 @@ class Store:
                 self._evicted.remove(key)
         return found
 
+    def drop_prefixes(self, tenant: str) -> bool:
+        """Remove what was computed for a tenant, but no modules. Gives whether all of it is gone: what a request in
+        flight needs stays.
+        """
+        for extent in self.prefixes.clear(tenant):
+            self.allocator.free(extent)
+        return not any(self.prefixes.nodes(tenant))
+
     def flush(self, key: str | None = None) -> None:
         """Wait until `key` (default: everything) is on disk."""
         if self._writer is not None and (key is None or self._is_being_written(key)):

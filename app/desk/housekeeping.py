@@ -1,0 +1,58 @@
+"""What a served desk does every minute: remove deleted conversations for good, with what was computed for their owners.
+
+Not covered: what deleting is (`app.storage.conversation_care`).
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from app.storage.conversation_care import UNDO_S, ConversationCare
+
+EVERY_S = 60.0
+_STOPPED_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """The work of one minute. Safe to use from any thread."""
+
+    def __init__(self, care: ConversationCare, drop_prefixes: Callable[[str], bool]) -> None:
+        """drop_prefixes: removes what was computed for an owner; gives whether all of it is gone."""
+        self._care, self._drop_prefixes = care, drop_prefixes
+        self._in_use = set[str]()  # owners whose prefixes an answer in progress needed
+        self._lock = threading.Lock()
+
+    def tidy(self, now: datetime) -> None:
+        """Remove what is due. Raises DeskError."""
+        self.drop(self._care.purge(now - timedelta(seconds=UNDO_S)))
+
+    def drop(self, owners: Set[str]) -> None:
+        """Remove what was computed for these owners, and what was in use before; what is in use now, the next time."""
+        with self._lock:
+            self._in_use = {owner for owner in owners | self._in_use if not self._drop_prefixes(owner)}
+
+
+@contextmanager
+def every_minute(housekeeping: Housekeeping) -> Iterator[None]:
+    """Tidy now and every minute, for the block, in a thread of its own."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while True:
+            try:
+                housekeeping.tidy(datetime.now(UTC))
+            except Exception:  # such as a disk that is full: the next minute may be better
+                log.exception("deleted conversations could not be removed")
+            if stop.wait(EVERY_S):
+                return
+
+    thread = threading.Thread(target=run, name="housekeeping", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_STOPPED_S)

@@ -1,0 +1,272 @@
+"""What owners do with their conversations: search, rename, delete and take back, ask anew; what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, update
+from stored_answers import add_turn, an_answer, details
+
+from app.desk.housekeeping import Housekeeping, every_minute
+from app.domain.errors import DeskError
+from app.storage.conversation_care import UNDO_S, ConversationCare
+from app.storage.database import Database, open_database
+from app.storage.history import History
+from app.storage.tables import ConversationRow, MessageRow
+
+ANN, BOB = "v-ann", "v-bob"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(database: Database) -> History:
+    return History(database)
+
+
+@pytest.fixture
+def care(database: Database) -> ConversationCare:
+    return ConversationCare(database)
+
+
+def asked(history: History, *questions: str, owner: str = ANN) -> str:
+    """A conversation with these questions, each answered."""
+    conversation = history.start_conversation(questions[0], owner)
+    for question in questions:
+        answer = an_answer(conversation)
+        history.record_answer(answer, details(history.record_question(conversation, question), answer))
+    return conversation
+
+
+def set_deleted(database: Database, when: datetime) -> None:
+    """As if every conversation that is hidden had been deleted then."""
+    hidden = update(ConversationRow).where(ConversationRow.deleted.is_not(None))
+    with database.write() as session:
+        session.execute(hidden.values(deleted=when))
+
+
+def is_gone(care: ConversationCare, conversation: str, owner: str = ANN) -> bool:
+    """Whether it cannot even be brought back."""
+    try:
+        care.restore_conversation(conversation, owner)
+    except DeskError as error:
+        return error.code == "no-such-conversation"
+    return False
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("kaffee", ["de"]),
+        ("ENTKALKE", ["de"]),  # within a word, and in a later question
+        ("HAUPTSTRAßE", ["de"]),
+        ("Hauptstr_ße", []),
+        ("étagére", []),
+        ("ÉTAGÈRE", ["fr"]),
+        ("退款", ["zh"]),
+        ("款", ["zh"]),
+        ("退款 运费", ["zh"]),
+        ("退款 étagère", []),
+        ("you have 0 DAYS", ["zh", "fr", "de"]),  # the answers
+        ("100%", []),
+        ("_", []),
+        ("  ", ["zh", "fr", "de"]),
+        ("lamp", []),  # somebody else's
+    ],
+)
+def test_search_finds_titles_and_messages_in_any_language(history: History, query: str, found: list[str]) -> None:
+    names = {
+        asked(history, "Die Kaffeemaschine steht", "Wie entkalke ich sie in der Hauptstraße?"): "de",
+        asked(history, "Où est mon étagère ?"): "fr",
+        asked(history, "我要退款", "运费谁付"): "zh",
+    }
+    asked(history, "Where is my lamp?", owner=BOB)
+    assert [names[one.id] for one in history.conversations(ANN, query=query)] == found
+    assert [names[one.id] for one in history.conversations(ANN, query=query, limit=2)] == found[:2]
+
+
+def test_search_finds_the_new_title(history: History, care: ConversationCare) -> None:
+    conversation = asked(history, "Where is it?")
+    care.rename_conversation(conversation, "  The lamp\n for Ann ", ANN)
+    [found] = history.conversations(ANN, query="LAMP")
+    assert (found.id, found.title, found.turns) == (conversation, "The lamp for Ann", 2)
+    care.rename_conversation(conversation, "x" * 200, ANN)
+    assert len(history.conversations(ANN)[0].title) == 80
+
+
+def test_renaming_does_not_move_a_conversation_up(history: History, care: ConversationCare) -> None:
+    first, second = asked(history, "one"), asked(history, "two")
+    care.rename_conversation(first, "three", ANN)
+    assert [one.id for one in history.conversations(ANN)] == [second, first]
+
+
+def test_others_can_do_nothing(history: History, care: ConversationCare) -> None:
+    conversation = asked(history, "Where is it?")
+    care.delete_conversation(conversation, BOB)
+    for change in (
+        lambda: care.rename_conversation(conversation, "mine", BOB),
+        lambda: care.restore_conversation(conversation, BOB),
+        lambda: care.remove_last_turn(conversation, BOB),
+    ):
+        with pytest.raises(DeskError) as caught:
+            change()
+        assert caught.value.code == "no-such-conversation"
+    assert history.conversations(ANN)[0].title == "Where is it?"
+    care.delete_conversation(conversation, ANN)
+    assert is_gone(care, conversation, BOB)
+    care.restore_conversation(conversation, ANN)
+
+
+def test_a_title_is_not_empty(history: History, care: ConversationCare) -> None:
+    conversation = asked(history, "Where is it?")
+    with pytest.raises(DeskError, match="the title is empty"):
+        care.rename_conversation(conversation, " \n", ANN)
+
+
+def test_a_deleted_conversation_is_hidden_and_comes_back_whole(history: History, care: ConversationCare) -> None:
+    conversation = asked(history, "Where is it?")
+    turns = history.turns(conversation, ANN)
+    care.delete_conversation(conversation, ANN)
+    assert history.conversations(ANN) == history.conversations(ANN, query="where") == []
+    assert history.turns(conversation, ANN) == []
+    assert history.past(conversation, ANN) == []
+    assert not history.is_there(conversation, ANN)
+    with pytest.raises(DeskError):
+        care.rename_conversation(conversation, "x", ANN)
+    with pytest.raises(DeskError):
+        history.feedback(turns[1].message_id, "up", owner=ANN)
+    history.start_conversation("another may be kept in its place", ANN, most=1)
+    care.restore_conversation(conversation, ANN)
+    assert history.turns(conversation, ANN) == turns
+    assert is_gone(care, conversation), "it is no longer deleted"
+
+
+def test_an_answer_that_ends_after_the_deletion_is_there_after_undo(history: History, care: ConversationCare) -> None:
+    conversation = history.start_conversation("Where is it?", ANN)
+    question = history.record_question(conversation, "Where is it?")
+    care.delete_conversation(conversation, ANN)
+    answer = an_answer(conversation)
+    history.record_answer(answer, details(question, answer))
+    care.restore_conversation(conversation, ANN)
+    assert len(history.turns(conversation, ANN)) == 2
+
+
+def test_undo_ends_and_the_text_is_gone(
+    history: History, care: ConversationCare, database: Database, tmp_path: Path
+) -> None:
+    kept, gone = asked(history, "kept"), asked(history, "my number is 4929-1111 " * 20)
+    care.delete_conversation(gone, ANN)
+    now = datetime.now(UTC)
+    assert care.purge(now - timedelta(seconds=UNDO_S)) == frozenset()
+    set_deleted(database, now - timedelta(seconds=UNDO_S + 1))
+    assert is_gone(care, gone)
+    assert care.purge(now - timedelta(seconds=UNDO_S)) == {ANN}
+    assert [one.id for one in history.conversations(ANN)] == [kept]
+    assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_housekeeping_removes_what_is_due_and_what_was_computed(history: History, care: ConversationCare) -> None:
+    busy, dropped = {ANN}, list[str]()
+
+    def drop(owner: str) -> bool:
+        dropped.append(owner)
+        return owner not in busy
+
+    housekeeping, now = Housekeeping(care, drop), datetime.now(UTC)
+    for owner in (ANN, BOB):
+        care.delete_conversation(asked(history, "x", owner=owner), owner)
+    housekeeping.tidy(now)
+    assert dropped == [], "they may still be brought back"
+    later = now + timedelta(seconds=UNDO_S + 5)
+    housekeeping.tidy(later)
+    assert sorted(dropped) == [ANN, BOB]
+    busy.clear()
+    housekeeping.tidy(later)
+    housekeeping.tidy(later)
+    assert sorted(dropped) == [ANN, ANN, BOB], "what was in use is dropped the next time, and once"
+
+
+def test_housekeeping_begins_at_once_and_survives_a_failure(
+    history: History, care: ConversationCare, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(history, "x")
+    conversation = asked(history, "y")
+    care.delete_conversation(conversation, ANN)
+    set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
+    tries: list[str] = []
+
+    def failing_first(owner: str) -> bool:
+        tries.append(owner)
+        if len(tries) == 1:
+            raise DeskError("the disk is full", code="disk-full")
+        return True
+
+    monkeypatch.setattr("app.desk.housekeeping.EVERY_S", 0.01)
+    with every_minute(Housekeeping(care, failing_first)):
+        for _ in range(500):
+            if len(history.conversations(ANN)) == 1 and tries:
+                break
+        again = asked(history, "z")
+        care.delete_conversation(again, ANN)
+        set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
+        deadline = datetime.now(UTC) + timedelta(seconds=20)
+        while len(tries) < 2 and datetime.now(UTC) < deadline:
+            pass
+    assert len(tries) >= 2
+
+
+def test_the_last_turn_is_removed_and_can_be_asked_again(
+    history: History, care: ConversationCare, database: Database
+) -> None:
+    conversation = asked(history, "one?", "two?")
+    assert care.remove_last_turn(conversation, ANN) == "two?"
+    assert [turn.role for turn in history.turns(conversation, ANN)] == ["user", "assistant"]
+    assert care.remove_last_turn(conversation, ANN) == "one?"
+    assert history.turns(conversation, ANN) == []
+    with pytest.raises(DeskError, match="has no question"):
+        care.remove_last_turn(conversation, ANN)
+    assert history.is_there(conversation, ANN)
+    add_turn(history, conversation)
+    assert [one.title for one in history.conversations(ANN)] == ["question 0?"]
+    assert database.values(select(func.count()).select_from(MessageRow)) == [2]
+
+
+def test_a_title_of_ones_own_outlives_the_first_question(history: History, care: ConversationCare) -> None:
+    conversation = asked(history, "one?")
+    care.rename_conversation(conversation, "Mine", ANN)
+    care.remove_last_turn(conversation, ANN)
+    add_turn(history, conversation)
+    assert history.conversations(ANN)[0].title == "Mine"
+
+
+def test_an_answer_to_a_question_that_was_removed_is_not_stored(history: History, care: ConversationCare) -> None:
+    conversation = history.start_conversation("one?", ANN)
+    question = history.record_question(conversation, "one?")
+    care.remove_last_turn(conversation, ANN)
+    answer = an_answer(conversation)
+    with pytest.raises(DeskError, match="there is no question"):
+        history.record_answer(answer, details(question, answer))
+    assert history.turns(conversation, ANN) == []
+
+
+def test_everything_of_one_owner_is_erased(
+    history: History, care: ConversationCare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.storage.conversation_care._AT_ONCE", 2)
+    conversations = [asked(history, f"{number}?", "more?") for number in range(5)]
+    asked(history, "kept?", owner=BOB)
+    history.feedback(history.turns(conversations[0], ANN)[1].message_id, "down", "wrong", owner=ANN)
+    care.delete_conversation(conversations[1], ANN)
+    erased = care.erase(ANN)
+    assert (erased.conversations, erased.messages, erased.feedback) == (5, 20, 1)
+    assert history.conversations(ANN) == []
+    assert is_gone(care, conversations[1])
+    assert len(history.conversations(BOB)) == 1
