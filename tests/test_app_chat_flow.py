@@ -89,7 +89,7 @@ def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow: ChatFlo
     assert view.conversation_id == summary.id
     gone = flow.open("nosuch", READER)
     assert gone.conversation_id == ""
-    assert "What now?" in check(gone.transcript or "")
+    assert "Do gift cards expire?" in check(gone.transcript or "")
 
 
 def test_stop_keeps_what_was_written(flow: ChatFlow, desk: FakeDesk) -> None:
@@ -192,7 +192,7 @@ def test_deleting(flow: ChatFlow, desk: FakeDesk) -> None:
     first, second = (summary.id for summary in desk.conversations()[:2])
     view = flow.delete(second, first, READER)
     assert view.transcript is None
-    assert second not in (view.conversations or "")
+    assert f'data-act="open" data-id="{second}"' not in (view.conversations or "")
     view = flow.delete(first, first, READER)
     assert view.conversation_id == ""
     assert "How can we help?" in (view.transcript or "")
@@ -228,3 +228,43 @@ def test_the_page_speaks_the_readers_language(flow: ChatFlow, desk: FakeDesk) ->
     assert "您的问题太长了" in (list(flow.ask("x" * 4001, "", reader))[-1].live or "")
     assert "新建会话" not in (flow.open("", READER).transcript or "")
     assert "How can we help?" in (flow.open("", READER).transcript or "")
+
+
+# ------------------------------------------------------------------ again, otherwise, undone
+
+
+def last(views: list[ChatView]) -> str:
+    """The text of the transcript at the end."""
+    return check(views[-1].transcript or "")
+
+
+def test_asking_again_replaces_the_answer_and_changing_replaces_the_question(flow: ChatFlow, desk: FakeDesk) -> None:
+    conversation = ask(flow, "Can I return it?")[-1].conversation_id or ""
+    page = last(list(flow.retry(conversation, READER)))
+    assert page.count("Can I return it?") == 1
+    view = flow.edit(conversation, READER)
+    assert (view.box, view.editing) == ("Can I return it?", True)
+    views = list(flow.ask("Can I return a lamp?", conversation, READER, replaces_last=True))
+    assert [one.editing for one in views if one.editing is not None] == [False]
+    assert "Can I return it?" not in last(views)
+    assert len(desk.turns(conversation)) == 2
+
+
+def test_a_deleted_conversation_can_be_brought_back(flow: ChatFlow, desk: FakeDesk) -> None:
+    conversation = desk.conversations()[0].id
+    number = len(desk.conversations())
+    page = check(flow.delete(conversation, "", READER).conversations or "")
+    assert "Conversation deleted." in page
+    assert len(desk.conversations()) == number - 1
+    assert flow.restore(conversation, READER).conversation_id == conversation
+    assert len(desk.conversations()) == number
+
+
+def test_conversations_are_renamed_and_found(flow: ChatFlow, desk: FakeDesk) -> None:
+    conversation = desk.conversations()[0].id
+    assert "My duvet" in check(flow.rename(conversation, " My duvet ", "", READER).conversations or "")
+    flow.rename(conversation, "  ", "", READER)
+    found = check(flow.find("my DUVET", "", READER).conversations or "")
+    assert "My duvet" in found
+    assert "descale" not in found
+    assert "No conversation has these words." in check(flow.find("xyzzy", "", READER).conversations or "")

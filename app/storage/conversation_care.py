@@ -57,8 +57,8 @@ class ConversationCare:
         """Bring a deleted conversation back. Raises DeskError if that was too long ago."""
         with self._database.write() as session:
             row = session.get(ConversationRow, conversation_id)
-            is_hidden = row is not None and row.owner == owner and row.deleted is not None
-            if row is None or not is_hidden or _now() - row.deleted > timedelta(seconds=UNDO_S):
+            deleted = None if row is None or row.owner != owner else row.deleted
+            if row is None or deleted is None or _now() - deleted > timedelta(seconds=UNDO_S):
                 raise DeskError(
                     f"conversation {conversation_id!r} is gone: it was deleted", code="no-such-conversation"
                 )

@@ -126,7 +126,7 @@ class History:
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
         """The document of citation `rank` of an answer, if there is one."""
-        cited = (CitationRow.message_id == message_id, CitationRow.rank == rank, ConversationRow.owner == owner)
+        cited = (CitationRow.message_id == message_id, CitationRow.rank == rank, ConversationRow.of(owner))
         query = select(CitationRow.document).join(MessageRow, MessageRow.id == CitationRow.message_id)
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
