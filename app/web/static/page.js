@@ -34,7 +34,7 @@ const start = () => {
   // while the answer grows.
   const hold = () => {
     const question = [...scroller.querySelectorAll(".wd-question")].pop();
-    if (!question) return;
+    if (!question) { scroller.style.removeProperty("--wd-room"); return; }
     const parts = [...scroller.children].map((part) => part.getBoundingClientRect());
     const used = Math.max(...parts.filter((part) => part.height).map((part) => part.bottom)) - question.getBoundingClientRect().top;
     scroller.style.setProperty("--wd-room", `${Math.max(0, scroller.clientHeight - used - 40)}px`);
