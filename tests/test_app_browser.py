@@ -148,7 +148,7 @@ def test_the_desk_in_chinese(page: Page) -> None:
         assert (box.get_attribute("placeholder"), box.get_attribute("aria-label")) == ("请输入您的问题", "您的问题")
         assert page.one("#wd-box .submit-button").get_attribute("title") == "发送问题"
         page.ask("Can I send a lamp back?")
-        assert "复用自3 篇文档" in page.text(".wd-reuse-line")
+        assert "（3 篇文档）" in page.text(".wd-reuse-line")
         page.all("[data-act=feedback]")[0].click()
         assert "感谢您的反馈" in until(lambda: page.text(".wd-said"))
         page.script("document.querySelector('.wd-delete').click()")
