@@ -1,9 +1,12 @@
-# make demo: install, read the sample help centre, compare reuse off and on, serve the chat. make test: all checks.
+# make demo: install, read the sample help centre, compare reuse off and on, serve the chat; LANG_DESK=zh takes the
+# Chinese one. make test: all checks.
 # make quick: the tests that matter while working, in about a minute.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DATA_DIR ?= .warmdesk
+LANG_DESK ?= en
+DATA_DIR ?= .warmdesk$(if $(filter zh,$(LANG_DESK)),-zh)
+SAMPLE := data/knowledge$(if $(filter zh,$(LANG_DESK)),-zh)
 PORT ?= 7860
 SERVE ?= 1
 # One file for each subject, without the bundled model and the browser.
@@ -24,7 +27,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: install
-	$(BIN)/warmdesk demo data/knowledge --data-dir $(DATA_DIR)
+	$(BIN)/warmdesk demo $(SAMPLE) --data-dir $(DATA_DIR)
 ifneq ($(SERVE),0)
 	$(BIN)/warmdesk serve --data-dir $(DATA_DIR) --port $(PORT)
 endif

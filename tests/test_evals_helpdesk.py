@@ -12,6 +12,7 @@ from desks import small_desk, write_pages
 
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
+from app.domain.samples import sample_among, samples
 from app.domain.shipped import SHIPPED_DATA
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_all, holds_fact, words
@@ -403,6 +404,26 @@ def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
     assert [one.id for one in asked if not holds_all(one.gold, one.facts)] == []
 
 
+def test_the_questions_about_the_chinese_sample_are_answered_by_its_articles() -> None:
+    folder, asked = SHIPPED_DATA / "knowledge-zh", read_questions(SHIPPED_DATA / "chinese-shop-questions.jsonl")
+    assert len([file for file in folder.rglob("*.*") if file.is_file()]) == 20
+    assert [
+        sum(kind) for kind in zip(*((q.is_answerable, q.is_unanswerable, q.is_small_talk) for q in asked), strict=True)
+    ] == [30, 8, 2]
+    for one in (one for one in asked if one.is_answerable):
+        for name in one.articles:
+            assert holds_all((folder / name).read_text("utf-8"), one.facts), one.id
+        assert holds_all(one.gold, one.facts), one.id
+
+
+def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
+    for name, sample_desk in samples().items():
+        assert (SHIPPED_DATA / name).is_dir()
+        assert sample_among([str(tmp_path / "a.md"), str(SHIPPED_DATA / name / "a" / "b.md")]) == sample_desk
+        assert sample_among([str(SHIPPED_DATA / name)]) == sample_desk
+    assert sample_among([str(tmp_path / "knowledge" / "a.md"), "uploaded.md"]) is None
+
+
 def test_the_questions_of_the_browser_are_answered_by_their_articles() -> None:
     file = SHIPPED_DATA / "browser-questions.jsonl"
     asked = [one for one in read_questions(file) if not one.is_small_talk]
@@ -416,10 +437,3 @@ def test_the_questions_of_the_browser_are_answered_by_their_articles() -> None:
         misleading = row.get("not_from", [])
         assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in misleading), row["id"]
         assert not set(misleading) & set(row["articles"]), row["id"]
-
-
-def test_the_examples_of_the_chat_page_are_among_the_questions_of_the_browser() -> None:
-    from app.web.chat_page import EXAMPLES
-
-    asked = {one.question for one in read_questions(SHIPPED_DATA / "browser-questions.jsonl")}
-    assert set(EXAMPLES) <= asked

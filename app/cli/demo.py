@@ -15,15 +15,7 @@ from app.desk.json_output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-
-QUESTIONS = (
-    "How long do I have to return something I bought online?",
-    "What does express delivery cost and when does it arrive?",
-    "My KM-450 coffee machine shows an error code, what now?",
-    "Can I pay in instalments?",
-    "How do I wash my Inis duvet?",
-)
-WARM_UP = "Which stores have a repair bench?"
+from app.domain.samples import SAMPLE, sample_among, samples
 
 
 def run_demo(service: Service, documents: Path) -> None:
@@ -33,8 +25,9 @@ def run_demo(service: Service, documents: Path) -> None:
     with progress_bar() as progress:
         print_ingest(ingest_json(service.ingest([documents], progress)))
     service.prepare()
-    begin(service, WARM_UP, "on")  # the first request of a process is slower; this one is about something else
-    rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in QUESTIONS]
+    sample = sample_among([str(documents.absolute())]) or samples()[SAMPLE]
+    begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about something else
+    rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in sample.compared]
     print_table(service, rows)
 
 

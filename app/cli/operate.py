@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Common, open_reader, open_service, takes
+from app.domain.samples import SAMPLE
 from app.domain.shipped import SHIPPED_DATA
 
 commands = typer.Typer()
@@ -54,7 +55,7 @@ def demo(
     common: Common,
     documents_folder: Annotated[
         Path, typer.Argument(help="Folder of documents.", show_default="the sample help centre")
-    ] = SHIPPED_DATA / "knowledge",
+    ] = SHIPPED_DATA / SAMPLE,
 ) -> None:
     """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
     from app.cli.demo import run_demo
