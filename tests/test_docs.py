@@ -19,6 +19,7 @@ from cache.prompt.tokenizer import WordTokenizer
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
+    ROOT / "README.zh-CN.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "data" / "README.md",
@@ -56,3 +57,23 @@ def test_pml_on_a_page_is_accepted(page: Path) -> None:
             prompt = parse_prompt(block)
             if prompt.schema in layouts:
                 bind(prompt, layouts[prompt.schema])
+
+
+def test_the_chinese_readme_says_the_same_as_the_english_one() -> None:
+    """Sections, commands, files, pictures and every number of a table; what stands between them cannot be compared."""
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md"))
+    for pattern in (
+        r"^## ",
+        r"^    (warmdesk [a-z-]+)",
+        r"^```\n(.*?)^```$",
+        r"\]\(((?!README)[\w./-]+)\)",
+        r"^    ([a-z]+/) ",
+    ):
+        flags = re.MULTILINE | re.DOTALL
+        assert re.findall(pattern, chinese, flags) == re.findall(pattern, english, flags), pattern
+    assert table_numbers(chinese) == table_numbers(english)
+
+
+def table_numbers(page: str) -> list[list[str]]:
+    """The numbers of each row of the tables."""
+    return [re.findall(r"[\d.,]*\d", row) for row in re.findall(r"^\|.*\|$", page, re.MULTILINE)]
