@@ -32,8 +32,8 @@ HEADINGS = (
     translatable("Passages the model has read"),
 )
 _BINS = (
-    *((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", "%-d %b %H:%M")),
-    *((21 * 86_400, "6h", "%-d %b"), (float("inf"), "1d", "%-d %b")),
+    *((2 * 3600, "1m", "%H:%M"), (24 * 3600, "10m", "%H:%M"), (4 * 86_400, "1h", translatable("%-d %b %H:%M"))),
+    *((21 * 86_400, "6h", translatable("%-d %b")), (float("inf"), "1d", translatable("%-d %b"))),
 )
 """Up to which span in seconds: the width of a bar, and the format of its label."""
 _REUSED, _READ_NOW = "#2f7d6b", "#d08a5b"
@@ -62,7 +62,7 @@ def bins(points: tuple[AnswerPoint, ...]) -> tuple[str, str]:
     """Width and label format of the token plot's bars: some dozens, whether the desk is an hour or a month old."""
     moments = [utc(point.created) for point in points]
     span_s = (max(moments) - min(moments)).total_seconds() if moments else 0.0
-    return next((width, label) for limit, width, label in _BINS if span_s <= limit)
+    return next((width, gettext(label)) for limit, width, label in _BINS if span_s <= limit)
 
 
 def token_frame(points: tuple[AnswerPoint, ...]) -> pd.DataFrame:

@@ -19,7 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access import visitors
 from app.access.identity import Identity
 from app.domain.callers import NOBODY, Caller
+from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
+from app.web.languages import page_language, translations
 from app.web.site import Site
 
 COOKIE = "warmdesk_admin"
@@ -83,15 +85,15 @@ class Guard:
         """The answer to a request that is not looked at: wrong host, wrong length, another site's page."""
         path, method, headers = request.scope["path"], request.method, request.headers
         if not self._site.answers_to(request):
-            return _refused(421, "This desk is not called that (wrong Host header).")
+            return _refused(request, 421, translatable("This desk is not called that (wrong Host header)."))
         if "transfer-encoding" in headers:
-            return _refused(411, "Requests must say their length.")
+            return _refused(request, 411, translatable("Requests must say their length."))
         length, most = headers.get("content-length", "0"), MAX_UPLOAD if path == UPLOAD else MAX_BODY
         if not (length.isascii() and length.isdigit() and int(length) <= most):
-            return _refused(413, "The request is too large.")
+            return _refused(request, 413, translatable("The request is too large."))
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
         if method not in ("GET", "HEAD") and not self._site.takes_from(request):
-            return _refused(403, "Requests from other sites are not accepted.")
+            return _refused(request, 403, translatable("Requests from other sites are not accepted."))
         return None
 
     async def _refused_by_rule(self, request: Request) -> Response | None:
@@ -103,21 +105,23 @@ class Guard:
         if is_admin_area and not caller.role:
             if method == "GET" and "text/html" in request.headers.get("accept", ""):
                 return RedirectResponse("/admin/login", 303)
-            return _refused(401, "Not signed in.")
+            return _refused(request, 401, translatable("Not signed in."))
         if path == "/admin":
             return RedirectResponse("/admin/", 307)
         rule = find_rule(path, method)
         if rule is None:
-            return _refused(404, "Not found.")
+            return _refused(request, 404, translatable("Not found."))
         if rule.allows(caller):
             return None
         if caller == NOBODY and not path.startswith("/v1/"):
-            return _refused(401, "This page needs its cookie: allow cookies for it, and load it again.")
+            return _refused(
+                request, 401, translatable("This page needs its cookie: allow cookies for it, and load it again.")
+            )
         if caller == NOBODY:
             return _refused_json(401, "A key is needed: send it as `Authorization: Bearer KEY`.", "invalid_api_key")
         if path.startswith("/v1/"):
             return _refused_json(403, "This key may not do that: it has other scopes.", "forbidden")
-        return _refused(403, "Your account may not do that.")
+        return _refused(request, 403, translatable("Your account may not do that."))
 
     async def _caller(self, request: Request, is_admin_area: bool) -> Caller:
         if is_admin_area:
@@ -131,7 +135,11 @@ class Guard:
         """A company's site named the visitor: the token goes into the cookie and out of the address."""
         token = request.query_params[visitors.PARAMETER]
         if not self._identity.visitor(token).owner or "." not in token:
-            return _refused(401, "This link has ended: go back to the page where it stands, and open it again.")
+            return _refused(
+                request,
+                401,
+                translatable("This link has ended: go back to the page where it stands, and open it again."),
+            )
         response = RedirectResponse("/", 303)
         response.raw_headers.append((b"set-cookie", self._visitor_cookie(request, token)))
         return response
@@ -142,8 +150,10 @@ class Guard:
         return cookie.encode()
 
 
-def _refused(status: int, words: str) -> Response:
-    return PlainTextResponse(words + "\n", status)
+def _refused(request: Request, status: int, words: str) -> Response:
+    """One line, in the language of the browser."""
+    with speaking(translations(page_language(request.headers))):
+        return PlainTextResponse(gettext(words) + "\n", status)
 
 
 def _refused_json(status: int, words: str, code: str) -> Response:
