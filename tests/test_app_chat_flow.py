@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from desks import small_desk
 from fake_desk import NOW, FakeDesk, FakeStream, make_answer
 from page_check import check
 
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.callers import OPERATOR
+from app.domain.notices import QUOTED, STOPPED
 from app.domain.settings import Settings
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.error_words import UNEXPECTED
@@ -268,3 +272,25 @@ def test_conversations_are_renamed_and_found(flow: ChatFlow, desk: FakeDesk) -> 
     assert "My duvet" in found
     assert "descale" not in found
     assert "No conversation has these words." in check(flow.find("xyzzy", "", READER).conversations or "")
+
+
+def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path: Path) -> None:
+    with small_desk(tmp_path, contact_email="help@shop.example") as service:
+        flow = ChatFlow(service, LIMITS, SETTINGS)
+        asked_in_chinese = list(flow.ask("我想找人工客服", "", READER))[-1].transcript or ""
+        assert "无法直接为您转接人工" in asked_in_chinese
+        assert "电子邮件" in asked_in_chinese
+        assert "You asked" in asked_in_chinese
+        chinese = Reader(owner=OPERATOR, session="t", language="zh")
+        asked_in_english = list(flow.ask("I want to talk to a human", "", chinese))[-1].transcript or ""
+        assert "I am an automatic assistant" in asked_in_english
+        assert "您的提问" in asked_in_english
+
+
+def test_notices_are_stored_once_and_shown_in_each_language(desk: FakeDesk, flow: ChatFlow) -> None:
+    stored = replace(make_answer("c", "m", "returns"), notice=f"{QUOTED} {STOPPED}")
+    desk.store("Can I return it?", stored)
+    assert STOPPED in (flow.open("c", READER).transcript or "")
+    shown = flow.open("c", Reader(owner=OPERATOR, session="s", language="zh")).transcript or ""
+    assert "摘自帮助页面原文。" in shown
+    assert "回答在结束前被停止。" in shown
