@@ -76,6 +76,8 @@ def test_own_pages_follow_the_language_of_the_browser(site: Site, accepted: str,
     page = site.client().get("/admin/login", headers={"accept-language": accepted}).text
     assert f'<html lang="{language}">' in page
     assert words in page
+    chat = site.client().get("/", headers={"accept-language": accepted}).text
+    assert re.findall(r'<html\s[^>]*lang="([^"]*)"', chat) == [language]
 
 
 def test_the_chat_speaks_the_language_of_the_browser(site: Site) -> None:

@@ -21,7 +21,7 @@ from app.access.identity import Identity
 from app.domain.callers import NOBODY, Caller
 from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
-from app.web.languages import page_language, translations
+from app.web.languages import LANGUAGES, page_language, translations
 from app.web.site import Site
 
 COOKIE = "warmdesk_admin"
@@ -30,6 +30,7 @@ MAX_BODY = 1 << 20
 UPLOAD, MAX_UPLOAD = "/admin/documents/upload", 21 << 20
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
+_LANGUAGE = re.compile(rb'(<html\s[^>]*?lang=)"en"')
 _PREVIEW = re.compile(rb"<meta\s[^>]*(?:og:|twitter:)[^>]*>", re.IGNORECASE)
 _CSP = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -72,7 +73,7 @@ class Guard:
             return
         if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
             del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not be given their nonce
-            send = _with_nonce(send, nonce)
+            send = _rewritten(send, nonce, LANGUAGES[page_language(request.headers)])
         if scope["method"] == "GET" and scope["path"] == "/":
             if visitors.PARAMETER in request.query_params:
                 await self._handed_over(request)(scope, receive, send)
@@ -184,8 +185,10 @@ def _secured(send: Send, nonce: str) -> Send:
     return secured
 
 
-def _with_nonce(send: Send, nonce: str) -> Send:
-    """Holds an HTML page back until it is whole, gives its scripts the nonce and drops link-preview tags."""
+def _rewritten(send: Send, nonce: str, language: str) -> Send:
+    """Holds an HTML page of Gradio back until it is whole, gives its scripts the nonce, says its language, and drops
+    link-preview tags.
+    """
     start: Message = {}
     body = bytearray()
 
@@ -203,6 +206,7 @@ def _with_nonce(send: Send, nonce: str) -> Send:
         page, headers = bytes(body), MutableHeaders(scope=start)
         if headers.get("content-type", "").startswith("text/html"):
             page = _SCRIPT.sub(f'<script nonce="{nonce}"'.encode(), _PREVIEW.sub(b"", page))
+            page = _LANGUAGE.sub(f'\\1"{language}"'.encode(), page, count=1)
         headers.update({"content-length": str(len(page)), "cache-control": "no-store"})
         await send(start)
         await send({"type": "http.response.body", "body": page})

@@ -2,7 +2,6 @@
 const label = () => {
   const words = document.querySelector(".wd-hint")?.dataset;
   if (!words) return; // they come with the first answer of the server
-  document.documentElement.lang = words.language;
   document.querySelector("#wd-box textarea")?.setAttribute("aria-label", words.question);
   for (const [name, said] of [["submit-button", words.send], ["stop-button", words.stop]]) {
     const button = document.querySelector(`#wd-box .${name}`);
