@@ -12,7 +12,7 @@ from desks import small_desk, write_pages
 
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
-from app.domain.samples import sample_among, samples
+from app.domain.samples import SAMPLE, sample_of, samples
 from app.domain.shipped import SHIPPED_DATA
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_all, holds_fact, words
@@ -419,9 +419,8 @@ def test_the_questions_about_the_chinese_sample_are_answered_by_its_articles() -
 def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
     for name, sample_desk in samples().items():
         assert (SHIPPED_DATA / name).is_dir()
-        assert sample_among([str(tmp_path / "a.md"), str(SHIPPED_DATA / name / "a" / "b.md")]) == sample_desk
-        assert sample_among([str(SHIPPED_DATA / name)]) == sample_desk
-    assert sample_among([str(tmp_path / "knowledge" / "a.md"), "uploaded.md"]) is None
+        assert sample_of(SHIPPED_DATA / name) == sample_desk
+    assert sample_of(tmp_path / "knowledge-zh") == samples()[SAMPLE]
 
 
 def test_the_questions_of_the_browser_are_answered_by_their_articles() -> None:

@@ -15,7 +15,7 @@ from app.desk.json_output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.domain.samples import SAMPLE, sample_among, samples
+from app.domain.samples import sample_of
 
 
 def run_demo(service: Service, documents: Path) -> None:
@@ -25,7 +25,7 @@ def run_demo(service: Service, documents: Path) -> None:
     with progress_bar() as progress:
         print_ingest(ingest_json(service.ingest([documents], progress)))
     service.prepare()
-    sample = sample_among([str(documents.absolute())]) or samples()[SAMPLE]
+    sample = sample_of(documents)
     begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about something else
     rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in sample.compared]
     print_table(service, rows)

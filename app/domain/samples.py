@@ -1,7 +1,6 @@
 """The sample help centres that come with the program, and questions to ask them (`data/samples.toml`)."""
 
 import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,8 +26,7 @@ def samples() -> dict[str, Sample]:
     return {folder: Sample(compared=tuple(row["compared"]), warm_up=row["warm_up"]) for folder, row in rows.items()}
 
 
-def sample_among(paths: Iterable[str]) -> Sample | None:
-    """The help centre that one of these paths is or lies in, if any; paths are absolute."""
-    folders = {SHIPPED_DATA / name: sample for name, sample in samples().items()}
-    found = (folders[place] for path in map(Path, paths) for place in (path, *path.parents) if place in folders)
-    return next(found, None)
+def sample_of(folder: Path) -> Sample:
+    """The help centre in a folder; the first one's questions for other documents."""
+    found = samples().get(folder.name) if folder.absolute().parent == SHIPPED_DATA else None
+    return found or samples()[SAMPLE]
