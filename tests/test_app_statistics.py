@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import random
 import statistics
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete, select
 from stored_answers import add_turn, an_answer, details
 
 from app.desk.json_output import overview_json
 from app.desk.overview import Tiers, summarise
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
 from app.storage.database import Database, open_database
+from app.storage.first_tallies import count_recorded
+from app.storage.histogram import SHORTEST_MS, bin_of, percentile
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import Statistics
+from app.storage.tables import ModuleTallyRow, TallyRow
 
 
 @pytest.fixture
@@ -58,8 +69,8 @@ def test_sums_equal_counting_by_hand(history: History, stats: Statistics, number
         40 * number,
     )
     ttft = sorted(answer.timings.ttft for answer in answers)
-    assert sums.ttft_ms_median == pytest.approx(statistics.median(ttft))
-    assert sums.ttft_ms_p95 == ttft[-(-95 * number // 100) - 1]
+    assert sums.ttft_ms_median == pytest.approx(statistics.median_low(ttft), rel=0.05)
+    assert sums.ttft_ms_p95 == pytest.approx(ttft[-(-95 * number // 100) - 1], rel=0.05)
 
 
 def test_points_are_the_latest_answers_oldest_first(history: History, stats: Statistics) -> None:
@@ -111,7 +122,7 @@ def test_module_hits(history: History, stats: Statistics) -> None:
     assert set(hits) == {"b2:system", "b2:one"}
     assert (hits["b2:system"].hits, hits["b2:system"].misses) == (3, 0)
     assert (hits["b2:one"].hits, hits["b2:one"].misses) == (0, 3)
-    assert hits["b2:one"].last_used == history.turns(conversation_id)[-1].created
+    assert hits["b2:one"].last_used == history.turns(conversation_id)[-1].created.replace(microsecond=0)
 
 
 def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: Statistics, database: Database) -> None:
@@ -124,3 +135,132 @@ def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: 
     assert (document["answers"], document["grounding"], document["quoted"]) == (2, 0.25, 1)
     assert all(document[rows] for rows in ("reasons", "misses", "points", "weak"))
     assert (document["weak"][0]["question"], document["weak"][0]["quoted"]) == ("y", True)
+
+
+# --- counts ------------------------------------------------------------------------------------------------
+
+
+def counts(database: Database) -> tuple[dict[object, object], dict[object, object]]:
+    """Everything that was counted."""
+    tallies = database.values(select(TallyRow))
+    modules = database.values(select(ModuleTallyRow))
+    return (
+        {(row.width_s, row.start, row.subject, row.label): (row.times, round(row.amount, 6)) for row in tallies},
+        {row.key: (row.hits, row.misses, row.last_used) for row in modules},
+    )
+
+
+def at(history: History, monkeypatch: pytest.MonkeyPatch, moment: datetime, **usual: bool) -> Answer:
+    """An answer that is recorded at this time."""
+    monkeypatch.setattr("app.storage.history._now", lambda: moment)
+    return add_turn(history, history.start_conversation("x"), 1, **usual)
+
+
+def test_counting_afterwards_gives_what_is_counted_meanwhile(history: History, database: Database) -> None:
+    """What the migration does for a desk that has answered before."""
+    conversation_id = history.start_conversation("x")
+    for number in range(7):
+        add_turn(history, conversation_id, number, refused=number % 3 == 2)
+    question_id = history.record_question(conversation_id, "y")
+    checked = replace(an_answer(conversation_id), grounding=0.25, quoted=True)
+    twice = replace(checked, modules=(*checked.modules, replace(checked.modules[1], position=90)))
+    more = details(question_id, twice)
+    history.record_answer(twice, replace(more, modules=(*more.modules, more.modules[1])))
+    meanwhile = counts(database)
+    with database.write() as session:
+        session.execute(delete(TallyRow))
+        session.execute(delete(ModuleTallyRow))
+        count_recorded(session.connection())
+    assert counts(database) == meanwhile
+    assert {width for width, *_ in meanwhile[0]} == {60, 3600, 21600, 86400, 0}
+    assert meanwhile[1]["b2:one"][:2] == (0, 7)  # type: ignore[index]
+
+
+def test_what_was_counted_stays_when_a_conversation_is_deleted(history: History, stats: Statistics) -> None:
+    conversation_id = history.start_conversation("x")
+    add_turn(history, conversation_id, 1)
+    before = stats.totals(), stats.miss_reasons(), stats.module_hits()
+    history.delete_conversation(conversation_id)
+    assert (stats.totals(), stats.miss_reasons(), stats.module_hits()) == (
+        replace(before[0], conversations=0),
+        *before[1:],
+    )
+
+
+def test_nothing_is_counted_of_an_answer_that_is_not_recorded(history: History, database: Database) -> None:
+    with pytest.raises(DeskError):
+        history.record_answer(an_answer("gone"), details("gone", an_answer("gone")))
+    assert counts(database) == ({}, {})
+
+
+def test_over_time_breaks_where_nothing_happened(
+    history: History, stats: Statistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    minute, hour, day = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+    for moment in (noon, noon + 59 * minute, noon + 3 * hour, noon + day):
+        at(history, monkeypatch, moment)
+    at(history, monkeypatch, noon + 3 * hour, refused=True)
+    spans = stats.over_time(noon, noon + 2 * day, hour)
+    assert [span.start for span in spans] == [noon, noon + 3 * hour, noon + day]
+    assert [span.answers for span in spans] == [{"answered": 2}, {"answered": 1, "nothing": 1}, {"answered": 1}]
+    assert spans[0].tokens == {"computed": 2, "session": 20, "prefix": 100, "module": 80}
+    assert (spans[0].modules, spans[0].module_tokens) == ({"device": 2, "computed": 2}, {"device": 80, "computed": 100})
+    assert (spans[0].misses, spans[0].warm) == ({"evicted": 2}, None)
+    assert spans[0].cold is not None
+    assert (spans[0].cold.answers, spans[0].cold.p50_ms) == (2, pytest.approx(32.4, rel=0.05))
+    assert [span.start for span in stats.over_time(noon, noon + 3 * hour, hour)] == [noon]
+    assert [span.start for span in stats.over_time(noon, noon + hour, minute)] == [noon, noon + 59 * minute]
+    midnight = noon - 12 * hour
+    assert [span.start for span in stats.over_time(noon, noon + 2 * day, day)] == [midnight, midnight + day]
+    assert len(stats.over_time(noon, noon + 2 * day, 30 * day)) == 1
+    for wrong in (timedelta(seconds=30), timedelta(0), timedelta(seconds=90)):
+        with pytest.raises(ValueError, match="whole minutes"):
+            stats.over_time(noon, noon + day, wrong)
+
+
+def test_warm_and_cold_answers_are_told_apart(history: History, stats: Statistics) -> None:
+    conversation_id = history.start_conversation("x")
+    add_turn(history, conversation_id, 100)
+    warm = an_answer(conversation_id, 0)
+    warm = replace(warm, modules=(warm.modules[0],) * 2)
+    question_id = history.record_question(conversation_id, "y")
+    history.record_answer(warm, details(question_id, warm))
+    add_turn(history, conversation_id, 9000, refused=True)  # no module, so neither
+    now = datetime.now(UTC)
+    [span] = stats.over_time(now - timedelta(minutes=5), now + timedelta(minutes=1), timedelta(days=1))
+    assert span.warm is not None
+    assert span.cold is not None
+    assert (span.warm.answers, span.warm.p95_ms) == (1, pytest.approx(31.4, rel=0.05))
+    assert (span.cold.answers, span.cold.p95_ms) == (1, pytest.approx(131.4, rel=0.05))
+
+
+def test_minutes_are_kept_for_eight_days_and_hours_for_ever(
+    history: History, stats: Statistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    at(history, monkeypatch, noon)
+    at(history, monkeypatch, noon + timedelta(days=7))
+    month = noon, noon + timedelta(days=30)
+    assert len(stats.over_time(*month, timedelta(minutes=1))) == 2
+    at(history, monkeypatch, noon + timedelta(days=9))
+    assert len(stats.over_time(*month, timedelta(minutes=1))) == 2
+    assert len(stats.over_time(*month, timedelta(hours=1))) == 3
+
+
+def test_answers_recorded_at_the_same_time_are_all_counted(history: History, stats: Statistics) -> None:
+    ids = [history.start_conversation("x") for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda id_: [add_turn(history, id_) for _ in range(5)], ids))
+    assert stats.totals().answers == 20
+    assert stats.module_hits()["b2:one"].misses == 20
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
+def test_percentiles_of_a_histogram_are_off_by_five_percent_at_most(share: float) -> None:
+    chance = random.Random(1)
+    for number in (1, 2, 3, 500):
+        times = sorted(chance.lognormvariate(4, 2) for _ in range(number))
+        exact = times[ceil(share * number) - 1]
+        assert percentile(Counter(map(bin_of, times)), share) == pytest.approx(exact, rel=0.05)
+    assert bin_of(0.0) == bin_of(SHORTEST_MS)

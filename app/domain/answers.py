@@ -228,9 +228,9 @@ class AnswerPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTotals:
-    """Numbers over all stored answers (`app.storage.statistics`). answered, unsure, refusals (nothing), smalltalk: how
-    many ended so. *_tokens: prompt tokens by source. ttft_ms_*: None
-    before the first answer. grounding: mean over answers; quoted: answers with quotations.
+    """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: those stored now. answered,
+    unsure, refusals (nothing), smalltalk: how many ended so. *_tokens: prompt tokens by source. ttft_ms_*: None before
+    the first answer. grounding: mean over answers; quoted: answers with quotations.
     """
 
     conversations: int

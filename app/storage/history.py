@@ -24,6 +24,7 @@ from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
 from app.storage.tables import CitationRow, ConversationRow, FeedbackRow, MessageRow
+from app.storage.tallies import tally
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
@@ -153,6 +154,7 @@ class History:
             _append(session, answer.conversation_id, row)
             if question is None:  # removed while the answer was generated
                 raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
+            tally(session, row)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not

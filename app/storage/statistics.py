@@ -1,20 +1,32 @@
-"""Numbers over stored answers for the dashboard: aggregates in SQL, never all rows in memory.
+"""Numbers for the dashboard. Counts come from the tallies, which are kept while answers are recorded; the latest
+answers are found by an index. No query reads all answers.
 
-Percentiles are read from an index by rank, because SQLite has no function for them.
-
-Not covered: what the engine knows of tiers and bytes (`app.desk.overview`).
+Not covered: what the engine knows of tiers and bytes (`app.desk.overview`), and counting (`tallies`).
 """
 
-from dataclasses import dataclass
-from datetime import datetime
-from math import ceil
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
+from app.domain.trends import FirstTokenTimes, UsageSpan
 from app.storage.database import Database
-from app.storage.tables import ConversationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
+from app.storage.histogram import percentile
+from app.storage.tables import ConversationRow, MessageRow, ModuleTallyRow, ModuleUseRow, TallyRow, TimingsRow, UsageRow
+from app.storage.tallies import (
+    ALL_TIME,
+    READINGS,
+    SOURCES,
+    WIDTHS_S,
+    Reading,
+    span_of,
+    ttft_subject,
+)
 
 _QUESTION = aliased(MessageRow)
 _COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "smalltalk": "smalltalk"}
@@ -37,23 +49,40 @@ class Statistics:
         self._database = database
 
     def totals(self) -> AnswerTotals:
-        """Numbers over all stored answers. A new field of `AnswerTotals` is computed here."""
-        sources = ("computed", "session", "prefix", "module")
-        query = select(
-            select(func.count()).select_from(ConversationRow).label("conversations"),
-            func.count().label("answers"),
-            *(func.count().filter(MessageRow.outcome == outcome).label(name) for name, outcome in _COUNTED.items()),
-            *(func.coalesce(func.sum(getattr(UsageRow, one)), 0).label(f"{one}_tokens") for one in sources),
-            func.avg(MessageRow.grounding).label("grounding"),
-            func.count().filter(MessageRow.quoted.is_(True)).label("quoted"),
-        ).join_from(MessageRow, UsageRow)
+        """Numbers over all answers that were ever recorded, and of the conversations stored now. A new field of
+        `AnswerTotals` is computed here. Times are off by 5 % at most (`histogram`).
+        """
         with self._database.read() as session:
-            row = session.execute(query).one()
-            return AnswerTotals(
-                **row._mapping,
-                ttft_ms_median=_ttft(session, (row.answers - 1) // 2, row.answers // 2),
-                ttft_ms_p95=_ttft(session, ceil(0.95 * row.answers) - 1),
-            )
+            conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
+            [counts] = _counted(session, TallyRow.width_s == ALL_TIME) or [_Counts(0)]
+        times = counts.ttft(*READINGS)
+        tokens, outcomes, checked = counts.amounts("tokens"), counts.times("answers"), counts.times("grounding").get("")
+        return AnswerTotals(
+            conversations=conversations,
+            answers=sum(outcomes.values()),
+            **{name: outcomes.get(outcome, 0) for name, outcome in _COUNTED.items()},
+            **{f"{source}_tokens": tokens.get(source, 0) for source in SOURCES},
+            ttft_ms_median=None if times is None else times.p50_ms,
+            ttft_ms_p95=None if times is None else times.p95_ms,
+            grounding=counts.amount("grounding") / checked if checked else None,
+            quoted=counts.times("quoted").get("", 0),
+        )
+
+    def over_time(self, since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
+        """What happened between two times, in spans of `step`, oldest first. Spans begin at multiples of the step since
+        1970 in UTC; the first one holds `since`. A span in which nothing happened is left out. step: whole minutes,
+        and whole hours for what is more than eight days ago, because minutes are not kept longer. Raises ValueError for
+        another step.
+        """
+        seconds = int(step.total_seconds())
+        width = max((one for one in WIDTHS_S if one and seconds > 0 and seconds % one == 0), default=None)
+        if width is None:
+            raise ValueError(f"the step is {step}: give whole minutes")
+        first = span_of(int(since.timestamp()), seconds)
+        within = TallyRow.start >= first, TallyRow.start < until.timestamp()
+        with self._database.read() as session:
+            added_up = None if width == seconds else seconds
+            return [counts.span() for counts in _counted(session, TallyRow.width_s == width, *within, step=added_up)]
 
     def points(self, limit: int = 200) -> list[AnswerPoint]:
         """The latest answers, oldest first."""
@@ -111,23 +140,75 @@ class Statistics:
 
     def miss_reasons(self) -> list[ReasonRow]:
         """Why modules had to be computed, the most expensive reason first."""
-        tokens = func.sum(ModuleUseRow.tokens).label("tokens")
-        reason = ModuleUseRow.miss_reason
-        query = select(reason.label("reason"), func.count().label("misses"), tokens).where(reason.is_not(None))
-        rows = self._database.rows(query.group_by(reason).order_by(tokens.desc()))
-        return [ReasonRow(**row._mapping) for row in rows]
+        query = select(TallyRow.label, TallyRow.times, TallyRow.amount)
+        rows = self._database.rows(query.where(TallyRow.width_s == ALL_TIME, TallyRow.subject == "misses"))
+        reasons = [ReasonRow(reason=reason, misses=times, tokens=int(tokens)) for reason, times, tokens in rows]
+        return sorted(reasons, key=lambda row: -row.tokens)
 
     def module_hits(self) -> dict[str, ModuleHits]:
         """How often every module was used, by key."""
-        misses = func.count(ModuleUseRow.miss_reason)
-        query = select(ModuleUseRow.id, func.count() - misses, misses, func.max(ModuleUseRow.created))
-        rows = self._database.rows(query.group_by(ModuleUseRow.id))
-        return {key: ModuleHits(hits=hits, misses=num, last_used=last) for key, hits, num, last in rows}
+        module = ModuleTallyRow
+        query = select(module.key, module.hits, module.misses, module.last_used)
+        return {
+            key: ModuleHits(hits=hits, misses=misses, last_used=datetime.fromtimestamp(last, UTC))
+            for key, hits, misses, last in self._database.rows(query)
+        }
 
 
-def _ttft(session: Session, *ranks: int) -> float | None:
-    """Mean of the times to first token at these ranks, in milliseconds; the fastest answer has rank 0."""
-    ordered = select(TimingsRow.ttft).order_by(TimingsRow.ttft).limit(1)
-    found = [session.scalar(ordered.offset(max(rank, 0))) for rank in ranks]
-    known = [ttft for ttft in found if ttft is not None]
-    return sum(known) / len(known) if known else None
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """The tallies of one span. start: seconds since 1970. by_subject: label, times and amount."""
+
+    start: int
+    by_subject: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def times(self, subject: str) -> dict[str, int]:
+        """How often, by label."""
+        return {label: times for label, times, _ in self.by_subject.get(subject, ())}
+
+    def amounts(self, subject: str) -> dict[str, int]:
+        """How many tokens, by label."""
+        return {label: int(amount) for label, _, amount in self.by_subject.get(subject, ())}
+
+    def amount(self, subject: str) -> float:
+        """How much, over all labels."""
+        return sum(amount for _, _, amount in self.by_subject.get(subject, ()))
+
+    def ttft(self, *readings: Reading) -> FirstTokenTimes | None:
+        """The times to the first token of answers for which the model read this much; None if there are none."""
+        bins: Counter[int] = Counter()
+        for reading in readings:
+            bins.update({int(label): times for label, times in self.times(ttft_subject(reading)).items()})
+        if not bins:
+            return None
+        return FirstTokenTimes(answers=bins.total(), p50_ms=percentile(bins, 0.5), p95_ms=percentile(bins, 0.95))
+
+    def span(self) -> UsageSpan:
+        """The same for a chart."""
+        return UsageSpan(
+            start=datetime.fromtimestamp(self.start, UTC),
+            answers=self.times("answers"),
+            tokens=self.amounts("tokens"),
+            modules=self.times("modules"),
+            module_tokens=self.amounts("modules"),
+            misses=self.times("misses"),
+            warm=self.ttft("warm"),
+            cold=self.ttft("cold"),
+        )
+
+
+def _counted(session: Session, *where: ColumnElement[bool], step: int | None = None) -> list[_Counts]:
+    """The tallies that meet the conditions, oldest first. step: add them up in spans of so many seconds."""
+    one = TallyRow
+    start = one.start if step is None else one.start - one.start % step
+    query = select(start, one.subject, one.label, one.times, one.amount)
+    if step is not None:
+        query = select(start, one.subject, one.label, func.sum(one.times), func.sum(one.amount))
+        query = query.group_by(start, one.subject, one.label)
+    spans = []
+    for begun, some in groupby(session.execute(query.where(*where).order_by(start)), key=itemgetter(0)):
+        counts = _Counts(begun)
+        for _, subject, label, times, amount in some:
+            counts.by_subject[subject].append((label, times, amount))
+        spans.append(counts)
+    return spans

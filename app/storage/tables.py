@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     ColumnElement,
     DateTime,
     Dialect,
@@ -175,7 +176,14 @@ class MessageRow(Base):
     __tablename__ = "messages"
     __table_args__ = (
         UniqueConstraint("conversation_id", "position"),
-        Index(None, "role", "created", "outcome"),  # the dashboard's time axis and counts, without the texts
+        Index(None, "role", "created", "outcome"),  # the dashboard's time axis, without the texts
+        Index(
+            "ix_messages_checked",
+            "created",
+            "grounding",
+            sqlite_where=text("grounding IS NOT NULL"),
+            postgresql_where=text("grounding IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -233,7 +241,7 @@ class TimingsRow(Base):
     retrieve: Mapped[float]
     load: Mapped[float]
     prefill: Mapped[float]
-    ttft: Mapped[float] = mapped_column(index=True)
+    ttft: Mapped[float]
     total: Mapped[float]
 
 
@@ -253,12 +261,11 @@ class UsageRow(Base):
 
 class ModuleUseRow(Base):
     """A prompt module of an answer. id: of the module, called key in the database. created repeats the message's, to
-    count uses without reading messages.
+    find the latest misses without reading messages.
     """
 
     __tablename__ = "message_modules"
     __table_args__ = (
-        Index(None, "key", "miss_reason", "created"),  # hits, misses and last use of every module
         Index(
             "ix_message_modules_misses",
             "created",
@@ -279,6 +286,36 @@ class ModuleUseRow(Base):
     source: Mapped[str]
     miss_reason: Mapped[str | None]
     created: Mapped[datetime]
+
+
+class TallyRow(Base):
+    """How often something happened within a span of time, and how much of it: see `tallies`.
+
+    width_s: of the span, in seconds; 0 for all time. start: its beginning, in seconds since 1970. amount: tokens or
+    milliseconds, where there are any.
+    """
+
+    __tablename__ = "tallies"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    width_s: Mapped[int] = mapped_column(primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    label: Mapped[str] = mapped_column(primary_key=True)
+    times: Mapped[int] = mapped_column(BigInteger)
+    amount: Mapped[float]
+
+
+class ModuleTallyRow(Base):
+    """How often a module was found encoded (hits), and had to be computed (misses). last_used: seconds since 1970."""
+
+    __tablename__ = "module_tallies"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    hits: Mapped[int]
+    misses: Mapped[int]
+    last_used: Mapped[int] = mapped_column(BigInteger)
 
 
 class FeedbackRow(Base):
