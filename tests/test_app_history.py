@@ -77,6 +77,19 @@ def test_past_is_what_the_next_prompt_needs(history: History) -> None:
     assert (second.message_id, second.tokens) == (answer.message_id, None)
 
 
+def test_an_answer_stands_behind_its_question_whichever_ended_first(history: History) -> None:
+    """Two tabs of one conversation: the second question was answered before the first."""
+    conversation_id = history.start_conversation("x")
+    questions = [history.record_question(conversation_id, text) for text in ("one?", "two?", "three?")]
+    answers = [an_answer(conversation_id, number) for number in (1, 2)]
+    for number in (1, 0):
+        history.record_answer(answers[number], details(questions[number], answers[number]))
+    add_turn(history, conversation_id, 4)
+    expected = ["one?", "You have 1 days.", "two?", "You have 2 days.", "three?", "question 4?", "You have 4 days."]
+    assert [turn.text for turn in history.turns(conversation_id)] == expected
+    assert [message.text for message in history.past(conversation_id)] == expected
+
+
 def test_conversations_are_listed_by_last_use(history: History) -> None:
     ids = [history.start_conversation(f"  title\n {number} " + "x" * 200) for number in range(3)]
     assert history.conversations() == [], "an empty conversation is not shown"

@@ -61,6 +61,21 @@ def test_the_second_turn_reuses_the_first(tmp_path: Path, pages: Path) -> None:
     assert second.usage.computed < len("Question: And how long do they last?") + 30
 
 
+def test_two_questions_at_once_keep_their_own_answers(tmp_path: Path, pages: Path) -> None:
+    """In two tabs of one conversation; the answers end in the other order."""
+    with small_desk(tmp_path / "desk", answer_mode="quote", answer_tokens=90) as desk:
+        desk.ingest([pages])
+        conversation = finish(desk, "Hello").conversation_id
+        streams = [desk.ask(one, conversation_id=conversation) for one in ("Returns?", "Gift cards?")]
+        said = ["".join(stream) for stream in reversed(streams)][::-1]
+        assert said[0] != said[1]
+        [(first, second, _), _] = desk._answering.questions._turns(desk.history.past(conversation), (), "And now?")
+        assert [(turn.question, turn.answer) for turn in (first, second)] == [
+            ("Returns?", said[0]),
+            ("Gift cards?", said[1]),
+        ]
+
+
 def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> None:
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages])

@@ -92,7 +92,9 @@ class QuestionPreparer:
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
-        """The conversation as prompt turns, and every passage in it by its module's name."""
+        """The conversation as prompt turns, and every passage in it by its module's name. past: each answer stands
+        behind its question (`History.past`); questions without one are left out.
+        """
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
         answered = [(asked, said) for asked, said in pairs if said.text]  # something from the documents was said
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}

@@ -16,7 +16,7 @@ from typing import cast
 from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session, aliased, selectinload
 
 from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, from_documents
 from app.domain.callers import OPERATOR
@@ -105,7 +105,7 @@ class History:
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
-        """All messages of a conversation, oldest first; empty when there is no such conversation."""
+        """All messages of a conversation, each answer behind its question; empty when there is no such conversation."""
         message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id, owner).options(*(selectinload(part) for part in parts))
@@ -205,8 +205,15 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
 
 
 def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
+    """The messages in the order in which they are read: an answer stands behind its question, also if another question
+    was asked before it ended.
+    """
     its = (MessageRow.conversation_id == conversation_id, ConversationRow.of(owner))
-    return select(MessageRow).join(ConversationRow).where(*its).order_by(MessageRow.position)
+    question = aliased(MessageRow)
+    place = func.coalesce(question.position, MessageRow.position)
+    query = select(MessageRow).join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
+    query = query.outerjoin(question, question.id == MessageRow.question_id)
+    return query.where(*its).order_by(place, MessageRow.position)
 
 
 def _holds(word: str) -> ColumnElement[bool]:
