@@ -18,6 +18,7 @@ from app.answering.prepare import PreparedQuestion
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.knowledge.forget import Footprint
+from app.knowledge.prompts import PromptTurn
 from app.storage import tables
 from app.storage.history import PastMessage
 from cache.engine.engine_core import MAX_RUNNING
@@ -301,6 +302,42 @@ def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Pat
             pass
         assert desk.history.quotes_of(str(pages / "secret.md")) == 0
         assert files_with(tmp_path / "desk", SECRET) == set()
+
+
+def test_no_later_prompt_holds_an_answer_that_rests_on_it(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        conversation = finish(desk, "What is the word of the day?").conversation_id
+        assert len(prompt_turns(desk, conversation)) == 2
+        desk.forget("secret.md")
+        assert len(prompt_turns(desk, conversation)) == 1
+        finish(desk, "How long do returns take?", conversation_id=conversation)
+        assert [turn.question for turn in prompt_turns(desk, conversation)] == ["How long do returns take?", "Next?"]
+
+
+def prompt_turns(desk: Service, conversation: str) -> list[PromptTurn]:
+    return desk._answering.questions._turns(desk.history.past(conversation), (), "Next?")[0]
+
+
+def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_desk(tmp_path / "desk", answer_mode="quote", answer_tokens=90) as desk:
+        desk.ingest([pages])
+        remove = desk._ingestion.remove
+        streams = []
+
+        def asked_before(path: str) -> object:
+            streams.append(desk.ask("What is the word of the day?"))
+            assert SECRET in "".join(streams[0])  # recorded before the document is gone
+            streams.append(desk.ask("What is the word of the day?"))
+            return remove(path)
+
+        monkeypatch.setattr(desk._ingestion, "remove", asked_before)
+        assert desk.forget("secret.md").left == NOTHING
+        assert SECRET in "".join(streams[1])
+        assert files_with(tmp_path / "desk", SECRET) == set()
+        assert desk.history.turns(streams[0].answer.conversation_id)[-1].text == "(removed)"
 
 
 # --- what is under way -------------------------------------------------------------------------------------

@@ -203,6 +203,59 @@ def test_forgetting_a_document_takes_its_words_out_of_citations(history: History
     assert not any("Grüße 退款".encode() in file.read_bytes() for file in tmp_path.iterdir())
 
 
+def answer_from(history: History, conversation_id: str, document: str, *, cites: bool) -> None:
+    """An answer in the model's own words that cites a document, or only had it in its prompt."""
+    question_id = history.record_question(conversation_id, "x?")
+    answer = an_answer(conversation_id)
+    shown, read = (document, "/kb/z.md") if cites else ("/kb/z.md", document)
+    citations = (replace(answer.citations[0], document=shown),)
+    modules = (answer.modules[0], replace(answer.modules[1], document=read))
+    answer = replace(answer, citations=citations, modules=modules)
+    history.record_answer(answer, details(question_id, answer))
+
+
+@pytest.mark.parametrize("cites", [True, False])
+def test_what_a_forgotten_document_said_is_in_no_later_prompt(history: History, cites: bool) -> None:
+    conversation_id = history.start_conversation("x")
+    for document in ("/kb/a.md", "/kb/gone.md", "/kb/b.md"):
+        answer_from(history, conversation_id, document, cites=cites)
+    history.forget_document("/kb/gone.md")
+    answer_from(history, conversation_id, "/kb/c.md", cites=cites)
+    said = [message.text for message in history.past(conversation_id) if message.role == "assistant"]
+    assert said == ["You have 0 days.", "", "", "You have 0 days."], "the third had the second in its prompt"
+    shown = [turn.text for turn in history.turns(conversation_id) if turn.role == "assistant"]
+    assert shown == ["You have 0 days."] * 4, "people may read what was said"
+    answer_from(history, conversation_id, "/kb/gone.md", cites=cites)  # it was ingested again
+    assert history.past(conversation_id)[-1].text == "You have 0 days."
+
+
+def test_a_quotation_that_is_recorded_after_the_forgetting_is_caught_also_after_a_restart(
+    history: History, database: Database
+) -> None:
+    conversation_id = history.start_conversation("x")
+    question_id = history.record_question(conversation_id, "x?")
+    history.forget_document("/kb/returns.md")
+    answer = replace(an_answer(conversation_id), quoted=True)
+    History(database).record_answer(answer, details(question_id, answer))
+    stored = history.turns(conversation_id)[-1].answer
+    assert stored is not None
+    assert (stored.answer, stored.citations[0].quote) == ("(removed)", "(removed)")
+    assert history.quotes_of("/kb/returns.md") == 0
+    assert history.past(conversation_id)[-1].text == ""
+
+
+def test_a_question_counts_as_asked_when_it_came(history: History) -> None:
+    """Its conversation was read for its prompt before the document was forgotten, and it was recorded afterwards."""
+    conversation_id = history.start_conversation("x")
+    answer_from(history, conversation_id, "/kb/gone.md", cites=True)
+    arrived = datetime.now(UTC)
+    history.forget_document("/kb/gone.md")
+    question_id = history.record_question(conversation_id, "and now?", arrived=arrived)
+    answer = an_answer(conversation_id)
+    history.record_answer(answer, details(question_id, answer))
+    assert [message.text for message in history.past(conversation_id)] == ["x?", "", "and now?", ""]
+
+
 def test_no_session_stays_open(history: History, database: Database) -> None:
     conversation_id = history.start_conversation("x")
     answer = add_turn(history, conversation_id)

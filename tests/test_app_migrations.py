@@ -70,6 +70,24 @@ def test_each_migration_runs_once_and_keeps_what_is_there(database: Database, pa
         assert session.get_one(tables.FactRow, "a").value == "1"
 
 
+def test_documents_forgotten_before_it_was_recorded_are_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = migrations.MIGRATIONS
+    before = [one.__name__ for one in everything].index("m013_forgotten_documents")
+    monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:before],))
+    with closing(open_database(f"sqlite:///{path}")) as database, database.write() as session:
+        for statement in (
+            "INSERT INTO conversations (id, title, created, updated) VALUES ('c', '', '2026-01-01', '2026-01-01')",
+            "INSERT INTO messages (id, conversation_id, position, role, text, created) "
+            "VALUES ('m', 'c', 0, 'assistant', '(removed)', '2026-01-01')",
+            "INSERT INTO message_citations (message_id, rank, document, title, passage, quote, score) "
+            "VALUES ('m', 0, '/gone.md', '', '', '(removed)', 1), ('m', 1, '/kept.md', '', '', 'text', 1)",
+        ):
+            session.execute(text(statement))
+    monkeypatch.undo()
+    with closing(open_database(f"sqlite:///{path}")) as database, database.read() as session:
+        assert session.scalars(text("SELECT path FROM forgotten_documents")).all() == ["/gone.md"]
+
+
 def test_failing_migration_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def m002_broken(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE half (a)"))

@@ -90,7 +90,7 @@ ONLY_IN = {
             "app.storage.conversation_care",
         ),
         *("app.storage.passage_rows", "app.storage.sessions", "app.storage.accounts", "app.storage.statistics"),
-        *("app.storage.tallies", "app.storage.first_tallies"),
+        *("app.storage.tallies", "app.storage.first_tallies", "app.storage.forgotten"),
     },
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
     "fastapi": {

@@ -7,6 +7,7 @@ that was said is lost.
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
@@ -71,7 +72,7 @@ class Answering:
         """Record the question, search, plan and submit. collections: only documents of these, if any are given. owner:
         whose conversation it is. Raises DeskError for a question that cannot be asked.
         """
-        started = time.perf_counter()
+        started, arrived = time.perf_counter(), datetime.now(UTC)
         question = self.questions.valid(question)
         past = [] if conversation_id is None else self._history.past(conversation_id, owner)
         if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
@@ -83,7 +84,7 @@ class Answering:
             )
         most = None if owner == OPERATOR else self.settings.conversations_kept
         conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
-        question_id = self._history.record_question(conversation_id, question)
+        question_id = self._history.record_question(conversation_id, question, arrived=arrived)
         policy = (policy or self.policy) if reuse == "on" else "exact"
         running = None
         with self._in_flight.track():

@@ -47,7 +47,7 @@ class Desk(Protocol):
         """
 
     def turns(self, conversation_id: str, owner: str) -> list[Turn]:
-        """All stored messages of a conversation, each answer behind its question; empty when there is no such conversation."""
+        """All stored messages of a conversation, each answer behind its question; empty when there is none."""
 
     def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str) -> None:
         """Sets, replaces or (None) deletes the reader's rating of an answer."""

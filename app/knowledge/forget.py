@@ -68,6 +68,7 @@ class Forgetting:
             in_use = self._library.module_keys()
             unencoded = self._library.all_ids(only_unencoded=True)
             self._ingestion.remove(path)
+            self._history.forget_document(path)  # what was asked since the first time may have found it
             self._in_flight.wait()
             self._forget_unused_modules()
             self._ingestion.restore_neighbours(unencoded)

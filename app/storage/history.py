@@ -1,7 +1,8 @@
 """Conversations in the database: what was asked and answered, with everything that is shown beside an answer.
 
 An answer read back equals the answer that was recorded. Citations keep the quoted text and never change, except that
-`forget_document` removes the text of a forgotten document. All rows of an answer are written in one transaction.
+`forget_document` removes the text of a forgotten document (see `forgotten`). All rows of an answer are written in one
+transaction.
 
 A conversation is its owner's alone: to anybody else it does not exist. `app.domain.callers` says who owners are.
 
@@ -23,6 +24,7 @@ from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
+from app.storage.forgotten import NEVER, documents_of, forgotten_at, mark_forgotten, resting_on_forgotten
 from app.storage.tables import CitationRow, ConversationRow, FeedbackRow, MessageRow
 from app.storage.tallies import tally
 
@@ -56,7 +58,6 @@ class History:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._forgotten: dict[str, datetime] = {}  # when each document was forgotten, since this was opened
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
         """Start a conversation; returns its id. title: usually the first question; it is shortened. Raises DeskError if
@@ -105,25 +106,22 @@ class History:
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
-        """All messages of a conversation, each answer behind its question; empty when there is no such conversation."""
+        """All messages of a conversation, each answer behind its question; empty when there is none."""
         message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id, owner).options(*(selectinload(part) for part in parts))
         return [turn(row) for row in self._database.values(query)]
 
     def past(self, conversation_id: str, owner: str = OPERATOR) -> list[PastMessage]:
-        """The same messages as the next prompt needs them."""
-        query = _messages_of(conversation_id, owner).options(selectinload(MessageRow.modules))
-        return [
-            row.to(
-                PastMessage,
-                message_id=row.id,
-                text=row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome)),
-                tokens=None if row.tokens is None else tuple(row.tokens),
-                passage_ids=tuple(module.passage_id for module in row.modules),
-            )
-            for row in self._database.values(query)
-        ]
+        """The same messages as the next prompt needs them. Answers that may say what a forgotten document said are
+        empty.
+        """
+        parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
+        with self._database.read() as session:
+            rows = session.scalars(_messages_of(conversation_id, owner).options(*parts)).all()
+            forgotten = forgotten_at(session, {document for row in rows for document in documents_of(row)})
+        out = resting_on_forgotten(rows, forgotten)
+        return [_past_message(row, "" if row.id in out else _said(row)) for row in rows]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
         """The document of citation `rank` of an answer, if there is one."""
@@ -131,9 +129,11 @@ class History:
         query = select(CitationRow.document).join(MessageRow, MessageRow.id == CitationRow.message_id)
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
-    def record_question(self, conversation_id: str, text: str) -> str:
-        """Append a question; returns the message's id. Raises DeskError when the conversation is gone."""
-        row = MessageRow(id=new_id(), role="user", text=text, created=_now())
+    def record_question(self, conversation_id: str, text: str, *, arrived: datetime | None = None) -> str:
+        """Append a question; returns the message's id. arrived: when it came, which must be before its conversation was
+        read for its prompt; unset: now. Raises DeskError when the conversation is gone.
+        """
+        row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
         with self._database.write() as session:
             _append(session, conversation_id, row)
         return row.id
@@ -146,7 +146,8 @@ class History:
         with self._database.write() as session:
             question = session.get(MessageRow, details.question_id)
             asked = row.created if question is None else question.created
-            gone = [one for one in row.citations if self._forgotten.get(one.document, asked) > asked]
+            forgotten = forgotten_at(session, {one.document for one in row.citations})
+            gone = [one for one in row.citations if forgotten.get(one.document, NEVER) >= asked]
             for citation in gone:  # forgotten while the answer was generated
                 citation.quote = REMOVED_QUOTE
             if gone and row.quoted:
@@ -172,12 +173,13 @@ class History:
                 session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
-        """Remove the text of a document from all stored citations and from answers that quote it. Answers in the
-        model's own words stay. Call this before `Library.remove`: if it fails, it can be repeated.
+        """Remove the text of a document from all stored citations and from answers that quote it, also from answers to
+        questions asked until now that are recorded later. Answers in the model's own words stay for people to read, and
+        are in no later prompt. Call this before and after `Library.remove`; it can be repeated.
         """
-        self._forgotten[path] = _now()
         cited = CitationRow.document == path
         with self._database.write() as session:
+            mark_forgotten(session, path, _now())
             citing = select(CitationRow.message_id).where(cited)
             quoting = MessageRow.quoted.is_(True) & MessageRow.id.in_(citing)
             session.execute(update(MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
@@ -214,6 +216,21 @@ def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
     query = select(MessageRow).join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
     query = query.outerjoin(question, question.id == MessageRow.question_id)
     return query.where(*its).order_by(place, MessageRow.position)
+
+
+def _said(row: MessageRow) -> str:
+    """What a message says; of an answer, only what it says from the documents."""
+    return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
+
+
+def _past_message(row: MessageRow, text: str) -> PastMessage:
+    return row.to(
+        PastMessage,
+        message_id=row.id,
+        text=text,
+        tokens=None if row.tokens is None else tuple(row.tokens),
+        passage_ids=tuple(module.passage_id for module in row.modules),
+    )
 
 
 def _holds(word: str) -> ColumnElement[bool]:

@@ -322,6 +322,21 @@ def m012_tallies(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def m013_forgotten_documents(connection: Connection) -> None:
+    """When documents were forgotten. Of those forgotten before, only those are known that an answer had cited."""
+    forgotten = Table(
+        "forgotten_documents",
+        MetaData(naming_convention=NAMING),
+        Column("path", Text, primary_key=True),
+        Column("forgotten", DateTime, nullable=False),
+    )
+    forgotten.create(connection)
+    removed = text("SELECT DISTINCT document FROM message_citations WHERE quote = '(removed)'")
+    now = datetime.now(UTC).replace(tzinfo=None)
+    if rows := [{"path": path, "forgotten": now} for path in connection.execute(removed).scalars()]:
+        connection.execute(insert(forgotten), rows)
+
+
 def m018_deleted(connection: Connection) -> None:
     """Deleted conversations that can still be brought back: since when each is hidden."""
     connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
@@ -350,6 +365,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m009_owners,
     m010_accounts,
     m012_tallies,
+    m013_forgotten_documents,
     m018_deleted,
     m019_sources,
 )

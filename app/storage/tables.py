@@ -288,6 +288,15 @@ class ModuleUseRow(Base):
     created: Mapped[datetime]
 
 
+class ForgottenRow(Base):
+    """A document that was forgotten, and when: see `forgotten`."""
+
+    __tablename__ = "forgotten_documents"
+
+    path: Mapped[str] = mapped_column(primary_key=True)
+    forgotten: Mapped[datetime]
+
+
 class TallyRow(Base):
     """How often something happened within a span of time, and how much of it: see `tallies`.
 
