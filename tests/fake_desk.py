@@ -418,10 +418,13 @@ class FakeDesk:
             document=name, removed=removed, left=Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
         )
 
-    def keep_upload(self, name: str, data: bytes) -> Path:
+    def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
         plain = safe_name(name)
         self.uploads[plain] = data
-        return Path("/desk/uploads") / plain
+        report = self.ingest([Path("/desk/uploads") / plain], progress, collection=collection)
+        if report.failed:
+            raise DeskError(f"{plain}: {report.failed[0].reason}", code="unreadable")
+        return report
 
     def overview(self) -> Overview:
         return (

@@ -20,7 +20,7 @@ from app.access.passwords import new_account
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.uploads import LONGEST_NAME, keep_upload, safe_name
+from app.knowledge.uploads import LONGEST_NAME, collection_folder, keep_file, safe_name
 from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.web.document_routes import add_document_routes
@@ -207,34 +207,34 @@ def test_our_own_pages_can(site: Site) -> None:
 )
 def test_only_the_last_part_of_a_name_is_kept_and_nothing_invisible(tmp_path: Path, name: str, kept: str) -> None:
     assert safe_name(name) == kept
-    file = keep_upload(tmp_path / "uploads", name, b"text")
-    assert file == tmp_path / "uploads" / kept
+    keep_file(tmp_path / "uploads" / safe_name(name), b"text")
     assert [path.name for path in (tmp_path / "uploads").iterdir()] == [kept]
 
 
 @pytest.mark.parametrize(
     "name", ["", " ", "/", "a/", "\\", ".", "..", "...", ".md", "a/.md", " .md", "\u200b.md", "\0"]
 )
-def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_are_none_are_refused(name: str) -> None:
     with pytest.raises(DeskError) as caught:
-        keep_upload(tmp_path / "uploads", name, b"text")
+        safe_name(name)
     assert caught.value.code == "bad-name"
-    assert not (tmp_path / "uploads").exists()
 
 
 def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.knowledge.uploads.MAX_BYTES", 100)
-    file = keep_upload(tmp_path, "a.md", b"x" * 100)
+    file = tmp_path / "a.md"
+    keep_file(file, b"x" * 100)
     with pytest.raises(DeskError) as caught:
-        keep_upload(tmp_path, "a.md", b"x" * 101)
+        keep_file(file, b"x" * 101)
     assert caught.value.code == "upload-too-large"
     assert file.stat().st_size == 100, "the one before is still there"
 
 
 def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path: Path) -> None:
-    file = keep_upload(tmp_path, "a.md", b"good")
+    file = tmp_path / "a.md"
+    keep_file(file, b"good")
     with pytest.raises(DeskError) as caught:
-        keep_upload(tmp_path, "a.md", b"\0\1\2 binary")
+        keep_file(file, b"\0\1\2 binary")
     assert (caught.value.code, caught.value.args[0].partition(":")[0]) == ("unreadable", "a.md")
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"good", [file])
 
@@ -270,14 +270,14 @@ def test_what_is_no_json_shows_no_trace_either(site: Site) -> None:
 def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_upload(tmp_path / "uploads", "a.md", b"old")
+    keep_file(tmp_path / "uploads" / "a.md", b"old")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        keep_upload(tmp_path / "uploads", "a.md", b"new")
+        keep_file(tmp_path / "uploads" / "a.md", b"new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "uploads").iterdir()} == {"a.md": b"old"}
 
 
@@ -290,8 +290,9 @@ def client_of(desk: Service) -> TestClient:
     return TestClient(app)
 
 
-def upload(client: TestClient, name: str, text: str) -> dict[str, Any]:
-    return events(client.post("/admin/documents/upload", params={"name": name}, content=text.encode()))[-1]
+def upload(client: TestClient, name: str, text: str, collection: str = "") -> dict[str, Any]:
+    params = {"name": name, "collection": collection}
+    return events(client.post("/admin/documents/upload", params=params, content=text.encode()))[-1]
 
 
 def test_a_second_upload_of_the_same_name_replaces_the_first(tmp_path: Path) -> None:
@@ -315,6 +316,81 @@ def test_an_upload_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> 
         assert upload(client_of(desk), "secret.exe", "Confidential")["error"]["code"] == "unreadable"
         assert desk.documents() == []
         assert list(desk.settings.uploads_folder.iterdir()) == []
+
+
+def kept_files(desk: Service) -> dict[str, str]:
+    """The uploaded files below their folder, with their text."""
+    folder = desk.settings.uploads_folder
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_name_in_another_collection_is_another_document(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        client = client_of(desk)
+        for collection, text in (("", "Plain."), ("de", "Deutsch."), ("a/../b", "Odd."), ("de", "Neu.")):
+            assert "result" in upload(client, "cards.md", f"# Cards\n\n{text}\n", collection)
+        assert [(one.collection, one.title) for one in sorted(desk.documents(), key=lambda one: one.collection)] == [
+            ("", "Cards"),
+            ("a/../b", "Cards"),
+            ("de", "Cards"),
+        ]
+        assert kept_files(desk) == {
+            "cards.md": "# Cards\n\nPlain.\n",
+            "de.d/cards.md": "# Cards\n\nNeu.\n",
+            "a%00002F..%00002Fb.d/cards.md": "# Cards\n\nOdd.\n",
+        }
+        desk.forget("de.d/cards.md")
+        assert "de.d/cards.md" not in kept_files(desk)
+
+
+def test_a_file_kept_before_there_were_folders_is_replaced_where_it_is(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        file = desk.settings.uploads_folder / "cards.md"
+        keep_file(file, b"# Cards\n\nOld.\n")
+        desk.ingest([file], collection="de")
+        desk.upload("cards.md", b"# Cards\n\nNew.\n", collection="de")
+        desk.upload("cards.md", b"# Cards\n\nNone.\n")
+        assert kept_files(desk) == {"cards.md": "# Cards\n\nNew.\n", ".d/cards.md": "# Cards\n\nNone.\n"}
+        assert len(desk.documents()) == 2
+
+
+def test_an_upload_while_documents_are_taken_in_leaves_nothing(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.upload("a.md", b"# A\n\nFirst.\n")
+
+        def meanwhile(stage: str, done: int, total: int) -> None:
+            for name in ("a.md", "b.md"):
+                assert upload(client_of(desk), name, "# B\n\nSecond.\n")["error"]["code"] == "ingestion-running"
+
+        desk.ingest([tmp_path], meanwhile)
+        assert kept_files(desk) == {"a.md": "# A\n\nFirst.\n"}
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_upload_that_fails_is_kept_only_if_it_is_a_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.upload("a.md", b"# A\n\nFirst.\n")
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(desk._ingestion, "_warm" if is_stored else "_store", stop)
+        for name in ("a.md", "b.md"):
+            with pytest.raises(KeyboardInterrupt):
+                desk.upload(name, b"# A\n\nSecond.\n")
+        second = "# A\n\nSecond.\n"
+        assert kept_files(desk) == ({"a.md": second, "b.md": second} if is_stored else {"a.md": "# A\n\nFirst.\n"})
+        assert {Path(one.path).name for one in desk.documents()} == set(kept_files(desk))
+
+
+def test_folders_of_collections_differ_and_have_names() -> None:
+    names = ["", "a", "A", "a/b", "a%00002Fb", "..", "退款", "a b", "a\0b"]
+    assert len({collection_folder(name) for name in names}) == len(names)
+    assert not any("/" in collection_folder(name) or collection_folder(name) in (".", "..") for name in names)
+    with pytest.raises(DeskError, match="too long"):
+        collection_folder("x" * 200)
 
 
 def test_work_goes_on_when_nobody_listens_any_more(site: Site) -> None:

@@ -103,8 +103,7 @@ def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbour
     folder = tmp_path / "desk"
     with small_desk(folder, neighbours=neighbours, answer_mode=answer_mode, answer_tokens=90) as desk:
         desk.ingest([pages])
-        upload = desk.keep_upload("upload.md", f"# More\n\nAlso {SECRET} forever.\n".encode())
-        desk.ingest([upload])
+        desk.upload("upload.md", f"# More\n\nAlso {SECRET} forever.\n".encode())
         for _ in range(2):
             finish(desk, "What is the word of the day?")
         (pages / "secret.md").write_text(f"# Plans\n\nThe word of the day is {SECRET}, it was changed.\n")
@@ -145,8 +144,9 @@ def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -
 
 def test_an_uploaded_file_is_deleted_and_one_of_the_user_is_not(tmp_path: Path, pages: Path) -> None:
     with small_desk(tmp_path / "desk") as desk:
-        upload = desk.keep_upload("upload.md", b"# Upload\n\nUploaded text.\n")
-        desk.ingest([pages, upload])
+        desk.ingest([pages])
+        desk.upload("upload.md", b"# Upload\n\nUploaded text.\n")
+        upload = desk.settings.uploads_folder / "upload.md"
         desk.forget("upload.md")
         desk.forget("secret.md")
         assert not upload.exists()
@@ -234,8 +234,9 @@ def test_an_incomplete_removal_can_be_repeated_as_the_error_says(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_desk(tmp_path / "desk") as desk:
-        upload = desk.keep_upload("upload.md", b"# Upload\n\nUploaded text.\n")
-        desk.ingest([pages, upload])
+        desk.ingest([pages])
+        desk.upload("upload.md", b"# Upload\n\nUploaded text.\n")
+        upload = desk.settings.uploads_folder / "upload.md"
         with monkeypatch.context() as context:
             keep_modules(desk, context)
             with pytest.raises(DeskError, match="run it again"):

@@ -79,8 +79,10 @@ class Desk(Protocol):
     def forget(self, name: str) -> Forgotten:
         """Removes a document and everything derived from it."""
 
-    def keep_upload(self, name: str, data: bytes) -> Path:
-        """Keeps an uploaded file, to be ingested."""
+    def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
+        """Keeps a file and ingests it, in place of one of the same name and collection. If that fails, as it does while
+        other documents are taken in, nothing is kept.
+        """
 
     def overview(self) -> Overview:
         """The dashboard's numbers. Does not wait for running answers."""

@@ -37,7 +37,7 @@ from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
 from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
-from app.knowledge.uploads import keep_upload, remove_partial_uploads
+from app.knowledge.uploads import Uploads, remove_partial_uploads
 from app.knowledge.warm import Warming
 from app.replies.contacts import contact_links
 from app.storage.conversation_care import ConversationCare
@@ -217,6 +217,10 @@ class Service:
             neighbours=self.settings.neighbours,
         )
 
+    @_Part
+    def _uploads(self) -> Uploads:
+        return Uploads(self.settings.uploads_folder, self._ingestion)
+
     def prepare(self) -> None:
         """Open everything a question needs, and load what its parts load at their first use."""
         self._answering.rehearse()
@@ -237,13 +241,12 @@ class Service:
         """
         path = find_document(self.library, name)
         forgotten = Forgetting(self._ingestion, self.history, self._in_flight).forget(path)
-        if Path(path).parent == self.settings.uploads_folder.resolve():  # our own copy
-            Path(path).unlink(missing_ok=True)
+        self._uploads.delete(Path(path))
         return forgotten
 
-    def keep_upload(self, name: str, data: bytes) -> Path:
-        """Keep an uploaded file, to be ingested; see `app.knowledge.uploads`."""
-        return keep_upload(self.settings.uploads_folder, name, data)
+    def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
+        """Keep an uploaded file and ingest it; see `app.knowledge.uploads`."""
+        return self._uploads.take(name, data, progress, collection)
 
     # --- questions -----------------------------------------------------------------------------------------
 

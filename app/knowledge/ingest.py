@@ -144,23 +144,26 @@ class Ingestion:
         """Ingest files and folders. Raises DeskError or OSError when another run is active or the data folder cannot be
         written; what was stored until then is kept.
         """
-        paths = list(paths)
         with self.alone():
-            started = time.perf_counter()
-            report = IngestReport()
-            try:
-                known = self._store_files(list(find_files(paths)), options.get("collection", ""), report, progress)
-                if options.get("sync", False):
-                    self._remove_missing(paths, known, report)
-            finally:
-                self.search.save()
-            self.library.clear_staged()
-            is_used = self.neighbours and self.open_warming().engine.model.info.is_position_independent
-            self._choose_neighbours(self.neighbours if is_used else 0)
-            if options.get("warm", True):
-                self._warm(known, report, progress)
-            report.seconds = round(time.perf_counter() - started, 3)
-            return report
+            return self.run_alone(list(paths), progress, **options)
+
+    def run_alone(self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport:
+        """The same for a caller that is `alone`."""
+        started = time.perf_counter()
+        report = IngestReport()
+        try:
+            known = self._store_files(list(find_files(paths)), options.get("collection", ""), report, progress)
+            if options.get("sync", False):
+                self._remove_missing(paths, known, report)
+        finally:
+            self.search.save()
+        self.library.clear_staged()
+        is_used = self.neighbours and self.open_warming().engine.model.info.is_position_independent
+        self._choose_neighbours(self.neighbours if is_used else 0)
+        if options.get("warm", True):
+            self._warm(known, report, progress)
+        report.seconds = round(time.perf_counter() - started, 3)
+        return report
 
     def remove(self, path: str) -> Replaced | None:
         """Remove a document from library and search together; None if there is none of that path. The caller forgets

@@ -1,36 +1,79 @@
-"""Files that were uploaded: kept in the data folder, because a document is known by its path."""
+"""Files that were uploaded: kept in the data folder, because a document is known by its path.
+
+A file is kept under its own name, in a folder of its collection; one without a collection in the folder of uploads
+itself. Keeping and ingesting are one step: a file is kept only if it is a document of the desk afterwards.
+"""
 
 from pathlib import Path
 
 from app.domain.errors import DeskError
+from app.domain.progress import Progress
+from app.knowledge.ingest import Ingestion, IngestReport
 from app.storage.files import PARTIAL, replace_file
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
 from retrieval.reading.reader import FileReader
 from retrieval.text.characters import readable
+from retrieval.text.printing import printable
 
 LONGEST_NAME = 150
 
 
-def keep_upload(folder: Path, name: str, data: bytes) -> Path:
-    """Write an uploaded file completely or not at all, in place of one of the same name. Raises DeskError for a bad
-    name, too much data, or a file that cannot be read as a document; then nothing is kept.
+class Uploads:
+    """The uploaded files of a desk. folder: where they are kept; it is made when it is needed."""
+
+    def __init__(self, folder: Path, ingestion: Ingestion) -> None:
+        self._folder, self._ingestion, self._library = folder, ingestion, ingestion.library
+
+    def take(self, name: str, data: bytes, progress: Progress, collection: str = "") -> IngestReport:
+        """Keep a file and ingest it, in place of one of the same name and collection. Raises DeskError for a bad name,
+        too much data, a file that cannot be read, and while documents are taken in already; OSError. Unless the file
+        is a document of the desk by then, everything is as before.
+        """
+        with self._ingestion.alone():
+            file = self._place(safe_name(name), collection)
+            path = str(file.resolve())
+            before, former = self._library.find(path), file.read_bytes() if file.exists() else None
+            keep_file(file, data)
+            try:
+                report = self._ingestion.run_alone([file], progress, collection=collection)
+                if report.failed:
+                    raise DeskError(f"{printable(file.name)}: {report.failed[0].reason}", code="unreadable")
+            except BaseException:
+                if self._library.find(path) == before:
+                    _put_back(file, None if before is None else former)
+                raise
+            return report
+
+    def delete(self, path: Path) -> None:
+        """Delete a file if it is our own copy; one of the user stays."""
+        if path.is_relative_to(self._folder.resolve()):
+            path.unlink(missing_ok=True)
+
+    def _place(self, name: str, collection: str) -> Path:
+        plain = self._folder / name
+        there = self._library.find(str(plain.resolve()))
+        is_its_own = collection == "" if there is None else collection == there.collection  # once all were kept here
+        return plain if is_its_own else self._folder / collection_folder(collection) / name
+
+
+def keep_file(file: Path, data: bytes) -> None:
+    """Write a file completely or not at all, in place of one of the same name. Raises DeskError for too much data, or a
+    file that cannot be read as a document; then nothing is kept.
     """
-    file = folder / safe_name(name)
     if len(data) > MAX_BYTES:
         raise DeskError(f"{file.name} is larger than {MAX_BYTES // 2**20} MB", code="upload-too-large")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with FileReader() as reader:
             replace_file(file, data, check=reader.load)
     except UnreadableDocument as error:
         raise DeskError(f"{file.name}: {error.reason}", code="unreadable") from None
-    return file
 
 
 def remove_partial_uploads(folder: Path) -> None:
     """Remove partial files of a process that was killed. Only for the one process that holds the data folder."""
-    for file in folder.glob(f"{PARTIAL}*"):
+    for file in folder.rglob(f"{PARTIAL}*"):
         file.unlink(missing_ok=True)
 
 
@@ -42,3 +85,20 @@ def safe_name(name: str) -> str:
     if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{plain[:40]!r} cannot be the name of a document: give the file another one", code="bad-name")
     return plain
+
+
+def collection_folder(collection: str) -> str:
+    """The name of a collection's folder, another one for each; no document's name ends like it. Raises DeskError if it
+    is too long.
+    """
+    plain = "".join(one if one.isalnum() or one in " -_." else f"%{ord(one):06X}" for one in collection)
+    if len(plain.encode()) > LONGEST_NAME:
+        raise DeskError(f"{collection[:40]!r} is too long for the name of a collection: shorten it", code="bad-name")
+    return f"{plain}.d"
+
+
+def _put_back(file: Path, former: bytes | None) -> None:
+    if former is None:
+        file.unlink(missing_ok=True)
+    else:
+        replace_file(file, former)

@@ -1,24 +1,22 @@
 """The admin's page of documents and what it can change; the guard shows it to admins only.
 
-Uploaded files are kept in the data folder under their own name; a second one of the same name replaces it.
+Uploaded files are kept in the data folder under their own name; a second one of the same name and collection replaces
+it.
 """
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
-from app.domain.errors import DeskError
-from app.domain.progress import Progress
 from app.web.event_stream import events
 from app.web.languages import page_language
 from app.web.rendering import render
 from retrieval.loaders.load import FORMATS, SUPPORTED
-from retrieval.text.printing import printable
 
 
 def add_document_routes(app: FastAPI, desk: Desk) -> None:
@@ -38,12 +36,4 @@ def add_document_routes(app: FastAPI, desk: Desk) -> None:
     @app.post("/admin/documents/upload")
     async def upload(request: Request, name: str, collection: str = "") -> Response:
         data = await request.body()
-        return events(lambda progress: _take_upload(desk, name, data, collection, progress))
-
-
-def _take_upload(desk: Desk, name: str, data: bytes, collection: str, progress: Progress) -> dict[str, Any]:
-    file = desk.keep_upload(name, data)
-    report = ingest_json(desk.ingest([file], progress, collection=collection))
-    if report["failed"]:
-        raise DeskError(f"{printable(file.name)}: {report['failed'][0]['reason']}", code="unreadable")
-    return report
+        return events(lambda progress: ingest_json(desk.upload(name, data, progress, collection=collection)))
