@@ -8,9 +8,11 @@ last (FusionRAG, SIGMOD 2026); the neighbours' texts are not part of the prompt.
 stands last, next to the question (measured: closest to full attention there). A passage that is in the conversation
 already is not inserted again.
 
-Texts of documents, customers and settings are literal: only the chat template's own strings are structure.
+Texts of documents, customers and settings are literal: only the chat template's own strings are structure, and only our
+own marks begin a page or a question.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,11 @@ from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text, TextModule
 
 SYSTEM = "system"
+PAGE_MARK, QUESTION_MARK = "Help page:", "Question:"
+"""What a passage and a question begin with, always at the beginning of a line."""
+_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_UNSEEN = rf"(?:[^\S{_BREAKS}]|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff])*"
+_FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[:\uff1a])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +99,8 @@ class PromptBuilder:
             parts.append(Text(text=question_text(turn.question)))
             parts.append(Text(text=self.template.to_answer, structural=True))
             if turn.answer is not None:
-                parts.append(Text(text=turn.answer, tokens=turn.answer_tokens))
+                answer = without_marks(turn.answer)
+                parts.append(Text(text=answer, tokens=turn.answer_tokens if answer == turn.answer else None))
                 parts.append(Text(text=self.template.to_next, structural=True))
         return parts
 
@@ -100,9 +108,16 @@ class PromptBuilder:
 def passage_text(passage: PassageText) -> str:
     """What the model reads of a passage. All end the same way, so that no token spans two passages."""
     headings = " > ".join(passage.heading_path) or passage.title
-    return f"Help page: {headings}\n{passage.text.strip()}\n\n"
+    return without_marks(f"{PAGE_MARK} {headings}\n{passage.text.strip()}\n\n")
 
 
 def question_text(question: str) -> str:
     """What the model reads of a question."""
-    return f"Question: {question.strip()}"
+    return without_marks(f"{QUESTION_MARK} {question.strip()}")
+
+
+def without_marks(text: str) -> str:
+    """A text in which no line but the first begins like a page or a question of ours: such a line is quoted, as in an
+    e-mail. All other texts stay as they are, because a changed character is another module.
+    """
+    return _FORGED.sub("> ", text)
