@@ -12,9 +12,12 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from app.cli.options import open_reader
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.storage import migrations, tables
 from app.storage.database import Database, open_database
+from app.storage.history import History
 
 
 @pytest.fixture
@@ -86,6 +89,72 @@ def test_documents_forgotten_before_it_was_recorded_are_known(path: Path, monkey
     monkeypatch.undo()
     with closing(open_database(f"sqlite:///{path}")) as database, database.read() as session:
         assert session.scalars(text("SELECT path FROM forgotten_documents")).all() == ["/gone.md"]
+
+
+@pytest.fixture
+def older(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database of the revision before the latest, with one fact in it."""
+    monkeypatch.setattr(migrations.migrate, "__defaults__", (migrations.MIGRATIONS[:-1],))
+    with closing(open_database(f"sqlite:///{path}")) as database:
+        store(database, "a", "1")
+    monkeypatch.undo()
+    return path
+
+
+def test_a_reader_leaves_an_older_database_alone_and_says_what_to_do(older: Path) -> None:
+    before, content = schema(older), older.read_bytes()
+    with pytest.raises(DeskError, match=r"older Warmdesk.*restart `warmdesk serve`") as caught:
+        open_database(f"sqlite:///{older}", upgrade=False)
+    assert caught.value.code == "database-older"
+    assert (schema(older), older.read_bytes(), list(older.parent.iterdir())) == (before, content, [older])
+
+
+def test_commands_that_only_read_are_such_readers(older: Path) -> None:
+    settings = Settings(data_dir=older.parent)
+    older.rename(older.parent / "warmdesk.sqlite3")
+    assert settings.database_url.endswith("/warmdesk.sqlite3")
+    with pytest.raises(DeskError, match="older Warmdesk"), open_reader(settings):
+        pass
+
+
+def test_a_reader_opens_what_is_up_to_date_and_what_is_new(path: Path) -> None:
+    for _ in range(2):
+        with closing(open_database(f"sqlite:///{path}", upgrade=False)) as database, database.read() as session:
+            assert session.scalars(text("SELECT value FROM facts")).all() == []
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = schema(older)
+    open_database(f"sqlite:///{older}").close()
+    copy = older.with_name(f"{older.name}.before-{migrations.MIGRATIONS[-1].__name__}")
+    assert sorted(older.parent.iterdir()) == [older, copy]
+    assert schema(copy) == before != schema(older)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    [line] = caplog.messages
+    assert str(copy) in line
+    assert "\n" not in line
+    caplog.clear()
+    open_database(f"sqlite:///{older}").close()
+    assert caplog.messages == []
+
+
+def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = schema(older)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        open_database(f"sqlite:///{older}")
+    assert (schema(older), list(older.parent.iterdir())) == (before, [older])
+
+
+def test_forgetting_a_document_removes_the_copies(older: Path) -> None:
+    with closing(open_database(f"sqlite:///{older}")) as database:
+        assert len(list(older.parent.glob("*.before-*"))) == 1
+        History(database).forget_document("/a.md")
+    assert list(older.parent.iterdir()) == [older]
 
 
 def test_failing_migration_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

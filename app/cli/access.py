@@ -13,6 +13,7 @@ from app.domain.callers import Role
 from app.domain.settings import Settings
 from app.storage.accounts import ADMIN, Accounts
 from app.storage.database import open_database
+from app.storage.lock import is_locked
 
 commands = typer.Typer()
 accounts = typer.Typer(no_args_is_help=True, help="People who look after the desk: admins, and agents who answer.")
@@ -23,7 +24,7 @@ commands.add_typer(accounts, name="accounts")
 def open_accounts(settings: Settings) -> Iterator[Accounts]:
     """The accounts of a desk, also beside one that is being served. Raises DeskError."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(open_database(settings.database_url)) as database:
+    with closing(open_database(settings.database_url, upgrade=not is_locked(settings.data_dir))) as database:
         yield Accounts(database)
 
 

@@ -89,7 +89,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
         raise DeskError(
             f"there is no desk in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
         )
-    with Service(settings) as service:
+    with Service(settings, upgrade=False) as service:
         yield service
 
 

@@ -95,15 +95,18 @@ class Service:
         model: Callable[[Settings], LanguageModel] | None = None,
         embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
         ranker: Callable[[Settings], StatementRanker] = lambda settings: StatementEncoder(find_ranker(settings)),
+        upgrade: bool = True,
     ) -> None:
-        """model, embedder, ranker: load them otherwise than the settings say. Called when they are first needed."""
+        """model, embedder, ranker: load them otherwise than the settings say. Called when they are first needed.
+        upgrade: of the database, see `open_database`.
+        """
         self.settings = settings
         self.opening = RLock()  # parts need other parts
         self._load_model, self._load_embedder = model or load_model_of, embedder
         self._load_ranker = ranker
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        self.database = open_database(settings.database_url)
+        self.database = open_database(settings.database_url, upgrade=upgrade)
         self.library = Library(self.database, settings.page_urls)
         self.history = history = History(self.database)
         # Methods of `Desk` that library and history have already.

@@ -10,6 +10,7 @@ clear DeskError; broken constraints are our mistakes and stay as they are.
 Not covered: who may use a data folder (`lock`), the tables (`tables`), their history (`migrations`).
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +30,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.migrations import migrate
+from app.storage.backup import back_up, remove_backups
+from app.storage.migrations import MIGRATIONS, migrate, missing_migrations
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5000
 _WRITES = "warmdesk_writes"
@@ -86,20 +90,44 @@ class Database:
         it, this happens at a later call, or when the database is closed.
         """
         if self.engine.dialect.name == "sqlite":
-            with explained(self.name), self.engine.connect() as connection:
-                raw = connection.connection.dbapi_connection  # outside a transaction, where this works
-                assert isinstance(raw, sqlite3.Connection)
+            with self._raw() as raw:
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+    def back_up(self, migration: str) -> None:
+        """Make a copy of a SQLite file before this migration, and say so. Raises DeskError."""
+        if self.engine.dialect.name == "sqlite":
+            with self._raw() as raw:
+                copy = back_up(raw, migration)
+            log.warning("%s is brought up to date (%s); as it was it is kept in %s", self.name, migration, copy)
+
+    def remove_backups(self) -> None:
+        """Delete the copies that were made before migrations."""
+        if self.engine.dialect.name == "sqlite":
+            with self._raw() as raw:
+                remove_backups(raw)
+
+    @contextmanager
+    def _raw(self) -> Iterator[sqlite3.Connection]:
+        """SQLite's own connection outside a transaction, for what works only there."""
+        with explained(self.name), self.engine.connect() as connection:
+            raw = connection.connection.dbapi_connection
+            assert isinstance(raw, sqlite3.Connection)
+            try:
+                yield raw
+            except sqlite3.Error as error:
+                raise DBAPIError(None, None, error) from error
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, *, upgrade: bool = True) -> Database:
     """Connect and bring the tables up to date; the file is created, its folder is not.
 
-    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. Raises DeskError.
+    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether an older database is brought up to
+    date, after a copy of it was made (`backup`); unset for those who do not hold the data folder, because its desk may
+    be running: then an older database is an error. Raises DeskError.
     """
     try:
         parsed = make_url(url)
@@ -125,8 +153,20 @@ def open_database(url: str) -> Database:
         event.listen(engine, "begin", _begin)
     database = Database(engine, f"the database {name}")
     try:
-        with database.write() as session:
-            migrate(session.connection(), database.name)
+        with database.read() as session:
+            missing = [one.__name__ for one in missing_migrations(session.connection(), database.name)]
+        is_new = len(missing) == len(MIGRATIONS)
+        if missing and not is_new and not upgrade:
+            raise DeskError(
+                f"{database.name} was written by an older Warmdesk, and this command does not change it: start or "
+                "restart `warmdesk serve`, which brings it up to date",
+                code="database-older",
+            )
+        if missing and not is_new:
+            database.back_up(missing[0])
+        if missing or upgrade:
+            with database.write() as session:
+                migrate(session.connection(), database.name)
     except BaseException:
         database.close()
         raise

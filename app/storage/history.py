@@ -185,6 +185,7 @@ class History:
             session.execute(update(MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
             session.execute(update(CitationRow).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
+        self._database.remove_backups()  # they hold its text, too
 
     def quotes_of(self, path: str) -> int:
         """Number of stored citations that still hold text of a document."""

@@ -31,6 +31,7 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     insert,
+    inspect,
     select,
     text,
 )
@@ -376,17 +377,25 @@ def migrate(connection: Connection, name: str, migrations: Sequence[Migration] =
 
     name: what to call the database in a message. Raises DeskError (code "database-newer").
     """
+    missing = missing_migrations(connection, name, migrations)
     _APPLIED.create(connection, checkfirst=True)
-    applied = set(connection.execute(select(_APPLIED.c.name)).scalars())
-    unknown = sorted(applied - {migration.__name__ for migration in migrations})
-    if unknown:
-        raise DeskError(
-            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
-            code="database-newer",
-        )
-    missing = [migration for migration in migrations if migration.__name__ not in applied]
     for migration in missing:
         migration(connection)
         now = datetime.now(UTC).replace(tzinfo=None)
         connection.execute(insert(_APPLIED).values(name=migration.__name__, applied=now))
     return [migration.__name__ for migration in missing]
+
+
+def missing_migrations(
+    connection: Connection, name: str, migrations: Sequence[Migration] = MIGRATIONS
+) -> list[Migration]:
+    """What has not run yet; all of them in a database that is new. Changes nothing; raises as `migrate`."""
+    applied = set[str]()
+    if inspect(connection).has_table(_APPLIED.name):
+        applied = set(connection.execute(select(_APPLIED.c.name)).scalars())
+    if unknown := sorted(applied - {migration.__name__ for migration in migrations}):
+        raise DeskError(
+            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
+            code="database-newer",
+        )
+    return [migration for migration in migrations if migration.__name__ not in applied]

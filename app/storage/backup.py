@@ -1,0 +1,45 @@
+"""A copy of a SQLite database beside it, made before a migration changes it.
+
+It still holds what is deleted later, so forgetting a document removes it (`remove_backups`). Not covered: copies of
+PostgreSQL databases, which have tools of their own.
+"""
+
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from app.storage.files import PARTIAL
+
+ENDING = ".before-"
+"""What stands between the database's name and the migration's."""
+
+
+def back_up(raw: sqlite3.Connection, migration: str) -> Path:
+    """Copy an open database to a file beside it, complete or not at all, in place of one of the same name; returns it.
+    The connection is in no transaction. Raises sqlite3.Error and OSError.
+    """
+    file = _file(raw)
+    copy = file.with_name(f"{file.name}{ENDING}{migration}")
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=PARTIAL)  # for this user only
+    temporary = Path(name)
+    try:
+        raw.execute("VACUUM INTO ?", [name]).close()
+        os.fsync(descriptor)
+        temporary.replace(copy)
+    finally:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+    return copy
+
+
+def remove_backups(raw: sqlite3.Connection) -> None:
+    """Delete all copies of an open database that `back_up` made."""
+    file = _file(raw)
+    for copy in file.parent.glob(f"{file.name}{ENDING}*"):
+        copy.unlink(missing_ok=True)
+
+
+def _file(raw: sqlite3.Connection) -> Path:
+    [path] = [path for _, name, path in raw.execute("PRAGMA database_list") if name == "main"]
+    return Path(path)
