@@ -20,13 +20,14 @@ MAX_ENCODINGS = 16
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """A module being encoded. prefixes: its conditioning prefixes, pinned meanwhile."""
+    """A module being encoded. prefixes: its conditioning prefixes, pinned meanwhile. is_ahead: nobody waits for it."""
 
     segment: Segment
     tenant: str
     sequence: Sequence
     prefixes: list[CacheEntry]
     reason: MissReason | None
+    is_ahead: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -45,18 +46,21 @@ class Encoder:
         self.store = store
         self.running: dict[str, Encoding] = {}
 
-    def find(self, segment: Segment, tenant: str) -> Lookup:
-        """The module, pinned; else it is being encoded now: ask again. Raises CapacityError if memory is short."""
+    def find(self, segment: Segment, tenant: str, *, is_ahead: bool = False) -> Lookup:
+        """The module, pinned; else it is being encoded now: ask again. is_ahead: it is for later, no request waits for
+        it. Raises CapacityError if memory is short.
+        """
         key = self.store.key(segment, tenant)
         if key in self.running:
+            self.running[key].is_ahead &= is_ahead
             return Lookup(reason=self.running[key].reason)
         lookup = self.store.find(segment, tenant)
         if lookup.entry is None:
-            self._start(key, segment, tenant, lookup.reason)
+            self._start(key, segment, tenant, lookup.reason, is_ahead=is_ahead)
         return lookup
 
-    def advance(self, job: EncodeJob, *, is_alone: bool) -> bool:
-        """Start encodings of a job; True when it is done. is_alone: no request runs, whose end would free memory."""
+    def advance(self, job: EncodeJob) -> bool:
+        """Start encodings of a job, while no request runs; True when it is done."""
         while job.segments and len(self.running) < MAX_ENCODINGS:
             segment, tenant = job.segments[0]
             key = self.store.key(segment, tenant)
@@ -64,9 +68,9 @@ class Encoder:
                 break
             if self.store.tier(key) is None:
                 try:
-                    self.find(segment, tenant)
+                    self.find(segment, tenant, is_ahead=True)
                 except CapacityError as error:
-                    if self.running or not is_alone:
+                    if self.running:
                         return False
                     job.done.set_exception(error)
                     return True
@@ -89,11 +93,11 @@ class Encoder:
             for used in (entry, *encoding.prefixes):
                 self.store.release(used)
 
-    def _start(self, key: str, segment: Segment, tenant: str, reason: MissReason | None) -> None:
+    def _start(self, key: str, segment: Segment, tenant: str, reason: MissReason | None, *, is_ahead: bool) -> None:
         prefixes: list[CacheEntry] = []
         try:
             for ancestor in list(segment.with_ancestors())[:-1]:
-                lookup = self.find(ancestor, tenant)
+                lookup = self.find(ancestor, tenant, is_ahead=is_ahead)
                 if lookup.entry is None:  # the ancestor first
                     return
                 prefixes.append(lookup.entry)
@@ -101,7 +105,7 @@ class Encoder:
             views = [KVView(entry.extent) for entry in prefixes]
             positions = [*segment.left_context_positions, *segment.positions]
             sequence = Sequence([*segment.left_context, *segment.tokens], positions, own, views)
-            self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason)
+            self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason, is_ahead)
             prefixes = []  # the encoding holds them now
         finally:
             for entry in prefixes:

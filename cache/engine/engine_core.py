@@ -20,6 +20,10 @@ from cache.model.language_model import Model
 
 MAX_RUNNING = 16
 MAX_WAITING = 64
+AHEAD_S, MIN_ROWS_AHEAD = 0.25, 128
+"""How long a pass may take that encodes only modules nobody waits for, since a question that arrives waits for its end;
+and how many rows it has at least, since shorter passes waste time.
+"""
 PREFILL_ROWS = 64
 """Passes of fewer rows say little about what computing a module costs."""
 
@@ -58,8 +62,7 @@ class EngineCore:
         self._take_in()
         self._drop_cancelled()
         self._admit()
-        encodings = self._encoder.running.values()
-        scheduled = schedule([*(r.sequence for r in self._running), *(e.sequence for e in encodings)])
+        scheduled = self._schedule()
         if not scheduled:
             return
         outputs = self._forward(scheduled)
@@ -127,8 +130,20 @@ class EngineCore:
                     return  # memory comes back when they end
                 waiting.generation.deliver(error)
             self._waiting.popleft()
-        while not self._waiting and self._jobs and self._encoder.advance(self._jobs[0], is_alone=not self._running):
-            self._jobs.popleft()
+        if not self._waiting and not self._running:
+            while self._jobs and self._encoder.advance(self._jobs[0]):
+                self._jobs.popleft()
+
+    def _schedule(self) -> dict[Sequence, int]:
+        """Divide the next pass: requests and the modules they wait for. Modules that nobody waits for get short passes,
+        and only when there is nothing else: on a processor they would make every token of an answer ten times slower.
+        """
+        encodings = self._encoder.running.values()
+        needed = [*(r.sequence for r in self._running), *(e.sequence for e in encodings if not e.is_ahead)]
+        if needed:
+            return schedule(needed)
+        rows = int(AHEAD_S / self.store.compute_cost.mean)
+        return schedule([e.sequence for e in encodings], max(MIN_ROWS_AHEAD, rows))
 
     def _forward(self, scheduled: dict[Sequence, int]) -> list[tuple[Running, Tensor]]:
         """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""

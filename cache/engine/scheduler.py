@@ -15,12 +15,13 @@ MAX_ROWS_WHILE_DECODING = 128
 """Rows of one pass while answers are streaming: bounds the pause between two of their tokens."""
 
 
-def schedule(sequences: Collection[Sequence]) -> dict[Sequence, int]:
+def schedule(sequences: Collection[Sequence], limit: int | None = None) -> dict[Sequence, int]:
     """Divide the next pass into scheduled chunks: rows by sequence, in order. Every sequence has at least one pending
-    row.
+    row. limit: rows of the pass, if fewer than usual.
     """
     scheduled = {sequence: 1 for sequence in sequences if sequence.pending == 1}
-    token_budget = (MAX_ROWS_WHILE_DECODING if scheduled else MAX_ROWS) - len(scheduled)
+    usual = MAX_ROWS_WHILE_DECODING if scheduled else MAX_ROWS
+    token_budget = min(usual, limit or usual) - len(scheduled)
     for sequence in sequences:
         if sequence.pending > 1 and token_budget > 0:
             scheduled[sequence] = min(token_budget, sequence.pending)

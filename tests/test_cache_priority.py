@@ -1,0 +1,100 @@
+"""Questions before modules that nobody waits for: the engine's own steps, one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import Future
+
+from tiny import build, make_segment
+
+from cache.engine.encoder import EncodeJob
+from cache.engine.engine_core import MIN_ROWS_AHEAD, EngineCore
+from cache.engine.request import Generation, Request
+from cache.engine.sampling import Sampling
+from cache.engine.waiting import Waiting
+from cache.memory.arena import Arena
+from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.store import Store
+from cache.prompt.plan import Plan, Segment, Span
+
+LONG = 2 * MIN_ROWS_AHEAD
+
+
+def a_core() -> EngineCore:
+    model = build()
+    return EngineCore(model, Store(Arena(model.info.kv, 4000, model.device), model.info.fingerprint))
+
+
+def long_modules(count: int) -> list[Segment]:
+    return [make_segment(f"m{i}", f"{i}" + "x" * (LONG - 1)) for i in range(count)]
+
+
+def encode(core: EngineCore, *segments: Segment) -> Future[int]:
+    job = EncodeJob(deque((segment, PUBLIC_TENANT) for segment in segments), Future())
+    core.inbox.append(job)
+    return job.done
+
+
+def ask(core: EngineCore, *segments: Segment) -> Generation:
+    spans, at = [], 0
+    for segment in segments:
+        spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
+        at += len(segment.tokens)
+    plan = Plan(spans=(*spans, Span(start=at, tokens=tuple(b"What now?"))))
+    generation = Generation()
+    request = Request(plan=plan, sampling=Sampling(max_tokens=4))
+    core.inbox.append(Waiting(request, generation, time.perf_counter()))
+    return generation
+
+
+def computed(core: EngineCore) -> dict[str, int]:
+    """Rows of each module that is being encoded."""
+    return {encoding.segment.name: encoding.sequence.computed for encoding in core._encoder.running.values()}
+
+
+def run(core: EngineCore) -> None:
+    while core.has_work:
+        core.step()
+
+
+def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered() -> None:
+    core = a_core()
+    core.store.compute_cost.mean = 1.0  # so slow that passes are as short as they get
+    done = encode(core, *long_modules(4))
+    core.step()
+    before = computed(core)
+    assert before == {"m0": MIN_ROWS_AHEAD, "m1": 0, "m2": 0, "m3": 0}
+    generation = ask(core, make_segment("wanted", "y" * LONG))
+    steps = 0
+    while generation._events.empty() or core._running:
+        core.step()
+        steps += 1
+        assert {name: computed(core)[name] for name in before} == before
+    assert steps <= 6
+    assert generation.completion.usage.completion_tokens > 0
+    run(core)
+    assert done.result() == 4
+
+
+def test_a_questions_own_passage_overtakes_those_before_it() -> None:
+    core = a_core()
+    modules = long_modules(6)
+    done = encode(core, *modules)
+    core.step()
+    generation = ask(core, modules[5])
+    while generation._events.empty():
+        core.step()
+    assert "m4" in computed(core), "it did not wait for the others"
+    run(core)
+    assert done.result() == 6
+
+
+def test_a_question_that_memory_is_short_for_lets_them_end() -> None:
+    """They hold the rows it needs, so they are not kept waiting for it."""
+    core = a_core()
+    encode(core, *long_modules(14))
+    core.step()
+    generation = ask(core, make_segment("wanted", "y" * 900))
+    run(core)
+    assert generation.completion.usage.completion_tokens > 0
