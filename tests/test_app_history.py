@@ -284,3 +284,22 @@ def test_a_conversation_is_its_owners_alone(history: History, database: Database
     history.feedback(answer.message_id, "up", owner="v-ann")
     care.delete_conversation(conversation, "v-ann")
     assert history.turns(conversation, "v-ann") == []
+
+
+def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(history: History, tmp_path: Path) -> None:
+    conversation_id = history.start_conversation("How long?")
+    add_turn(history, conversation_id)
+    history.record_question(conversation_id, "killed?")
+    history.ended(history.record_question(conversation_id, "failed?"))
+    add_turn(history, conversation_id, 1)
+
+    def unanswered(history: History) -> dict[str, str]:
+        return {turn.text: turn.unanswered for turn in history.turns(conversation_id) if turn.unanswered}
+
+    assert unanswered(history) == {"failed?": "failed"}, "the other one is being answered"
+    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as again:
+        later = History(again)
+        assert unanswered(later) == {"killed?": "lost", "failed?": "lost"}
+        assert [message.role for message in later.past(conversation_id)] == ["user", "assistant"] * 2
+        assert later.is_there(conversation_id)
+        assert not later.is_there(conversation_id, "v-somebody")

@@ -13,7 +13,7 @@ from app.answering.check import CheckedText
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion
-from app.answering.stream import AnswerInProgress
+from app.answering.stream import AnswerInProgress, OpenAnswers
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
@@ -55,6 +55,7 @@ class Answering:
         self.questions = QuestionPreparer(settings, library, finder, engine, prompts)
         self._library, self._history, self._in_flight = library, history, in_flight
         self._answer_mode, self._opening = answer_mode, None
+        self.open = OpenAnswers()
         if refusal_bias:
             refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
             self._opening = refusal[0], refusal_bias
@@ -87,15 +88,19 @@ class Answering:
         question_id = self._history.record_question(conversation_id, question, arrived=arrived)
         policy = (policy or self.policy) if reuse == "on" else "exact"
         running = None
-        with self._in_flight.track():
-            prepared = self.questions.prepare(question, past, collections)
-            if prepared.plan is not None:
-                request = self.request(prepared, reuse, conversation_id, policy, owner)
-                generation = self.engine.submit(request)
-                running = generation, self.checked(generation, prepared)
+        try:
+            with self._in_flight.track():
+                prepared = self.questions.prepare(question, past, collections)
+                if prepared.plan is not None:
+                    request = self.request(prepared, reuse, conversation_id, policy, owner)
+                    generation = self.engine.submit(request)
+                    running = generation, self.checked(generation, prepared)
+        except BaseException:
+            self._history.ended(question_id)
+            raise
         ids = {"conversation_id": conversation_id, "question_id": question_id}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
-        return AnswerInProgress(self._history, asked, running)
+        return AnswerInProgress(self._history, asked, running, self.open)
 
     def rehearse(self) -> None:
         """Search and compute once without recording anything, so that the first customer does not wait for what is

@@ -1,6 +1,9 @@
 """An answer on its way to the reader. It is recorded when it ends, also if the reader has left before that."""
 
+import threading
+import time
 from collections.abc import Iterator
+from weakref import WeakSet
 
 from app.answering.check import CheckedText
 from app.answering.record import AskedQuestion, finished, without_model
@@ -14,16 +17,29 @@ from cache.errors import CacheError
 class AnswerInProgress:
     """The desk's own `app.desk.interface.AnswerStream`."""
 
-    def __init__(self, history: History, asked: AskedQuestion, running: tuple[Generation, CheckedText] | None) -> None:
+    def __init__(
+        self,
+        history: History,
+        asked: AskedQuestion,
+        running: tuple[Generation, CheckedText] | None,
+        open_answers: "OpenAnswers",
+    ) -> None:
         """running: the engine's answer and its text as it may be shown; None if the model is not asked."""
         self._history, self._asked, self._running = history, asked, running
         self._answer: Answer | None = None
+        self._finishing = threading.Lock()
+        self.is_finished = threading.Event()
+        self._open = open_answers
+        self._open.add(self)
 
     def __iter__(self) -> Iterator[str]:
         says = self._asked.prepared.decision.says
         if self._running is None:
-            self._answer, details = without_model(self._asked)
-            self._history.record_answer(self._answer, details)
+            try:
+                self._answer, details = without_model(self._asked)
+                self._history.record_answer(self._answer, details)
+            finally:
+                self._ended()
             yield says
             return
         generation, shown = self._running
@@ -38,7 +54,7 @@ class AnswerInProgress:
             generation.cancel()
             raise
         finally:
-            self._finish(generation, shown)
+            self.finish()
 
     def cancel(self) -> None:
         """Stop generating soon."""
@@ -52,11 +68,54 @@ class AnswerInProgress:
             raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
         return self._answer
 
-    def _finish(self, generation: Generation, shown: CheckedText) -> None:
-        try:
-            completion = generation.completion
-        except CacheError:
-            return
-        if shown.text or completion.finish_reason != "cancelled":
-            self._answer, details = finished(completion, shown, self._asked)
-            self._history.record_answer(self._answer, details)
+    def finish(self) -> None:
+        """Wait for the engine, and record what it said as far as it was shown. Once; also if nobody reads any more."""
+        with self._finishing:
+            if self._running is None or self.is_finished.is_set():
+                return
+            generation, shown = self._running
+            try:
+                completion = generation.completion
+                if shown.text or completion.finish_reason != "cancelled":
+                    self._answer, details = finished(completion, shown, self._asked)
+                    self._history.record_answer(self._answer, details)
+            except CacheError:
+                return
+            finally:
+                self._ended()
+
+    def _ended(self) -> None:
+        self._history.ended(self._asked.question_id)
+        self._open.remove(self)
+        self.is_finished.set()
+
+
+class OpenAnswers:
+    """The answers on their way. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: WeakSet[AnswerInProgress] = WeakSet()  # nobody has to read an answer that was asked for
+
+    def add(self, answer: AnswerInProgress) -> None:
+        """An answer begins."""
+        with self._lock:
+            self._answers.add(answer)
+
+    def remove(self, answer: AnswerInProgress) -> None:
+        """It is recorded, or there is none."""
+        with self._lock:
+            self._answers.discard(answer)
+
+    def end(self, patience_s: float) -> None:
+        """Stop them all, and record what they said so far. patience_s: how long their readers, together, have to read
+        what was generated; what they did not read is not recorded.
+        """
+        with self._lock:
+            answers = list(self._answers)
+        for answer in answers:
+            answer.cancel()
+        deadline = time.monotonic() + patience_s
+        for answer in answers:
+            if not answer.is_finished.wait(max(0.0, deadline - time.monotonic())):
+                answer.finish()

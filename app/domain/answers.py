@@ -4,9 +4,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from app.domain.progress import PassagesRead
+
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
 """How a question ended. answered: sure enough. unsure: what may help, or a question back. nothing: the documents do not
 answer. smalltalk: a greeting and the like, answered without the documents."""
+Unanswered = Literal["lost", "failed"]
+"""Why a question has no answer. lost: the desk was stopped, or killed, before it was finished. failed: it was stopped
+before the first word, or could not be answered."""
 BETWEEN = "\n\n"
 """What stands between the statements of an answer, and behind the line with which an unsure one begins."""
 
@@ -126,7 +131,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A stored message. role: user or assistant; `answer` is there for assistant messages."""
+    """A stored message. role: user or assistant; `answer` is there for assistant messages. unanswered: of a question
+    that has no answer and gets none.
+    """
 
     message_id: str
     role: str
@@ -134,6 +141,7 @@ class Turn:
     created: datetime
     answer: Answer | None = None
     feedback: str | None = None
+    unanswered: Unanswered | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +260,8 @@ class AnswerTotals:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
     """The dashboard's numbers. weak: the latest answers with a statement that the passages did not support.
-    calibration: the result of `warmdesk calibrate` in one line, empty if there is none.
+    calibration: the result of `warmdesk calibrate` in one line, empty if there is none. reading: how far the model has
+    read, where it reads ahead.
     """
 
     documents: int
@@ -271,3 +280,4 @@ class Overview(AnswerTotals):
     calibration: str = ""
     model: str = ""
     device: str = ""
+    reading: PassagesRead | None = None

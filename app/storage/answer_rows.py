@@ -8,7 +8,7 @@ Not covered: transactions and the order of messages (`history`).
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Mark, Turn, UsedModule
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Mark, Turn, Unanswered, UsedModule
 from app.storage.tables import CitationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
 
 
@@ -63,13 +63,14 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
     )
 
 
-def turn(row: MessageRow) -> Turn:
+def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
     """A message read with everything that belongs to it."""
     return row.to(
         Turn,
         message_id=row.id,
         answer=_answer(row) if row.role == "assistant" else None,
         feedback=None if row.feedback is None else row.feedback.value,
+        unanswered=unanswered,
     )
 
 

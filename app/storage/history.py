@@ -19,7 +19,7 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, aliased, selectinload
 
-from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, from_documents
+from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, Unanswered, from_documents
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
@@ -58,6 +58,7 @@ class History:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._since, self._open = _now(), set[str]()  # questions that are being answered
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
         """Start a conversation; returns its id. title: usually the first question; it is shortened. Raises DeskError if
@@ -110,18 +111,32 @@ class History:
         message = MessageRow
         parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
         query = _messages_of(conversation_id, owner).options(*(selectinload(part) for part in parts))
-        return [turn(row) for row in self._database.values(query)]
+        being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
+        rows = self._database.values(query)
+        done = being_answered.union(row.question_id for row in rows if row.question_id)
+        return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
+
+    def _unanswered(self, row: MessageRow) -> Unanswered | None:
+        """Why a message has no answer. Nobody else answers: a question from before this was opened is lost."""
+        if row.role != "user":
+            return None
+        return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR) -> list[PastMessage]:
-        """The same messages as the next prompt needs them. Answers that may say what a forgotten document said are
-        empty.
+        """The same messages as the next prompt needs them, without questions that have no answer. Answers that may say
+        what a forgotten document said are empty.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
         with self._database.read() as session:
             rows = session.scalars(_messages_of(conversation_id, owner).options(*parts)).all()
             forgotten = forgotten_at(session, {document for row in rows for document in documents_of(row)})
         out = resting_on_forgotten(rows, forgotten)
-        return [_past_message(row, "" if row.id in out else _said(row)) for row in rows]
+        answered = {row.question_id for row in rows}
+        return [
+            _past_message(row, "" if row.id in out else _said(row))
+            for row in rows
+            if row.role != "user" or row.id in answered
+        ]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
         """The document of citation `rank` of an answer, if there is one."""
@@ -130,13 +145,23 @@ class History:
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
     def record_question(self, conversation_id: str, text: str, *, arrived: datetime | None = None) -> str:
-        """Append a question; returns the message's id. arrived: when it came, which must be before its conversation was
-        read for its prompt; unset: now. Raises DeskError when the conversation is gone.
+        """Append a question, which is being answered until `ended`; returns the message's id. arrived: when it came,
+        which must be before its conversation was read for its prompt; unset: now. Raises DeskError when the
+        conversation is gone.
         """
         row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
-        with self._database.write() as session:
-            _append(session, conversation_id, row)
+        self._open.add(row.id)
+        try:
+            with self._database.write() as session:
+                _append(session, conversation_id, row)
+        except BaseException:
+            self.ended(row.id)
+            raise
         return row.id
+
+    def ended(self, question_id: str) -> None:
+        """Nothing more will be recorded for a question."""
+        self._open.discard(question_id)
 
     def record_answer(self, answer: Answer, details: AnswerDetails) -> None:
         """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation or the
@@ -156,6 +181,7 @@ class History:
             if question is None:  # removed while the answer was generated
                 raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
             tally(session, row)
+        self.ended(details.question_id)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not
