@@ -5,6 +5,7 @@ The list shows the visitor's own conversations. Which one is open is kept in the
 the page, never on the server.
 """
 
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,10 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
         try:
             for view in views:
                 yield _updates(view)
-        finally:
-            views.close()  # the browser left: the answer must not run on
+        except GeneratorExit:  # the browser left: the answer must not run on
+            # To end it waits for the engine, and Gradio's event loop, which nobody else may miss, is what closes us.
+            threading.Thread(target=views.close, name="left", daemon=True).start()
+            raise
 
     def asked(question: str, open_id: str, editing: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         yield from drawn(flow.ask(question, open_id, _reader(request), replaces_last=bool(editing)))
