@@ -35,7 +35,7 @@ from app.domain.answers import (
 from app.domain.callers import OPERATOR
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import PassagesRead, Progress, no_progress
 from app.knowledge.forget import Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
@@ -251,6 +251,7 @@ class FakeDesk:
     def __init__(self, *, seeded: bool = True, wait_s: float = 0.0, piece_s: float = 0.0, now: datetime = NOW) -> None:
         self.wait_s, self.piece_s, self.now = wait_s, piece_s, now
         self.seeded, self.ready = seeded, True
+        self.reading: PassagesRead | None = None
         self.said: list[tuple[str, Feedback | None, str]] = []
         self.streams: list[FakeStream] = []
         self.ingested: list[Ingested] = []
@@ -457,6 +458,12 @@ class FakeDesk:
 
     def contacts(self) -> Mapping[str, str]:
         return CONTACTS
+
+    def passages_read(self) -> PassagesRead | None:
+        return self.reading
+
+    def missing(self) -> tuple[str, ...]:
+        return () if self.ready else ("model", "engine")
 
     def is_ready(self) -> bool:
         return self.ready

@@ -136,7 +136,7 @@ def test_uploading_keeps_the_file_and_ingests_it_under_its_collection(site: Site
     )
     assert events(response)[-1]["result"]["documents"] == 1
     assert site.desk.uploads == {"a.md": b"# A"}
-    assert site.desk.ingested == [Ingested(("/desk/uploads/a.md",), "shop", sync=False, warm=True)]
+    assert site.desk.ingested == [Ingested(("/desk/uploads/a.md",), "shop", sync=False, warm=False)]
 
 
 def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site: Site) -> None:

@@ -12,8 +12,9 @@ from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.domain.answers import AnswerUsage, Citation, Mark, Overview
+from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn, Unanswered
 from app.domain.formatting import ago, count, milliseconds, percent, size
+from app.domain.progress import PassagesRead
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
 from app.web.markup import answer_html, linked
@@ -332,3 +333,32 @@ def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
     )
     assert suggestions("How long is it?", short) == ["Returns"]
     assert suggestions("How long are returns?", short) == []
+
+
+@pytest.mark.parametrize(
+    ("reading", "line"),
+    [
+        (None, ""),
+        (PassagesRead(read=214, total=214, is_reading=False), ""),
+        (PassagesRead(read=1120, total=2140, is_reading=True), "The model has read 1,120 of 2,140 passages."),
+        (
+            PassagesRead(read=0, total=9, is_reading=False),
+            "9 passages. The others are read when a question needs them.",
+        ),
+    ],
+)
+def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: PassagesRead | None, line: str) -> None:
+    overview = replace(make_overview(NOW), reading=reading)
+    head = " ".join(check(admin("head", overview)).split())
+    assert line in head
+    assert ("has read" in head) == bool(line)
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "line"), [("lost", "the desk was stopped. Ask again."), ("failed", "was not answered")]
+)
+def test_a_question_without_an_answer_says_so(unanswered: Unanswered, line: str) -> None:
+    turn = Turn(message_id="m", role="user", text="Where?", created=NOW, unanswered=unanswered)
+    shown = render("chat/transcript.html", language="en", turns=[turn, replace(turn, unanswered=None)], contacts={})
+    assert check(shown).count("Ask again") == 1
+    assert line in " ".join(check(shown).split())

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Unpack
 
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import PassagesRead, Progress, no_progress
 from app.knowledge.forget import Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 
@@ -95,6 +95,12 @@ class Desk(Protocol):
 
     def contacts(self) -> Mapping[str, str]:
         """Addresses of links (http, https, mailto, tel), by the text that stands for them in answers."""
+
+    def passages_read(self) -> PassagesRead | None:
+        """How far the model has read the documents; None if it reads nothing ahead of questions."""
+
+    def missing(self) -> tuple[str, ...]:
+        """What is not there that a question needs: "model", "engine", "database". Does not load anything."""
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now. Does not load anything."""

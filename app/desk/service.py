@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, TypeVar, Unpack, cast, get_args
@@ -28,13 +29,14 @@ from app.domain.answers import Answer, Overview
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.policies import AnswerMode, Policy, policy_named
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import Bars, PassagesRead, Progress, no_bars, no_progress
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
 from app.knowledge.forget import Forgetting, Forgotten, find_document
 from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
 from app.knowledge.prompts import PromptBuilder
+from app.knowledge.reading_ahead import ReadingAhead
 from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import Uploads, remove_partial_uploads
@@ -59,6 +61,11 @@ from retrieval.search.retriever import Retriever
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
 T = TypeVar("T")
+
+ENDING_S = 1.0
+"""How long answers may take to end when the desk is closed."""
+CHECKED = "checked"
+"""Fact: when it was last tried whether the database can be written."""
 
 
 def load_model_of(settings: Settings) -> LanguageModel:
@@ -119,6 +126,7 @@ class Service:
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None
         self._examples: list[str] = []
+        self._ahead: ReadingAhead | None = None
 
     def __enter__(self) -> "Service":
         return self
@@ -128,9 +136,19 @@ class Service:
 
     def close(self) -> None:
         """Finish what is being written and release everything."""
+        if self._ahead is not None:
+            self._ahead.stop()
+        self.end_answers()
         if "engine" in self.__dict__:
             self.engine.close()
+        if self._ahead is not None:
+            self._ahead.join()
         self.database.close()
+
+    def end_answers(self) -> None:
+        """Stop all answers, and record what was said so far."""
+        if "_answering" in self.__dict__:
+            self._answering.open.end(ENDING_S)
 
     @_Part
     def engine(self) -> Engine:
@@ -209,12 +227,16 @@ class Service:
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
 
     @_Part
+    def _warming(self) -> Warming:
+        return Warming(self.library, self.engine, self.prompts, self._in_flight)
+
+    @_Part
     def _ingestion(self) -> Ingestion:
         return Ingestion(
             self.library,
             self.search,
             self.statements,
-            lambda: Warming(self.library, self.engine, self.prompts),
+            lambda: self._warming,
             lambda text: len(self._tokenizer.encode([Text(text=text)])),
             passage_tokens=self.settings.passage_tokens,
             neighbours=self.settings.neighbours,
@@ -229,13 +251,23 @@ class Service:
         self._answering.rehearse()
         remove_partial_uploads(self.settings.uploads_folder)
 
+    def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
+        """From now on let the model read in the background what it has not read; once. bars: show how far it is.
+        when_read: called when everything has been read for the first time.
+        """
+        assert self._ahead is None
+        self._ahead = ReadingAhead(self._warming, bars, when_read).start()
+
     # --- documents -----------------------------------------------------------------------------------------
 
     def ingest(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
         """Ingest files and folders; see `app.knowledge.ingest`."""
-        return self._ingestion.run(paths, progress, **options)
+        try:
+            return self._ingestion.run(paths, progress, **options)
+        finally:
+            self._documents_changed()
 
     def forget(self, name: str) -> Forgotten:
         """Remove a document from database, search, citations and every module tier; see `app.knowledge.forget`.
@@ -245,11 +277,19 @@ class Service:
         path = find_document(self.library, name)
         forgotten = Forgetting(self._ingestion, self.history, self._in_flight).forget(path)
         self._uploads.delete(Path(path))
+        self._documents_changed()
         return forgotten
 
+    def _documents_changed(self) -> None:
+        if self._ahead is not None:
+            self._ahead.look_again()
+
     def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
-        """Keep an uploaded file and ingest it; see `app.knowledge.uploads`."""
-        return self._uploads.take(name, data, progress, collection)
+        """Keep an uploaded file and ingest it; see `app.knowledge.uploads`. The model reads it behind."""
+        try:
+            return self._uploads.take(name, data, progress, collection)
+        finally:
+            self._documents_changed()
 
     # --- questions -----------------------------------------------------------------------------------------
 
@@ -297,6 +337,7 @@ class Service:
             policy=self.policy,
             answer_mode=self.answer_mode,
             calibration="" if self.calibration is None else self.calibration.line(),
+            reading=self.passages_read(),
         )
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
@@ -323,6 +364,10 @@ class Service:
         with suppress(DeskError):  # the desk was closed meanwhile
             self._examples = example_questions(self.library.headings(), self._answering.questions.answered_from)
 
+    def passages_read(self) -> PassagesRead | None:
+        """How far the model has read; None if it does not read ahead."""
+        return None if self._ahead is None else self._ahead.state
+
     def contacts(self) -> Mapping[str, str]:
         """How customers reach people, as links."""
         return contact_links(self.settings)
@@ -330,6 +375,17 @@ class Service:
     def is_ready(self) -> bool:
         """Whether a question would be answered now."""
         return "_answering" in self.__dict__
+
+    def missing(self) -> tuple[str, ...]:
+        """What is not there that a question needs: "model", "engine", "database"."""
+        is_running = "engine" in self.__dict__ and self.engine.is_running
+        try:
+            self.library.set_fact(CHECKED, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")  # written once a minute at most
+            is_writable = True
+        except DeskError:
+            is_writable = False
+        parts = {"model": self.is_ready(), "engine": is_running, "database": is_writable}
+        return tuple(name for name, is_there in parts.items() if not is_there)
 
 
 def free_bytes(folder: Path) -> int:

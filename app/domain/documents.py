@@ -91,6 +91,15 @@ class ModuleLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleSize:
+    """A passage by its number, how long it is, and the module that encodes it, if one was ever begun."""
+
+    id: int
+    num_tokens: int
+    module_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
     """What a change did, by passage number. ids: all passages of the document now, in its order.
 

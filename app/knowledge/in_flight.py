@@ -1,4 +1,5 @@
-"""Questions between reading the documents and reaching the engine: a passage they found may be removed meanwhile.
+"""Questions, and batches to be encoded, between reading the documents and reaching the engine: a passage they found may
+be removed meanwhile.
 
 Whoever removes a document waits for the questions that began before, and then for the engine (`Engine.forget`).
 Questions that begin later do not find the document and are not waited for.

@@ -36,7 +36,7 @@ class Uploads:
             before, former = self._library.find(path), file.read_bytes() if file.exists() else None
             keep_file(file, data)
             try:
-                report = self._ingestion.run_alone([file], progress, collection=collection)
+                report = self._ingestion.run_alone([file], progress, collection=collection, warm=False)
                 if report.failed:
                     raise DeskError(f"{printable(file.name)}: {report.failed[0].reason}", code="unreadable")
             except BaseException:

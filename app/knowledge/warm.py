@@ -6,19 +6,21 @@ The engine serves questions first, then this. Not covered: which passages there 
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate
 
 from app.domain.progress import Progress
+from app.knowledge.in_flight import InFlight
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
 from cache.engine.engine import Engine
+from cache.memory.keys import PUBLIC_TENANT
 
-JOBS_IN_FLIGHT = 4
-"""Batches in the engine's queue at once: enough to fill its passes."""
-AT_ONCE = 32
+JOBS_IN_FLIGHT = 2
+"""Batches in the engine's queue at once: enough to fill its passes. Whoever removes a document waits for them."""
+AT_ONCE = 4
 """Passages in a batch."""
 
 
@@ -37,8 +39,8 @@ class WarmReport:
 class Warming:
     """Encodes passages of one desk."""
 
-    def __init__(self, library: Library, engine: Engine, prompts: PromptBuilder) -> None:
-        self.library, self.engine, self.prompts = library, engine, prompts
+    def __init__(self, library: Library, engine: Engine, prompts: PromptBuilder, in_flight: InFlight) -> None:
+        self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
         """Encode all passages that have no module: first those of these documents, then the others."""
@@ -46,8 +48,25 @@ class Warming:
         others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
         return self.encode([*sorted(inside), *others], progress)
 
-    def encode(self, ids: Sequence[int], progress: Progress) -> WarmReport:
-        """Encode those of these passages that have no module, a few batches ahead of the engine."""
+    def survey(self) -> tuple[int, list[int]]:
+        """How many passages have no module in any tier, and those of them for which the largest tier has room, in the
+        order in which they are to be encoded.
+        """
+        if not self.engine.model.info.places_modules:
+            return 0, []
+        stored = self.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
+        sizes = self.library.module_sizes()
+        unread = [(one.id, one.num_tokens) for one in sizes if one.module_key not in stored]
+        room = self.room_for() - sum(one.num_tokens for one in sizes if one.module_key in stored)
+        tokens = list(accumulate((num_tokens for _, num_tokens in unread), initial=0))
+        return len(unread), [id_ for id_, _ in unread[: max(0, bisect_right(tokens, room) - 1)]]
+
+    def encode(
+        self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
+    ) -> WarmReport:
+        """Encode those of these passages that have no module, a few batches ahead of the engine. until: whether to
+        begin no more of them.
+        """
         report = WarmReport()
         running: deque[tuple[Future[int], int]] = deque()
 
@@ -61,16 +80,19 @@ class Warming:
 
         room = self.room_for()
         for first in range(0, len(ids), AT_ONCE):
-            passages = self.library.passages(ids[first : first + AT_ONCE])
-            segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
-            tokens = list(accumulate((len(segment.tokens) for segment in segments), initial=0))
-            fitting = bisect_right(tokens, room) - 1
-            room -= tokens[fitting]
-            report.waiting += len(segments) - fitting
-            keys = {p.id: self.engine.store.key(segment) for p, segment in zip(passages, segments, strict=True)}
-            self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
-            if fitting:
-                running.append((self.engine.encode(segments[:fitting]), fitting))
+            if until():
+                break
+            with self._in_flight.track():
+                passages = self.library.passages(ids[first : first + AT_ONCE])
+                segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
+                tokens = list(accumulate((len(segment.tokens) for segment in segments), initial=0))
+                fitting = bisect_right(tokens, room) - 1
+                room -= tokens[fitting]
+                report.waiting += len(segments) - fitting
+                keys = {p.id: self.engine.store.key(segment) for p, segment in zip(passages, segments, strict=True)}
+                self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
+                if fitting:
+                    running.append((self.engine.encode(segments[:fitting]), fitting))
             collect(JOBS_IN_FLIGHT - 1)
         collect(0)
         self.engine.store.flush()

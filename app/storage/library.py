@@ -20,6 +20,7 @@ from app.domain.documents import (
     Counts,
     Ids,
     ModuleLabel,
+    ModuleSize,
     NewDocument,
     NewPassage,
     Replaced,
@@ -127,6 +128,11 @@ class Library:
         if only_unencoded:
             query = query.where(PassageRow.module_key.is_(None))
         return list(self._database.values(query))
+
+    def module_sizes(self) -> list[ModuleSize]:
+        """Every passage with its module's key, in rising order."""
+        query = select(PassageRow.id, PassageRow.num_tokens, PassageRow.module_key).order_by(PassageRow.id)
+        return [ModuleSize(**row._mapping) for row in self._database.rows(query)]
 
     def module_keys(self) -> frozenset[str]:
         """The modules that encode a passage as it is now."""

@@ -30,7 +30,7 @@ def add_document_routes(app: FastAPI, desk: Desk) -> None:
     def page(request: Request) -> HTMLResponse:
         language = page_language(request.headers)
         shown = {"documents": desk.documents(), "suffixes": SUPPORTED, "formats": FORMATS, "now": datetime.now(UTC)}
-        html = render("documents.html", language=language, **shown)
+        html = render("documents.html", language=language, reading=desk.passages_read(), **shown)
         return HTMLResponse(html, headers={"cache-control": "no-store"})
 
     @app.post("/admin/documents/upload")

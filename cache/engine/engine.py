@@ -74,6 +74,11 @@ class Engine:
             self._thread.join()
         self.store.close()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are taken."""
+        return self._stopped is None
+
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
