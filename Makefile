@@ -1,5 +1,5 @@
-# make demo: install, read the sample help centre, compare reuse off and on, serve the chat; LANG_DESK=zh takes the
-# Chinese one. make test: all checks.
+# make demo: install, index the sample help centre, serve the chat, compare reuse off and on when all of it is read;
+# SERVE=0: without the chat; LANG_DESK=zh: the Chinese sample. make test: all checks.
 # make quick: the tests that matter while working, in about a minute.
 PYTHON ?= python3
 VENV := .venv
@@ -27,10 +27,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: install
-	$(BIN)/warmdesk demo $(SAMPLE) --data-dir $(DATA_DIR)
-ifneq ($(SERVE),0)
-	$(BIN)/warmdesk serve --data-dir $(DATA_DIR) --port $(PORT)
-endif
+	$(BIN)/warmdesk demo $(SAMPLE) --data-dir $(DATA_DIR) $(if $(filter-out 0,$(SERVE)),--serve --port $(PORT))
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -37,6 +37,7 @@ CALLERS = ("nobody", "ann", "bob", "agent", "admin", *KEYS)
 EVERYBODY, VISITORS, ADMIN = set(CALLERS), {"ann", "bob"}, {"admin"}
 TABLE: dict[str, set[str]] = {
     "GET /healthz": EVERYBODY,
+    "GET /readyz": EVERYBODY,
     "GET /desk.css": EVERYBODY,
     "GET /admin.css": EVERYBODY,
     "GET /documents.css": EVERYBODY,

@@ -95,7 +95,7 @@ ONLY_IN = {
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
     "fastapi": {
         *("app.web.server", "app.web.document_routes", "app.web.login_routes", "app.web.source_routes"),
-        *("app.web.command_socket", "app.web.event_stream"),
+        *("app.web.command_socket", "app.web.event_stream", "app.web.opening"),
     },
     "jwt": {"app.access.visitors"},
     "evals": {"app.cli.measure"},

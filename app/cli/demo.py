@@ -15,16 +15,41 @@ from app.desk.json_output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
+from app.domain.progress import Progress, both
 from app.domain.samples import sample_of
 
 
 def run_demo(service: Service, documents: Path) -> None:
     """Ingest, ask, print the table. Raises DeskError if the folder does not exist."""
-    if not documents.is_dir():
-        raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
+    check_folder(documents)
     with progress_bar() as progress:
         print_ingest(ingest_json(service.ingest([documents], progress)))
     service.prepare()
+    compare(service, documents)
+
+
+def serve_demo(service: Service, documents: Path) -> None:
+    """Index, serve, and print the table when the model has read everything. Raises as `run_demo`, and as `serve`."""
+    from app.web.serve import serve  # Gradio takes seconds
+
+    check_folder(documents)
+
+    def index(shown: Progress) -> None:
+        with progress_bar() as progress:
+            report = service.ingest([documents], both(progress, shown), warm=False)
+        print_ingest(ingest_json(report))
+
+    serve(service, progress_bar, first=index, when_read=lambda: compare(service, documents))
+
+
+def check_folder(documents: Path) -> None:
+    """Raises DeskError if there is no such folder."""
+    if not documents.is_dir():
+        raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
+
+
+def compare(service: Service, documents: Path) -> None:
+    """Ask with reuse off and on, and print the table."""
     sample = sample_of(documents)
     begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about something else
     rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in sample.compared]

@@ -17,10 +17,11 @@ commands = typer.Typer()
 @takes("host", "port", "data_dir", "model", "device", "memory")
 def serve(common: Common) -> None:
     """Serve the chat at / and the dashboard at /admin until Ctrl-C."""
+    from app.cli.progress import progress_bar
     from app.web.serve import serve as run
 
     with open_service(common.settings, "warmdesk serve") as service:
-        run(service)
+        run(service, progress_bar)
 
 
 @commands.command()
@@ -50,15 +51,16 @@ def doctor(common: Common) -> int:
 
 
 @commands.command()
-@takes("data_dir", "model", "device")
+@takes("host", "port", "data_dir", "model", "device")
 def demo(
     common: Common,
     documents_folder: Annotated[
         Path, typer.Argument(help="Folder of documents.", show_default="the sample help centre")
     ] = SHIPPED_DATA / SAMPLE,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the chat, as soon as the folder is indexed.")] = False,
 ) -> None:
     """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
-    from app.cli.demo import run_demo
+    from app.cli.demo import run_demo, serve_demo
 
-    with open_service(common.settings, "warmdesk demo") as service:
-        run_demo(service, documents_folder)
+    with open_service(common.settings, "warmdesk serve" if serve else "warmdesk demo") as service:
+        (serve_demo if serve else run_demo)(service, documents_folder)

@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from app.domain.progress import STAGES
 from app.domain.progress import Progress as Report
 
 if TYPE_CHECKING:  # training needs libraries that answering does not
     from cache.training.trainer import TrainingProgress
-
-STAGES = {
-    "reading": "Reading documents",
-    "embedding": "Indexing passages",
-    "encoding": "Encoding passages",
-    "answering": "Answering",
-}
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def _rule(methods: str, path: str, *who: Who) -> Rule:
 _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
 _EVENTS = r"/gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+)/?"
 RULES = (
-    _rule("GET", r"/healthz", "everyone"),
+    _rule("GET", r"/healthz|/readyz", "everyone"),
     _rule("GET", r"/logo|/(desk|admin|documents)\.css|/documents\.js|/favicon\.ico/?", "everyone"),
     _rule("GET", r"/sources/\w+/\d+", "visitor"),
     _rule("GET POST", r"/admin/login", "everyone"),

@@ -1,18 +1,27 @@
-"""`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM."""
+"""`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM.
+
+The socket answers from the first second (`opening`); the models are loaded behind, and the model reads what it has not
+read while questions are answered.
+"""
 
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import uvicorn
+from starlette.concurrency import run_in_threadpool
 
 from app.access.passwords import ensure_admin
 from app.desk.housekeeping import every_minute
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.domain.progress import Bars, Progress, no_bars
 from app.storage.accounts import Accounts
 from app.web.command_socket import command_socket
+from app.web.opening import Opening
 from app.web.server import create_app
 from app.web.site import is_loopback
 
@@ -20,36 +29,75 @@ OPEN = """\
 warning: this desk is open to the network without TLS: what customers write, and the admin password, can be read on the
 way. Put a proxy with TLS before it and set public_url to its address."""
 
+GRACE_S = 1
+"""Seconds that open connections have when the desk is stopped; answers have ended by then."""
 
-def serve(service: Service) -> None:
-    """Listen, load the models, serve; called by the main thread. Raises DeskError when the port is taken."""
+
+class DeskServer(uvicorn.Server):
+    """A server that lets answers end before it closes their connections."""
+
+    def __init__(self, application: Opening, end_answers: Callable[[], None]) -> None:
+        config = uvicorn.Config(
+            application,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+            proxy_headers=False,  # only from the setting `trusted_proxies`: see `create_app`
+        )
+        super().__init__(config)
+        self._end_answers = end_answers
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn."""
+        await run_in_threadpool(self._end_answers)
+        await super().shutdown(sockets)
+
+
+def serve(
+    service: Service,
+    bars: Bars = no_bars,
+    *,
+    first: Callable[[Progress], None] = lambda progress: None,
+    when_read: Callable[[], None] = lambda: None,
+) -> None:
+    """Listen, load the models, serve; called by the main thread. bars: show progress. first: done before the desk
+    opens; what it reports is shown on the page. when_read: done once, when the model has read all passages. Raises
+    DeskError when the port is taken, and what loading or `first` raises.
+    """
     settings = service.settings
     # As Ctrl-C: uvicorn stops and raises the signal again, whose default action would end us with the engine open.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     listener = bind(settings.host, settings.port)
     port = listener.getsockname()[1]
-    password = ensure_admin(Accounts(service.database), settings.admin_folder)
-    print("loading the models ...", file=sys.stderr, flush=True)
-    service.prepare()
-    if not service.library.counts().documents:
-        print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
-    if not is_loopback(settings.host) and settings.public_url is None:
-        print(OPEN, file=sys.stderr)
-    application = create_app(service, service.database, settings)
     here = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = settings.public_url.rstrip("/") if settings.public_url else f"http://{here}:{port}"
-    print(f"chat       {shown}/", flush=True)
-    print(f"dashboard  {shown}/admin", flush=True)
-    if password is not None:
-        print(f"admin password (shown once): {password}", flush=True)
-    config = uvicorn.Config(
-        application,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=3,
-        proxy_headers=False,  # only from the setting `trusted_proxies`: see `create_app`
-    )
-    server = uvicorn.Server(config)
+    opening = Opening(service.missing)
+    server = DeskServer(opening, service.end_answers)
+    failures: list[BaseException] = []
+
+    def open_desk() -> None:
+        try:
+            password = ensure_admin(Accounts(service.database), settings.admin_folder)
+            first(opening.report)
+            print("loading the models ...", file=sys.stderr, flush=True)
+            service.prepare()
+            if not service.library.counts().documents:
+                print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
+            opening.open(create_app(service, service.database, settings))
+            print(f"chat       {shown}/", flush=True)
+            print(f"dashboard  {shown}/admin", flush=True)
+            if password is not None:
+                print(f"admin password (shown once): {password}", flush=True)
+            service.read_ahead(bars, when_read)
+        except BaseException as error:  # it ends the command, not only this thread
+            failures.append(error)
+            server.should_exit = True
+
+    if not is_loopback(settings.host) and settings.public_url is None:
+        print(OPEN, file=sys.stderr)
+    print(f"{shown}/ opens soon ...", file=sys.stderr, flush=True)
+    threading.Thread(target=open_desk, name="opening", daemon=True).start()
     with (
         listener,
         command_socket(service, settings.data_dir),
@@ -57,6 +105,8 @@ def serve(service: Service) -> None:
         suppress(KeyboardInterrupt),  # how a desk is stopped
     ):
         server.run(sockets=[listener])
+        if failures:
+            raise failures[0]
 
 
 def bind(host: str, port: int) -> socket.socket:

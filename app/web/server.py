@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.access.identity import Identity
@@ -17,6 +17,7 @@ from app.storage.sessions import Sessions
 from app.web.document_routes import add_document_routes
 from app.web.guard import Guard, caller_of
 from app.web.login_routes import add_login_routes
+from app.web.opening import ALIVE, READY, readiness
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
 
@@ -46,7 +47,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
         raise DeskError(f"desk_logo: there is no file {settings.desk_logo!r}", code="settings")
     sessions, site = Sessions(database), Site(settings.host, settings.public_url)
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
-    _add_api(app, settings)
+    _add_api(app, desk, settings)
     add_document_routes(app, desk)
     add_source_routes(app, desk)
     add_login_routes(app, Accounts(database), sessions, site)
@@ -57,14 +58,18 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     return app
 
 
-def _add_api(app: FastAPI, settings: Settings) -> None:
+def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
     @app.get("/logo")
     def logo() -> FileResponse:
         return FileResponse(settings.desk_logo or _STATIC / "favicon.svg")
 
-    @app.get("/healthz")
+    @app.get(ALIVE)
     def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
+
+    @app.get(READY)
+    def readyz() -> Response:
+        return readiness(desk.missing())
 
     def give_out(path: str, name: str, media_type: str) -> None:
         @app.get(path)

@@ -1,0 +1,99 @@
+"""What a desk answers before it is open: that it is alive, what is missing yet, and a page that loads itself again.
+
+The application needs the models, which take a while; the server listens from the first second and gets the application
+when it is there. Not covered: loading (`serve`).
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from app.web.languages import page_language
+from app.web.rendering import render
+
+ALIVE, READY = "/healthz", "/readyz"
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "retry-after": "2",
+    "x-content-type-options": "nosniff",
+}
+
+
+def readiness(missing: Sequence[str]) -> Response:
+    """The answer of /readyz: 200, or 503 with what is missing."""
+    if missing:
+        return JSONResponse({"status": "not ready", "missing": list(missing)}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+class Opening:
+    """An ASGI application that stands in for another one until `open` is called."""
+
+    def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
+        """missing: see `Desk.missing`; it may block."""
+        self._missing = missing
+        self._progress = 0, 0
+        self._app: FastAPI | None = None
+        self._listening = threading.Event()
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Progress to be shown (`app.domain.progress`)."""
+        self._progress = done, total
+
+    def open(self, app: FastAPI) -> None:
+        """Hand over to the application, when its own start-up has ended. From any thread but the server's."""
+        self._listening.wait()
+        asyncio.run_coroutine_threadsafe(self._start(app), self._loop).result()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif self._app is not None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await (await self._answer(Request(scope)))(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.scope["path"]
+        if path == ALIVE:
+            return JSONResponse({"status": "ok"})
+        if path == READY:
+            return readiness(await run_in_threadpool(self._missing) or ["pages"])
+        done, total = self._progress
+        html = render("starting.html", language=page_language(request.headers), done=done, total=total)
+        return HTMLResponse(html, 503, _HEADERS)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the server's start to its end."""
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        self._living: asyncio.Task[None] | None = None
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        self._listening.set()
+        await receive()
+        self._ending.set()
+        if self._living is not None:
+            await self._living
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self, app: FastAPI) -> None:
+        started: asyncio.Future[None] = self._loop.create_future()
+
+        async def live() -> None:  # what an application starts must end in the same task
+            async with app.router.lifespan_context(app):
+                self._app = app
+                started.set_result(None)
+                await self._ending.wait()
+
+        living = asyncio.create_task(live())
+        await asyncio.wait({living, started}, return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            await living  # raises what went wrong
+        self._living = living

@@ -1,0 +1,94 @@
+"""What a desk answers before it is open, and that the application takes over with its own start and end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from desk_site import BASE, Site
+from desks import small_desk
+from fake_desk import FakeDesk
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from app.domain.errors import DeskError
+from app.web.opening import Opening
+
+
+@pytest.fixture
+def opening() -> Iterator[tuple[Opening, TestClient]]:
+    desk = FakeDesk()
+    desk.ready = False
+    opening = Opening(desk.missing)
+    with TestClient(opening, base_url=BASE) as client:
+        yield opening, client
+
+
+def test_a_desk_that_starts_says_so(opening: tuple[Opening, TestClient]) -> None:
+    starting, client = opening
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()["missing"]) == (503, ["model", "engine"])
+    starting.report("embedding", 64, 166)
+    for path in ("/", "/admin", "/queue/join"):
+        page = client.get(path)
+        assert (page.status_code, page.headers["retry-after"]) == (503, "2")
+        assert "The desk is starting" in page.text
+        assert "Documents are being prepared: 64 of 166" in page.text
+        assert 'http-equiv="refresh"' in page.text
+
+
+def test_the_application_takes_over_and_ends_with_the_server() -> None:
+    lived: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        lived.append("began")
+        yield
+        lived.append("ended")
+
+    app = FastAPI(lifespan=lifespan)
+    app.get("/")(lambda: "open")
+    opening = Opening(lambda: ())
+    with TestClient(opening, base_url=BASE) as client:
+        opening.open(app)
+        assert client.get("/").json() == "open"
+        assert lived == ["began"]
+    assert lived == ["began", "ended"]
+
+
+def test_an_application_that_cannot_start_is_an_error() -> None:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        raise OSError("no queue")
+        yield
+
+    opening = Opening(lambda: ())
+    with TestClient(opening, base_url=BASE) as client:
+        with pytest.raises(OSError, match="no queue"):
+            opening.open(FastAPI(lifespan=lifespan))
+        assert client.get("/").status_code == 503
+
+
+def test_readiness_of_an_open_desk(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    client = site.client()
+    assert (client.get("/readyz").status_code, client.get("/readyz").json()) == (200, {"status": "ready"})
+    site.desk.ready = False
+    assert client.get("/readyz").status_code == 503
+    site.close()
+
+
+def test_what_a_desk_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DeskError("the disk is full", code="disk-full")
+
+    with small_desk(tmp_path) as service:
+        assert service.missing() == ("model", "engine")
+        service.prepare()
+        assert service.missing() == ()
+        service.engine.close()
+        monkeypatch.setattr(service.library, "set_fact", full)
+        assert service.missing() == ("engine", "database")

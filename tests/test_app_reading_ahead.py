@@ -1,0 +1,144 @@
+"""The model reads in the background what it has not read, while the desk serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+
+from app.cli.demo import serve_demo
+from app.desk.service import Service
+from app.domain.progress import PassagesRead
+from app.knowledge.prompts import PassageText
+
+LONG_S = 60.0
+
+
+def read_ahead(service: Service) -> threading.Event:
+    """Begin; the event is set when everything has been read."""
+    done = threading.Event()
+    service.read_ahead(when_read=done.set)
+    return done
+
+
+def stored(service: Service) -> list[bool]:
+    """Of each passage, whether its module is in a tier."""
+    passages = service.library.passages(service.library.all_ids())
+    keys = [
+        service.engine.store.key(service.engine.segment(service.prompts.module(PassageText.of(p)))) for p in passages
+    ]
+    return service.engine.call(lambda store: [store.tier(key) is not None for key in keys])
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Without a time of its own: the test's limit ends it."""
+    waiting = threading.Event()
+    while not holds():
+        waiting.wait(0.01)
+
+
+def test_what_was_not_read_is_read_behind(tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as service:
+        assert service.ingest([pages], warm=False).modules.encoded == 0
+        assert service.passages_read() is None
+        assert read_ahead(service).wait(LONG_S)
+        assert stored(service) == [True] * 4
+        assert service.passages_read() == PassagesRead(read=4, total=4, is_reading=False)
+        assert service.overview().reading == service.passages_read()
+        assert {use.source for use in finish(service, "Can I return a gift card?").modules} <= {"device", "disk"}
+
+
+def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path: Path) -> None:
+    """A module's key is recorded before it is computed, and its file may be gone."""
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages])
+        files = sorted(service.settings.modules_folder.rglob("*.safetensors"))
+    files[1].unlink()
+    with small_desk(tmp_path / "desk") as service:
+        service.prepare()
+        assert stored(service).count(False) == 1
+        assert read_ahead(service).wait(LONG_S)
+        assert stored(service) == [True] * 4
+
+
+def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages], warm=False)
+        assert read_ahead(service).wait(LONG_S)
+        (pages / "returns.md").write_text("# Returns\n\nReturns take sixty days now.\n")
+        service.ingest([pages / "returns.md"], warm=False)
+        wait_until(lambda: stored(service) == [True] * 4)
+        service.forget("stores.txt")
+        wait_until(lambda: service.passages_read() == PassagesRead(read=3, total=3, is_reading=False))
+
+
+def test_what_has_no_room_waits_for_a_question(tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk", disk=0, memory=1) as service:
+        service.ingest([pages], warm=False)
+        assert read_ahead(service).wait(LONG_S)
+        assert service.passages_read() == PassagesRead(read=0, total=4, is_reading=False)
+
+
+def test_a_failure_leaves_the_desk_answering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages], warm=False)
+        failing, survey = True, service._warming.survey
+
+        def sometimes() -> tuple[int, list[int]]:
+            if failing:
+                raise RuntimeError("broken")
+            return survey()
+
+        monkeypatch.setattr(service._warming, "survey", sometimes)
+        read = read_ahead(service)
+        wait_until(lambda: "could not be encoded" in caplog.text)
+        assert finish(service, "Can I return a gift card?").answer
+        failing = False
+        service.ingest([pages], warm=False)
+        assert read.wait(LONG_S)
+
+
+def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    for number in range(40):
+        (pages / f"page{number}.md").write_text(f"# Page {number}\n\n" + f"Sentence {number} of it. " * 20)
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages], warm=False)
+        read_ahead(service)
+    assert service._ahead is not None
+    assert not service._ahead._thread.is_alive()
+    with small_desk(tmp_path / "desk", memory=64 << 20) as service:
+        assert read_ahead(service).wait(LONG_S)
+        assert all(stored(service))
+
+
+def test_a_demo_serves_before_the_model_has_read_and_compares_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The order of `make demo`, without a socket."""
+    pages, happened = write_pages(tmp_path / "pages"), list[str]()
+
+    def serve(service: Service, bars: object, *, first: Callable[..., None], when_read: Callable[[], None]) -> None:
+        first(lambda stage, done, total: happened.append(stage))
+        service.prepare()
+        assert stored(service) == [False] * 4
+        happened.append("open")
+        done = threading.Event()
+        service.read_ahead(when_read=lambda: (when_read(), done.set()))  # type: ignore[func-returns-value]
+        assert done.wait(LONG_S)
+
+    monkeypatch.setattr("app.web.serve.serve", serve)
+    with small_desk(tmp_path / "desk") as service:
+        serve_demo(service, pages)
+    assert happened[-2:] == ["embedding", "open"]
+    assert "median" in capsys.readouterr().out
