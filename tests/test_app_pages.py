@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
@@ -21,6 +22,8 @@ from app.web.markup import answer_html, linked
 from app.web.rendering import render
 from app.web.sources import Source
 from app.web.suggestions import suggestions
+
+PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "topics": ()}
 
 
 def admin(name: str, overview: Overview) -> str:
@@ -359,6 +362,6 @@ def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: Passa
 )
 def test_a_question_without_an_answer_says_so(unanswered: Unanswered, line: str) -> None:
     turn = Turn(message_id="m", role="user", text="Where?", created=NOW, unanswered=unanswered)
-    shown = render("chat/transcript.html", language="en", turns=[turn, replace(turn, unanswered=None)], contacts={})
+    shown = render("chat/transcript.html", language="en", turns=[turn, replace(turn, unanswered=None)], **PLAIN)
     assert check(shown).count("Ask again") == 1
     assert line in " ".join(check(shown).split())
