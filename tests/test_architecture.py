@@ -18,7 +18,8 @@ ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
     "evals": "app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
     "cache retrieval",
-    "app.web": "app.desk app.access app.storage app.domain retrieval.loaders retrieval.text",
+    "app.web": "app.api app.desk app.access app.storage app.domain retrieval.loaders retrieval.text",
+    "app.api": "app.desk app.access app.domain",
     "app.access": "app.storage app.domain",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
@@ -90,8 +91,9 @@ ONLY_IN = {
             "app.storage.conversation_care",
         ),
         *("app.storage.passage_rows", "app.storage.sessions", "app.storage.accounts", "app.storage.statistics"),
-        *("app.storage.tallies", "app.storage.first_tallies", "app.storage.forgotten"),
+        *("app.storage.tallies", "app.storage.first_tallies", "app.storage.forgotten", "app.storage.api_keys"),
     },
+    "prometheus_client": {"app.api.metrics"},
     "gradio": {"app.web.chat_page", "app.web.admin_page", "app.web.server"},
     "fastapi": {
         *("app.web.server", "app.web.document_routes", "app.web.login_routes", "app.web.source_routes"),

@@ -17,6 +17,7 @@ from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument
 from app.domain.formatting import size
 from app.domain.reuse_words import reuse_line
+from app.storage.api_keys import ApiKey
 
 
 def print_ingest(report: dict[str, Any]) -> None:
@@ -96,6 +97,14 @@ def print_documents(documents: Iterable[StoredDocument]) -> None:
     """A line per document."""
     for document in documents:
         print(f"{document.num_passages:4d}  {document.title}  {document.path}")
+
+
+def print_keys(keys: Iterable[ApiKey]) -> None:
+    """A line per key."""
+    for key in keys:
+        used = "never used" if key.last_used is None else f"last used {key.last_used:%Y-%m-%d %H:%M} UTC"
+        state = used if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M} UTC"
+        print(f"{key.shown}...  {key.name}  {','.join(sorted(key.scopes))}  {key.per_minute} a minute  {state}")
 
 
 def print_overview(overview: Overview) -> None:

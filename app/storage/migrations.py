@@ -354,6 +354,27 @@ def m019_sources(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def m011_api_keys(connection: Connection) -> None:
+    """Keys with which programs reach the API."""
+    required = partial(Column, nullable=False)
+    in_use = text("revoked IS NULL")
+    keys = Table(
+        "api_keys",
+        MetaData(naming_convention=NAMING),
+        Column("id", String(16), primary_key=True),
+        required("name", Text),
+        required("token_hash", String(64), unique=True),
+        required("shown", String(16)),
+        required("scopes", Text),
+        required("per_minute", Integer),
+        required("created", DateTime),
+        Column("last_used", DateTime),
+        Column("revoked", DateTime),
+        Index("uq_api_keys_name_in_use", "name", unique=True, sqlite_where=in_use, postgresql_where=in_use),
+    )
+    keys.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -369,6 +390,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m013_forgotten_documents,
     m018_deleted,
     m019_sources,
+    m011_api_keys,
 )
 
 

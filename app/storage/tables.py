@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+IN_USE = text("revoked IS NULL")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -359,6 +360,27 @@ class SessionRow(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey(AccountRow.id, ondelete="CASCADE"), index=True)
     created: Mapped[datetime]
     expires: Mapped[datetime] = mapped_column(index=True)
+
+
+class ApiKeyRow(Base):
+    """A key with which programs reach the API. id: part of the owner of its conversations. token_hash: SHA-256 of the
+    key; shown: how it begins. scopes: separated by spaces. revoked: since when it no longer works.
+    """
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        Index("uq_api_keys_name_in_use", "name", unique=True, sqlite_where=IN_USE, postgresql_where=IN_USE),
+    )
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str]
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    shown: Mapped[str] = mapped_column(String(16))
+    scopes: Mapped[str]
+    per_minute: Mapped[int]
+    created: Mapped[datetime]
+    last_used: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
 
 
 class FactRow(Base):

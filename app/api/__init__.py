@@ -1,0 +1,1 @@
+"""The HTTP API for programs: OpenAI-compatible routes, JSON routes, metrics."""

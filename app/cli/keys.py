@@ -1,0 +1,80 @@
+"""The commands for API keys: keys create, keys list, keys revoke. They work beside a running desk."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.options import Common, takes
+from app.domain.settings import Settings
+
+if TYPE_CHECKING:
+    from app.access.keys import Keys
+    from app.storage.api_keys import ApiKey
+
+commands = typer.Typer()
+keys = typer.Typer(no_args_is_help=True, help="Keys with which programs reach the API.")
+commands.add_typer(keys, name="keys")
+
+
+@keys.command()
+@takes("data_dir", "as_json")
+def create(
+    common: Common,
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    scope: Annotated[str, typer.Option(help="What it may do: chat, documents, admin, separated by commas.")] = "chat",
+    per_minute: Annotated[int, typer.Option(help="Questions and embeddings it may ask for in a minute.")] = 60,
+) -> None:
+    """Make a key and show it, this once."""
+    with open_keys(common.settings) as found:
+        scopes = [one.strip() for one in scope.split(",") if one.strip()]
+        key = found.create(name, scopes, per_minute)
+    common.show({"key": key}, lambda: print(f"{key}\nIt is shown this once: keep it now."))
+
+
+@keys.command("list")
+@takes("data_dir", "as_json")
+def list_(common: Common) -> None:
+    """List the keys."""
+    from app.cli.reports import print_keys
+
+    with open_keys(common.settings) as found:
+        stored = found.all()
+    common.show({"keys": [key_json(one) for one in stored]}, lambda: print_keys(stored))
+
+
+@keys.command()
+@takes("data_dir", "as_json")
+def revoke(common: Common, name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
+    """End a key: no further request with it is answered."""
+    with open_keys(common.settings) as found:
+        key = found.revoke(name)
+    common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))
+
+
+@contextmanager
+def open_keys(settings: Settings) -> "Iterator[Keys]":
+    """The keys of the data folder; of a running desk's as well, which looks every key up in the database."""
+    from app.access.keys import Keys
+    from app.storage.database import open_database
+    from app.storage.lock import is_locked, lock_data_folder
+
+    with ExitStack() as stack:
+        if not is_locked(settings.data_dir):
+            stack.enter_context(lock_data_folder(settings.data_dir, "warmdesk keys"))
+        yield Keys(stack.enter_context(closing(open_database(settings.database_url))))
+
+
+def key_json(key: "ApiKey") -> dict[str, Any]:
+    """A key as `keys list` shows it; times as ISO 8601."""
+    return {
+        "name": key.name,
+        "id": key.id,
+        "key": f"{key.shown}...",
+        "scopes": sorted(key.scopes),
+        "per_minute": key.per_minute,
+        "created": key.created.isoformat(),
+        "last_used": key.last_used and key.last_used.isoformat(),
+        "revoked": key.revoked and key.revoked.isoformat(),
+    }

@@ -1,0 +1,184 @@
+"""API keys: shown once, stored as a hash, checked and limited at every request; the commands, beside a desk too."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.access.keys import Keys
+from app.cli.main import main
+from app.domain.callers import NOBODY
+from app.domain.errors import DeskError
+from app.storage.database import Database, open_database
+from app.storage.lock import lock_data_folder
+
+NOON = datetime(2026, 3, 12, 12, 0, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOON
+
+    def __call__(self) -> datetime:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def keys(database: Database, clock: Clock) -> Keys:
+    return Keys(database, now=clock)
+
+
+def code_of(error: pytest.ExceptionInfo[DeskError]) -> str:
+    return error.value.code
+
+
+def test_a_key_is_its_callers_name_scopes_and_conversations(keys: Keys) -> None:
+    token = keys.create("shop", ["chat", "documents"])
+    caller = keys.find_key(token)
+    assert caller is not None
+    assert (caller.name, caller.role, caller.scopes) == ("shop", "", {"chat", "documents"})
+    assert caller.owner == f"k-{keys.all()[0].id}"
+
+
+def test_only_a_hash_is_stored(keys: Keys, tmp_path: Path) -> None:
+    token = keys.create("shop")
+    assert len(token) > 40
+    files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert token.encode() not in files
+    assert token[9:].encode() not in files
+    assert keys.all()[0].shown == token[:9]
+
+
+@pytest.mark.parametrize("token", ["", "wd_", "sk-other", "wd_" + "x" * 43, "wd_" + "x" * 9999, "wd_\udcff"])
+def test_other_tokens_are_nobody(keys: Keys, token: str) -> None:
+    keys.create("shop")
+    assert keys.find_key(token) is None
+
+
+def test_a_revoked_key_stops_at_once_and_its_name_is_free_again(keys: Keys, database: Database) -> None:
+    token = keys.create("shop")
+    Keys(database).revoke("shop")  # another process
+    assert keys.find_key(token) is None
+    again = keys.create("shop")
+    assert keys.find_key(again) is not None
+    assert [key.revoked is None for key in keys.all()] == [False, True]
+    keys.revoke("shop")
+    with pytest.raises(DeskError) as error:
+        keys.revoke("shop")
+    assert code_of(error) == "key-unknown"
+
+
+def test_one_name_is_one_key(keys: Keys) -> None:
+    keys.create("shop")
+    with pytest.raises(DeskError) as error:
+        keys.create(" shop ")
+    assert code_of(error) == "key-exists"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("",), "bad-key-name"),
+        (("a" * 81,), "bad-key-name"),
+        (("a\u202eb",), "bad-key-name"),
+        (("shop", ["chat", "root"]), "bad-scope"),
+        (("shop", []), "bad-scope"),
+        (("shop", ["chat"], 0), "bad-limit"),
+    ],
+)
+def test_what_a_key_cannot_be(keys: Keys, arguments: tuple[Any, ...], code: str) -> None:
+    with pytest.raises(DeskError) as error:
+        keys.create(*arguments)
+    assert code_of(error) == code
+    assert keys.all() == []
+
+
+def test_the_last_use_is_written_once_a_minute(keys: Keys, clock: Clock) -> None:
+    token = keys.create("shop")
+    assert keys.all()[0].last_used is None
+    for seconds, written in ((0, NOON), (59, NOON), (61, NOON + timedelta(seconds=61))):
+        clock.time = NOON + timedelta(seconds=seconds)
+        keys.find_key(token)
+        assert keys.all()[0].last_used == written
+
+
+def test_each_key_has_a_limit_of_its_own(keys: Keys) -> None:
+    small, other = keys.find_key(keys.create("small", per_minute=2)), keys.find_key(keys.create("other"))
+    assert small is not None
+    assert other is not None
+    assert [keys.seconds_to_wait(small) for _ in range(2)] == [0, 0]
+    assert 1 <= keys.seconds_to_wait(small) <= 60
+    assert keys.seconds_to_wait(other) == 0
+    assert keys.seconds_to_wait(NOBODY) == 0
+
+
+# --- commands ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command on the data folder of this test with --json; gives its document."""
+
+    def call(*arguments: str) -> dict[str, Any]:
+        capfd.readouterr()
+        monkeypatch.setattr(
+            sys, "argv", ["warmdesk", "keys", *arguments, "--data-dir", str(tmp_path / "desk"), "--json"]
+        )
+        with pytest.raises(SystemExit):
+            main()
+        document: dict[str, Any] = json.loads(capfd.readouterr().out)
+        return document
+
+    return call
+
+
+def test_create_list_and_revoke(run: Callable[..., Any], tmp_path: Path) -> None:
+    token = run("create", "shop", "--scope", "chat,admin", "--per-minute", "5")["key"]
+    [listed] = run("list")["keys"]
+    assert (listed["name"], listed["scopes"], listed["per_minute"]) == ("shop", ["admin", "chat"], 5)
+    assert (listed["key"], listed["last_used"], listed["revoked"]) == (token[:9] + "...", None, None)
+    assert token not in json.dumps(listed)
+    assert run("revoke", "shop") == {"revoked": "shop"}
+    assert run("list")["keys"][0]["revoked"]
+    assert run("revoke", "shop")["error"]["code"] == "key-unknown"
+    assert (tmp_path / "desk").stat().st_mode & 0o077 == 0
+
+
+def test_the_commands_work_beside_a_running_desk(run: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "desk"
+    with (
+        lock_data_folder(folder, "warmdesk serve"),
+        closing(open_database(f"sqlite:///{folder / 'warmdesk.sqlite3'}")) as database,
+    ):
+        keys = Keys(database)
+        token = run("create", "shop")["key"]
+        assert keys.find_key(token) is not None
+        run("revoke", "shop")
+        assert keys.find_key(token) is None
+
+
+def test_a_key_is_in_no_column_of_the_database(run: Callable[..., Any], tmp_path: Path) -> None:
+    token = run("create", "shop")["key"]
+    with sqlite3.connect(tmp_path / "desk" / "warmdesk.sqlite3") as connection:
+        rows = connection.execute("SELECT * FROM api_keys").fetchall()
+    connection.close()
+    assert token not in repr(rows)
