@@ -35,6 +35,9 @@ class MeaningEmbedder:
 
     embed_queries = embed_documents
 
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return sum(len(text.split()) for text in texts)
+
     def knowledge(self, text: str) -> float:
         return self._knowledge
 
@@ -61,6 +64,9 @@ class HashEmbedder:
             vector[digest % self.dimension] += 1.0
         unit: Vectors = vector / np.linalg.norm(vector)
         return unit
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return sum(len(text.split()) for text in texts)
 
     def knowledge(self, text: str) -> float:
         return 1.0

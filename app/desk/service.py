@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
@@ -18,6 +18,7 @@ import torch
 
 from app.answering.answering import Answering
 from app.answering.examples import example_questions
+from app.answering.plain import PlainStream, complete
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
@@ -28,8 +29,10 @@ from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
+from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import AnswerMode, Policy, policy_named
 from app.domain.progress import Bars, PassagesRead, Progress, no_bars, no_progress
+from app.domain.served import Load, Served
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
 from app.knowledge.forget import Forgetting, Forgotten, find_document
@@ -127,6 +130,8 @@ class Service:
         self._examples_of: Retriever | None = None
         self._examples: list[str] = []
         self._ahead: ReadingAhead | None = None
+        self._listeners: list[Callable[[Served], None]] = []
+        history.listen(lambda answer, details: self._report(served_of(answer, details.queue_ms)))
 
     def __enter__(self) -> "Service":
         return self
@@ -324,6 +329,29 @@ class Service:
         """Remove what was computed for an owner's questions; gives whether all of it is gone, or some is in use."""
         return "engine" not in self.__dict__ or self.engine.drop_prefixes(owner)
 
+    # --- models alone --------------------------------------------------------------------------------------
+
+    def complete(self, messages: Sequence[Said], options: PlainOptions, *, owner: str) -> PlainStream:
+        """Start an answer of the language model alone; see `app.answering.plain`."""
+        if options.temperature is None:
+            options = replace(options, temperature=self.settings.temperature)
+        return complete(self.engine, messages, options, owner, self._report)
+
+    def embed(self, texts: Sequence[str], *, as_questions: bool = False) -> Embedded:
+        """Texts as the vectors that search compares."""
+        embedder = self.search.embedder
+        vectors = embedder.embed_queries(texts) if as_questions else embedder.embed_documents(texts)
+        return Embedded(vectors=vectors, tokens=embedder.count_tokens(texts))
+
+    def models(self) -> ModelNames:
+        """The names of the models that are used, without the folders in which they lie."""
+        embedder = self.search.embedder
+        return ModelNames(
+            language=public_name(self.engine.model.info.name),
+            embedder=public_name(embedder.name),
+            dimension=embedder.dimension,
+        )
+
     # --- state ---------------------------------------------------------------------------------------------
 
     def overview(self) -> Overview:
@@ -368,6 +396,30 @@ class Service:
         """How far the model has read; None if it does not read ahead."""
         return None if self._ahead is None else self._ahead.state
 
+    def load(self) -> Load:
+        """What the desk holds and does now; cheap enough to be asked every few seconds."""
+        counts = self.library.counts()
+        if "engine" not in self.__dict__:
+            return Load(model=public_name(self.settings.model or "bundled"), **asdict(counts))
+        tiers, (running, waiting) = tiers_of(self.engine), self.engine.load()
+        return Load(
+            model=public_name(self.engine.model.info.name),
+            running=running,
+            waiting=waiting,
+            **asdict(counts),
+            num_bytes=tiers.num_bytes,
+            capacity=tiers.capacity,
+            evictions=tiers.evictions,
+        )
+
+    def listen(self, listener: Callable[[Served], None]) -> None:
+        """Call `listener` with every answer from now on; it must be quick and may be called from any thread."""
+        self._listeners.append(listener)
+
+    def _report(self, served: Served) -> None:
+        for listener in self._listeners:
+            listener(served)
+
     def contacts(self) -> Mapping[str, str]:
         """How customers reach people, as links."""
         return contact_links(self.settings)
@@ -391,3 +443,15 @@ class Service:
 def free_bytes(folder: Path) -> int:
     """Free space where a folder is or will be."""
     return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
+
+
+def served_of(answer: Answer, queue_ms: float) -> Served:
+    """What is counted of an answer of the desk."""
+    return Served(outcome=answer.outcome, usage=answer.usage, timings=answer.timings, queue_ms=queue_ms)
+
+
+def public_name(name: str) -> str:
+    """A model's name without the folders of this machine: a hub name stays, of a path its last part."""
+    path = Path(name)
+    is_path = path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or len(path.parts) > 2
+    return (path.stem if path.suffix == ".gguf" else path.name) if is_path else name

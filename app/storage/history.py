@@ -10,6 +10,7 @@ Not covered: renaming and removing (`conversation_care`), numbers for the dashbo
 (`library`), making an answer (`app.answering`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -59,6 +60,11 @@ class History:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._since, self._open = _now(), set[str]()  # questions that are being answered
+        self._listeners: list[Callable[[Answer, AnswerDetails], None]] = []
+
+    def listen(self, listener: Callable[[Answer, AnswerDetails], None]) -> None:
+        """Call `listener` with every answer from now on, once it is stored."""
+        self._listeners.append(listener)
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
         """Start a conversation; returns its id. title: usually the first question; it is shortened. Raises DeskError if
@@ -182,6 +188,8 @@ class History:
                 raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
             tally(session, row)
         self.ended(details.question_id)
+        for listener in self._listeners:
+            listener(answer, details)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not

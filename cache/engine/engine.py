@@ -144,6 +144,10 @@ class Engine:
         self._tokenizer.clear()
         return self.call(lambda store: store.drop_prefixes(tenant))
 
+    def load(self) -> tuple[int, int]:
+        """How many requests are running, and how many are waiting. Does not wait for the engine's thread."""
+        return self._core.load
+
     def call(self, function: Callable[[Store], T]) -> T:
         """Run a function of the store on the engine thread between two steps. Raises what it raises."""
         future: Future[T] = Future()

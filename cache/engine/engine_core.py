@@ -54,6 +54,11 @@ class EngineCore:
         return bool(self.inbox) or self._is_busy
 
     @property
+    def load(self) -> tuple[int, int]:
+        """How many requests are running, and how many are waiting. From any thread; it may be old when it returns."""
+        return len(self._running), len(self._waiting) + len(self.inbox)
+
+    @property
     def _is_busy(self) -> bool:
         return bool(self._waiting or self._running or self._jobs or self._encoder.running)
 

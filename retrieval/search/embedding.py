@@ -32,6 +32,9 @@ class Embedder(Protocol):
         differently.
         """
 
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """How many tokens it reads of all these texts; what is cut off is not counted."""
+
     def knowledge(self, text: str) -> float:
         """How well the embedder knows the language of a text, from 0 to 1; not how well its script."""
 

@@ -83,6 +83,11 @@ class SentenceEmbedder:
             vectors = self._model.encode_query(list(texts), **_OPTIONS)
         return _of_length_one(np.asarray(vectors, dtype=np.float32))
 
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        with self._lock:
+            encoded = self._model.tokenizer(list(texts), truncation=True, max_length=self._model.max_seq_length)
+        return sum(map(len, encoded["input_ids"]))
+
     def knowledge(self, text: str) -> float:
         """The share of the characters that are in known tokens, less if tokens are parts of characters: a tokenizer
         splits a script it was not made for into unknown tokens or single bytes. Also less if the model card names

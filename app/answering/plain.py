@@ -1,0 +1,132 @@
+"""The language model alone: messages to a prompt, without documents, decision and checks.
+
+The prompt is what the model's chat template makes of the messages, so that it only grows at its end and every earlier
+turn is an exact prefix of the next one. It is found again by its owner alone. Texts of all roles are literal: only the
+template's own strings are structure. Not covered: anything that is stored; nothing is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from itertools import groupby
+
+from app.domain.answers import AnswerTimings, AnswerUsage
+from app.domain.errors import DeskError
+from app.domain.plain import PlainAnswer, PlainOptions, Said
+from app.domain.served import Served
+from cache.engine.engine import Engine
+from cache.engine.request import Generation, Request
+from cache.engine.sampling import Sampling
+from cache.errors import CacheError, PromptError
+from cache.prompt.chat_template import ChatTemplate
+from cache.prompt.parts import Text
+
+MOST_TOKENS = 512
+"""Of an answer for which no other limit is given: memory is reserved for all of it."""
+LEAST_TEMPERATURE = 0.01
+"""Below it the engine takes the likeliest token, which is the same."""
+
+
+class PlainStream:
+    """An answer of the model: iterate for its text, then read `answer`."""
+
+    def __init__(self, generation: Generation, report: Callable[[Served], None]) -> None:
+        self._generation, self._report = generation, report
+        self._answer: PlainAnswer | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            yield from self._generation
+        except CacheError as error:
+            raise DeskError(str(error), code="engine") from error
+        completion = self._generation.completion
+        timings = completion.timings
+        self._answer = PlainAnswer(
+            text=completion.text,
+            finish_reason="length" if completion.finish_reason == "length" else "stop",
+            usage=AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)}),
+            timings=AnswerTimings(
+                retrieve=0.0,
+                load=round(timings.load, 3),
+                prefill=round(timings.prefill, 3),
+                ttft=round(timings.ttft, 3),
+                total=round(timings.total, 3),
+            ),
+        )
+        self._report(
+            Served(outcome="plain", usage=self._answer.usage, timings=self._answer.timings, queue_ms=timings.queue)
+        )
+
+    @property
+    def answer(self) -> PlainAnswer:
+        """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
+        if self._answer is None:
+            raise DeskError("there is no answer: it was stopped before its end", code="no-answer")
+        return self._answer
+
+    def cancel(self) -> None:
+        """Stop generating soon."""
+        self._generation.cancel()
+
+
+def complete(
+    engine: Engine,
+    messages: Sequence[Said],
+    options: PlainOptions,
+    owner: str,
+    report: Callable[[Served], None],
+) -> PlainStream:
+    """Start an answer. owner: who may find the prompt's prefixes again. report: told of the answer. Raises
+    DeskError for messages that are no conversation, or too long for the model.
+    """
+    parts = conversation(messages, engine.model.tokenizer.template)
+    positions = engine.model.info.max_positions
+    try:
+        plan = engine.arrange(parts)
+    except PromptError as error:
+        raise DeskError(str(error), code="prompt-too-long") from error
+    if plan.next_position >= positions:
+        raise DeskError(f"the messages fill all of the model's {positions} positions", code="prompt-too-long")
+    temperature = options.temperature or 0.0
+    sampling = Sampling(
+        max_tokens=options.max_tokens or MOST_TOKENS,
+        temperature=temperature if temperature >= LEAST_TEMPERATURE else 0.0,
+        top_p=options.top_p,
+        seed=options.seed,
+        stop=options.stop,
+    )
+    request = Request(plan=plan, sampling=sampling, reuse="prefix", tenant=owner)
+    return PlainStream(engine.submit(request), report)
+
+
+def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]:
+    """Messages as the template renders them, up to the beginning of the answer. System messages stand together at the
+    beginning; neighbours of one role are one message. Raises DeskError unless user and assistant take turns, the user
+    first and last.
+    """
+    system = "\n\n".join(one.text for one in messages if one.role == "system")
+    spoken = [one for one in messages if one.role != "system"]
+    turns = [
+        "\n\n".join(one.text for one in same) for _, same in groupby(spoken, lambda one: one.role)
+    ]  # in turns: user, assistant, user ...
+    if not spoken or spoken[0].role != "user" or spoken[-1].role != "user":
+        raise DeskError("messages must begin and end with one of the user", code="bad-messages")
+    parts = opening(template, system)
+    for number, text in enumerate(turns):
+        is_answer = number % 2
+        parts += [Text(text=text), Text(text=template.to_next if is_answer else template.to_answer, structural=True)]
+    return parts
+
+
+def opening(template: ChatTemplate, system: str) -> list[Text]:
+    """What stands before the first message of the user. Without a system text it is what the template puts there."""
+    if system:
+        return [
+            Text(text=template.open, structural=True),
+            Text(text=system),
+            Text(text=template.to_user, structural=True),
+        ]
+    if "system" in template.roles:
+        alone = template.roles["system"].alone + template.roles["user"].open
+    else:
+        alone = template.open
+    return [Text(text=alone, structural=True)]
