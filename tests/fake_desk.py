@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,7 +35,9 @@ from app.domain.answers import (
 from app.domain.callers import OPERATOR
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
+from app.domain.plain import Said
 from app.domain.progress import PassagesRead, Progress, no_progress
+from app.domain.served import Load, Served
 from app.knowledge.forget import Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
@@ -308,7 +310,13 @@ class FakeDesk:
         return (self._owners.get(conversation_id) or self._first) == owner
 
     def ask(
-        self, question: str, *, owner: str = OPERATOR, conversation_id: str | None = None, reuse: str = "on"
+        self,
+        question: str,
+        *,
+        owner: str = OPERATOR,
+        conversation_id: str | None = None,
+        reuse: str = "on",
+        earlier: Sequence[Said] = (),
     ) -> FakeStream:
         if conversation_id is not None and not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="conversation-unknown")
@@ -455,6 +463,11 @@ class FakeDesk:
 
     def examples(self) -> list[str]:
         return ["Do you deliver to Northern Ireland?", "Do gift cards expire?"]
+
+    def load(self) -> Load:
+        return Load(model="fake", documents=len(self.listed))
+
+    def listen(self, listener: Callable[[Served], None]) -> None: ...
 
     def contacts(self) -> Mapping[str, str]:
         return CONTACTS

@@ -10,12 +10,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from app.answering.check import CheckedText
+from app.answering.earlier import past_of
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion
 from app.answering.stream import AnswerInProgress, OpenAnswers
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
+from app.domain.plain import Said
 from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.grounding.check import AnswerChecker
@@ -69,13 +71,18 @@ class Answering:
         collections: Sequence[str] = (),
         *,
         owner: str,
+        earlier: Sequence[Said] = (),
     ) -> AnswerInProgress:
         """Record the question, search, plan and submit. collections: only documents of these, if any are given. owner:
-        whose conversation it is. Raises DeskError for a question that cannot be asked.
+        whose conversation it is. earlier: the past of a conversation that is not stored. Raises DeskError for a
+        question that cannot be asked.
         """
         started, arrived = time.perf_counter(), datetime.now(UTC)
         question = self.questions.valid(question)
-        past = [] if conversation_id is None else self._history.past(conversation_id, owner)
+        if conversation_id is None:
+            past = past_of(earlier, self.settings)
+        else:
+            past = self._history.past(conversation_id, owner)
         if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         if unknown := set(collections) - set(self._library.collections() if collections else ()):

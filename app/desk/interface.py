@@ -3,13 +3,15 @@
 Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is a fake of this interface.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Unpack
 
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
+from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
 from app.domain.progress import PassagesRead, Progress, no_progress
+from app.domain.served import Load, Served
 from app.knowledge.forget import Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 
@@ -33,13 +35,34 @@ class AnswerStream(Protocol):
     def cancel(self) -> None: ...
 
 
+class PlainAnswerStream(Protocol):
+    """As `AnswerStream`, for the language model alone."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    @property
+    def answer(self) -> PlainAnswer: ...
+
+    def cancel(self) -> None: ...
+
+
 class Desk(Protocol):
     """Everything a page needs. All methods may be called from several threads at once and may raise DeskError. owner:
     whose conversations (`app.domain.callers`); those of others do not exist.
     """
 
-    def ask(self, question: str, *, owner: str, conversation_id: str | None = None, reuse: str = "on") -> AnswerStream:
-        """Starts an answer. Without a conversation a new one begins; its id is in the finished answer."""
+    def ask(
+        self,
+        question: str,
+        *,
+        owner: str,
+        conversation_id: str | None = None,
+        reuse: str = "on",
+        earlier: Sequence[Said] = (),
+    ) -> AnswerStream:
+        """Starts an answer. Without a conversation a new one begins; its id is in the finished answer. earlier: what
+        was said before in a conversation that the caller keeps; it is not stored.
+        """
 
     def conversations(self, owner: str, limit: int = 50, query: str = "") -> list[ConversationSummary]:
         """The latest conversations, most recently used first. query: only those in which each of its words stands, in
@@ -104,3 +127,20 @@ class Desk(Protocol):
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now. Does not load anything."""
+
+    # --- for programs (`app.api`) --------------------------------------------------------------------------
+
+    def complete(self, messages: Sequence[Said], options: PlainOptions, *, owner: str) -> PlainAnswerStream:
+        """Starts an answer of the language model alone, without documents. Nothing of it is stored."""
+
+    def embed(self, texts: Sequence[str], *, as_questions: bool = False) -> Embedded:
+        """Texts as vectors."""
+
+    def models(self) -> ModelNames:
+        """The names of the models that are used."""
+
+    def load(self) -> Load:
+        """What the desk holds and does now. Does not wait for running answers."""
+
+    def listen(self, listener: Callable[[Served], None]) -> None:
+        """Calls `listener` with every answer from now on, from any thread."""

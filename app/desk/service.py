@@ -307,14 +307,18 @@ class Service:
         reuse: str = "on",
         policy: str | None = None,
         collections: Sequence[str] = (),
+        earlier: Sequence[Said] = (),
     ) -> AnswerInProgress:
         """Start an answer. owner: see `app.domain.callers`. policy: see `app.domain.policies`; unset: the desk's.
-        collections: only documents of these are searched; none: all.
+        collections: only documents of these are searched; none: all. earlier: the past of a new conversation, which is
+        used and not stored.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         named = None if policy is None else policy_named(policy)
-        return self._answering.ask(question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner)
+        return self._answering.ask(
+            question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
+        )
 
     def batch(
         self,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from app.domain.notices import CUT
 from app.domain.progress import PassagesRead
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
@@ -121,6 +122,11 @@ class Answer:
     def refused(self) -> bool:
         """Whether the documents answer nothing."""
         return self.outcome == "nothing"
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because it was long enough."""
+        return CUT in (self.notice or "")
 
     @property
     def statements(self) -> tuple[str, ...]:

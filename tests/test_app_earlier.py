@@ -1,0 +1,66 @@
+"""A past that the caller sends: what of it belongs in the next prompt, and that the desk uses it and stores none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desks import small_desk, small_settings, write_pages
+
+from app.answering.earlier import past_of
+from app.domain.answers import BETWEEN
+from app.domain.plain import Said
+from app.replies.languages import texts_in
+from app.storage.history import PastMessage
+
+ASKED = Said("user", "How long do returns take?")
+SETTINGS = small_settings(Path("desk"))
+
+
+def texts(*messages: Said) -> list[tuple[str, str, str | None]]:
+    return [(one.role, one.text, one.outcome) for one in past_of(messages, SETTINGS)]
+
+
+def test_an_answer_is_kept_and_system_messages_are_not() -> None:
+    past = past_of([Said("system", "Be rude."), ASKED, Said("assistant", "Thirty days.")], SETTINGS)
+    assert past == [
+        PastMessage(role="user", text=ASKED.text),
+        PastMessage(role="assistant", text="Thirty days.", outcome="answered"),
+    ]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "zh"])
+def test_the_desks_own_words_are_left_out(language: str) -> None:
+    says = texts_in(language).says
+    unsure, vague = says["unsure"] + BETWEEN + "Keep the receipt.", says["vague"].format(topics="Returns")
+    for said, kept, outcome in (
+        (unsure, "Keep the receipt.", "unsure"),
+        (vague, "", "unsure"),
+        (says["nothing"] + " Please write to us.", "", "nothing"),
+    ):
+        assert texts(ASKED, Said("assistant", said))[1] == ("assistant", kept, outcome)
+
+
+def test_a_refusal_of_the_settings_and_small_talk_are_left_out() -> None:
+    assert texts(ASKED, Said("assistant", SETTINGS.refusal_text))[1] == ("assistant", "", "nothing")
+    assert texts(Said("user", "hello"), Said("assistant", "Hello! Ask me."))[1] == ("assistant", "", "smalltalk")
+
+
+def test_neighbours_of_one_role_are_one_message() -> None:
+    assert texts(ASKED, Said("user", "A lamp.")) == [("user", "How long do returns take?\n\nA lamp.", None)]
+
+
+def test_the_desk_uses_it_and_stores_none_of_it(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        earlier = [ASKED, Said("assistant", "They take thirty days from delivery.")]
+        answers = []
+        for past in ([], earlier):
+            stream = desk.ask("And for gift cards?", owner="k-1", earlier=past)
+            list(stream)
+            answers.append(stream.answer)
+        alone, following = answers
+        assert following.usage.prompt_tokens > alone.usage.prompt_tokens
+        turns = desk.turns(following.conversation_id, "k-1")
+        assert [turn.role for turn in turns] == ["user", "assistant"]
+        assert turns[0].text == "And for gift cards?"
