@@ -35,7 +35,7 @@ from app.domain.answers import (
 from app.domain.callers import OPERATOR
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
-from app.domain.plain import Said
+from app.domain.plain import ModelNames, Said
 from app.domain.progress import PassagesRead, Progress, no_progress
 from app.domain.served import Load, Served
 from app.knowledge.forget import Footprint, Forgotten
@@ -463,6 +463,9 @@ class FakeDesk:
 
     def examples(self) -> list[str]:
         return ["Do you deliver to Northern Ireland?", "Do gift cards expire?"]
+
+    def models(self) -> ModelNames:
+        return ModelNames(language="fake", embedder="fake-embedder", dimension=3)
 
     def load(self) -> Load:
         return Load(model="fake", documents=len(self.listed))

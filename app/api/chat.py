@@ -1,0 +1,134 @@
+"""POST /v1/chat/completions: the whole desk as a model, and its language model alone."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from app.access.keys import Keys
+from app.api.callers import caller_of, count, owner_of
+from app.api.errors import ApiError, ApiRoute, told
+from app.api.replies import DESK, SYSTEM_LEFT_OUT, ChatReply, desk_fields, event, plain_fields
+from app.api.running import RunningAnswer
+from app.api.wire import ChatRequest, Message
+from app.desk.interface import Desk
+from app.domain.answers import Answer
+from app.domain.plain import PlainAnswer, PlainOptions, Said
+
+SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that is being answered. has_system: it has a system message."""
+
+    running: "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]"
+    reply: ChatReply
+    has_system: bool
+
+
+def chat_router(desk: Desk, keys: Keys) -> APIRouter:
+    """The route."""
+    router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["chat"])
+
+    @router.post("/chat/completions")
+    async def create_completion(request: Request, body: ChatRequest) -> Response:
+        """Answers the last message. The model "warmdesk" answers from the documents, with sources; the language
+        model's own name answers without them.
+        """
+        caller = caller_of(request)
+        count(caller, keys)
+        asked = Asked(
+            _start(desk, body, owner_of(caller, body.user)),
+            ChatReply(f"chatcmpl-{uuid4().hex}", int(time.time()), body.model),
+            any(message.role in ("system", "developer") for message in body.messages),
+        )
+        pieces = aiter(asked.running)
+        if not body.stream:
+            return await _whole(request, asked, pieces)
+        first = await anext(pieces, None)  # an error before it is still a status of its own
+        include_usage = body.stream_options is not None and body.stream_options.include_usage
+        events = _events(asked, first, pieces, include_usage)
+        return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
+
+    return router
+
+
+def _start(desk: Desk, body: ChatRequest, owner: str) -> "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]":
+    """Begin the answer. Raises ApiError for a model there is not, and a last message that is not the user's."""
+    *earlier, last = (_said(message) for message in body.messages)
+    if body.model == DESK:
+        if last.role != "user":
+            raise ApiError(400, "the last message must be of the user", "bad-messages", "messages")
+        return RunningAnswer(
+            lambda: desk.ask(last.text, owner=owner, conversation_id=body.conversation_id, earlier=earlier)
+        )
+    if body.model != desk.models().language:
+        raise ApiError(404, f"there is no model {body.model!r}: see /v1/models", "model_not_found", "model")
+    options = PlainOptions(
+        max_tokens=body.longest,
+        temperature=body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        seed=body.seed,
+        stop=body.stops,
+    )
+    return RunningAnswer(lambda: desk.complete([*earlier, last], options, owner=owner))
+
+
+def _said(message: Message) -> Said:
+    return Said("system" if message.role == "developer" else message.role, message.text)
+
+
+def _end(asked: Asked) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
+    """The finished answer, why it ended, and what only a desk has."""
+    answer = asked.running.answer
+    if isinstance(answer, PlainAnswer):
+        return answer, answer.finish_reason, plain_fields(answer)
+    notice = SYSTEM_LEFT_OUT if asked.has_system else None
+    return answer, "length" if answer.is_cut else "stop", desk_fields(answer, notice)
+
+
+async def _whole(request: Request, asked: Asked, pieces: AsyncIterator[str]) -> Response:
+    """The whole answer at once; if the caller leaves before, it is stopped."""
+
+    async def collect() -> str:
+        return "".join([piece async for piece in pieces])
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    answering, leaving = asyncio.ensure_future(collect()), asyncio.ensure_future(left())
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            return Response(status_code=499)  # nobody reads it
+        text = await answering
+    finally:
+        answering.cancel()
+        leaving.cancel()
+    answer, reason, extra = _end(asked)
+    return JSONResponse(asked.reply.whole(text, reason, answer.usage, extra), headers={"cache-control": "no-store"})
+
+
+async def _events(
+    asked: Asked, first: str | None, pieces: AsyncIterator[str], include_usage: bool
+) -> AsyncIterator[str]:
+    try:
+        yield asked.reply.piece({"role": "assistant", "content": first or ""})
+        async for piece in pieces:
+            yield asked.reply.piece({"content": piece})
+        answer, reason, extra = _end(asked)
+        yield asked.reply.piece({}, reason, **{DESK: extra})
+        if include_usage:
+            yield asked.reply.usage(answer.usage)
+    except Exception as error:  # the status is sent already
+        yield event(told(error).document)
+    finally:
+        asked.running.cancel()
+    yield "data: [DONE]\n\n"

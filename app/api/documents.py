@@ -1,0 +1,63 @@
+"""/v1/documents: list, add and remove what the desk answers from."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request, UploadFile
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+
+from app.access.keys import Keys
+from app.api.callers import caller_of, count
+from app.api.errors import ApiError, ApiRoute
+from app.api.replies import document_reply, file_name, listed, not_found
+from app.desk.interface import Desk
+from app.domain.documents import StoredDocument
+
+
+def documents_router(desk: Desk, keys: Keys) -> APIRouter:
+    """The routes."""
+    router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["documents"])
+
+    def stored(document_id: str) -> StoredDocument:
+        for document in desk.documents():
+            if str(document.id) == document_id:
+                return document
+        raise not_found("document")
+
+    @router.get("/documents")
+    def list_documents(collection: str | None = None) -> JSONResponse:
+        """All documents, or those of a collection."""
+        rows = [one for one in desk.documents() if collection in (None, one.collection)]
+        return JSONResponse(listed([document_reply(one) for one in rows]))
+
+    @router.get("/documents/{document_id}")
+    def get_document(document_id: str) -> JSONResponse:
+        """One document."""
+        return JSONResponse(document_reply(stored(document_id)))
+
+    @router.post("/documents", status_code=201)
+    async def add_document(
+        request: Request, file: UploadFile, collection: Annotated[str, Form(max_length=80)] = ""
+    ) -> JSONResponse:
+        """Takes a file in, in place of one of the same name; answers when questions find it and the model has read
+        it.
+        """
+        count(caller_of(request), keys)
+        data = await file.read()
+        return JSONResponse(await run_in_threadpool(take_in, file.filename or "", data, collection), 201)
+
+    def take_in(name: str, data: bytes, collection: str) -> dict[str, object]:
+        path = desk.keep_upload(name, data)
+        report = desk.ingest([path], collection=collection)
+        if report.failed:
+            raise ApiError(400, f"{file_name(str(path))}: {report.failed[0].reason}", "unreadable", "file")
+        document = next((one for one in desk.documents() if one.path == str(path.resolve())), None)
+        return {} if document is None else document_reply(document)
+
+    @router.delete("/documents/{document_id}")
+    def delete_document(document_id: str) -> JSONResponse:
+        """Removes it and everything that was made of it."""
+        desk.forget(stored(document_id).path)
+        return JSONResponse({"id": document_id, "object": "document.deleted", "deleted": True})
+
+    return router

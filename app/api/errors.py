@@ -1,0 +1,127 @@
+"""Errors as OpenAI's clients know them: {"error": {message, type, param, code}} with the right status.
+
+Only what a caller may know leaves here: errors of the desk that are listed below, each in words that fit a caller;
+everything else is one line, and the log says more.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from app.domain.errors import DeskError
+
+log = logging.getLogger(__name__)
+
+BUSY_S = 5
+"""Seconds after which a caller may try again when the desk was busy."""
+UNEXPECTED = "something went wrong on our side"
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "requests",
+    500: "server_error",
+    503: "server_error",
+}
+"""OpenAI's name for the kind of an error, by status; for all others it is invalid_request_error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How a DeskError is told. message: in place of its own, which names settings or commands. code: OpenAI's name, if
+    it has one.
+    """
+
+    status: int
+    message: str | None = None
+    code: str | None = None
+
+
+KNOWN = {
+    "question-empty": _Known(400, "the last message is empty: write a question"),
+    "question-too-long": _Known(400, code="context_length_exceeded"),
+    "context-full": _Known(400, "the question is too long for the model: shorten it", "context_length_exceeded"),
+    "prompt-too-long": _Known(400, code="context_length_exceeded"),
+    "bad-messages": _Known(400),
+    "bad-feedback": _Known(400),
+    "bad-name": _Known(400),
+    "unreadable": _Known(400),
+    "upload-too-large": _Known(413),
+    "conversation-unknown": _Known(404, "there is no such conversation"),
+    "no-such-conversation": _Known(404, "there is no such conversation"),
+    "no-such-message": _Known(404, "there is no such answer"),
+    "document-unknown": _Known(404, "there is no such document"),
+    "engine": _Known(503, "the desk is busy: try again soon"),
+    "no-answer": _Known(503, "the answer was stopped before it began"),
+    "database-busy": _Known(503, "the desk is busy: try again soon"),
+}
+"""What callers may learn of, by the code of the DeskError."""
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A request that is answered with an error. param: the field at fault. headers: sent as well."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON that is sent."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def response(self) -> JSONResponse:
+        """The answer to the request."""
+        return JSONResponse(self.document, self.status, headers={"cache-control": "no-store", **self.headers})
+
+
+def told(error: Exception) -> ApiError:
+    """An error in words for a caller."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    known = KNOWN.get(error.code) if isinstance(error, DeskError) else None
+    if known is None:
+        log.error("a request of the API failed", exc_info=error)
+        return ApiError(500, UNEXPECTED)
+    assert isinstance(error, DeskError)
+    headers = {"retry-after": str(BUSY_S)} if known.status == 503 else {}
+    return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """The first of the mistakes in a body or its address. Pydantic's words, without its own prefix."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "json_invalid":
+        return ApiError(400, "the body is not JSON", "invalid_json")
+    message = first["msg"].removeprefix("Value error, ")
+    where = ".".join(place)
+    return ApiError(400, f"{where}: {message}" if where else message, "invalid_value", where or None)
+
+
+class ApiRoute(APIRoute):
+    """A route whose errors are told as above."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of FastAPI, within what tells errors."""
+        handle = super().get_route_handler()
+
+        async def telling(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Exception as error:  # outermost: whatever fails becomes an answer
+                return told(error).response
+
+        return telling

@@ -1,0 +1,162 @@
+"""GET /metrics for Prometheus: what vLLM measures under vLLM's names, so that its dashboards work, and ours beside it.
+
+Counters and histograms count since the start, gauges are read at each scrape. Read from this machine, or with a key of
+scope admin. docs/grafana.json is a dashboard of them.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from app.api.callers import caller_of
+from app.api.errors import ApiError, ApiRoute
+from app.desk.interface import Desk
+from app.domain.served import Load, Served
+
+TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0),
+)
+LATENCY_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0)
+STAGE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+SOURCES = ("computed", "session", "prefix", "module")
+_LOCAL = ("127.0.0.1", "::1")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+
+class Meter:
+    """Counts what a desk serves. A registry of its own: several desks in one process do not mix."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.registry = CollectorRegistry()
+        self._desk = desk
+        by_model, registry = ("model_name",), self.registry
+        disable_created_metrics()  # a second series for each, which nobody reads
+
+        def histogram(name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, words, by_model, buckets=buckets, registry=registry)
+
+        def counter(name: str, words: str, *labels: str) -> Counter:
+            return Counter(name, words, (*by_model, *labels), registry=registry)
+
+        self._ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS)
+        self._total = histogram("vllm:e2e_request_latency_seconds", "Arrival to last token", LATENCY_BUCKETS)
+        self._queue = histogram("vllm:request_queue_time_seconds", "Waiting for the engine", STAGE_BUCKETS)
+        self._prefill = histogram("vllm:request_prefill_time_seconds", "Computing the prompt", STAGE_BUCKETS)
+        self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts")
+        self._generated = counter("vllm:generation_tokens", "Tokens of answers")
+        self._asked = counter("vllm:prefix_cache_queries", "Prompt tokens that were looked up")
+        self._found = counter("vllm:prefix_cache_hits", "Prompt tokens that were reused")
+        self._sources = counter("warmdesk_prompt_tokens", "Prompt tokens by where they came from", "source")
+        self._answers = counter("warmdesk_answers", "Answers by how the question ended", "outcome")
+        self._retrieve = histogram("warmdesk_retrieve_seconds", "Search and decision", STAGE_BUCKETS)
+        self._load = histogram("warmdesk_load_seconds", "Finding modules and reading them from disk", STAGE_BUCKETS)
+        ProcessCollector(registry=registry)
+        registry.register(LoadCollector(desk))
+        desk.listen(self.count)
+
+    def count(self, served: Served) -> None:
+        """Count an answer."""
+        model, usage, timings = self._desk.models().language, served.usage, served.timings
+        self._answers.labels(model, served.outcome).inc()
+        self._total.labels(model).observe(timings.total / 1e3)
+        if served.outcome != "plain":
+            self._retrieve.labels(model).observe(timings.retrieve / 1e3)
+        if not usage.prompt_tokens:  # the model was not asked
+            return
+        for metric, milliseconds in (
+            (self._ttft, timings.ttft),
+            (self._queue, served.queue_ms),
+            (self._prefill, timings.prefill),
+            (self._load, timings.load),
+        ):
+            metric.labels(model).observe(max(0.0, milliseconds) / 1e3)
+        for total, number in (
+            (self._prompt, usage.prompt_tokens),
+            (self._generated, usage.completion_tokens),
+            (self._asked, usage.prompt_tokens),
+            (self._found, usage.cached_tokens),
+        ):
+            total.labels(model).inc(number)
+        for source in SOURCES:
+            self._sources.labels(model, source).inc(getattr(usage, source))
+
+    def text(self) -> bytes:
+        """Everything in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+
+class LoadCollector:
+    """What the desk holds and does at the time of a scrape."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges, and evictions, which the engine counts."""
+        load = self._desk.load()
+        yield from gauges(load)
+        for name, words, values in (
+            ("warmdesk_tier_bytes", "Bytes held, by tier", load.num_bytes),
+            ("warmdesk_tier_capacity_bytes", "Bytes that a tier may hold", load.capacity),
+        ):
+            family = GaugeMetricFamily(name, words, labels=["tier"])
+            for tier, number in values.items():
+                family.add_metric([tier], number)
+            yield family
+        evictions = CounterMetricFamily("warmdesk_evictions", "What was evicted, by kind or tier", labels=["kind"])
+        for kind, number in load.evictions.items():
+            evictions.add_metric([kind], number)
+        yield evictions
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of a scrape: the desk may not be open yet."""
+        return ()
+
+
+def gauges(load: Load) -> Iterator[Metric]:
+    """The plain numbers of a load."""
+    used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
+    for name, words, number in (
+        ("vllm:num_requests_running", "Requests in the engine's passes", load.running),
+        ("vllm:num_requests_waiting", "Requests that wait for the engine", load.waiting),
+        ("vllm:kv_cache_usage_perc", "Share of the KV memory in use, 0 to 1", used / room if room else 0.0),
+    ):
+        family = GaugeMetricFamily(name, words, labels=["model_name"])
+        family.add_metric([load.model], number)
+        yield family
+    yield GaugeMetricFamily("warmdesk_documents", "Documents", load.documents)
+    yield GaugeMetricFamily("warmdesk_passages", "Passages", load.passages)
+
+
+def metrics_router(desk: Desk) -> APIRouter:
+    """The route."""
+    router, meter = APIRouter(route_class=ApiRoute, tags=["operation"]), Meter(desk)
+
+    @router.get("/metrics")
+    def metrics(request: Request) -> Response:
+        """Numbers for Prometheus."""
+        if not may_read(request):
+            raise ApiError(401, "A key of scope admin is needed: send it as `Authorization: Bearer KEY`.", "no-key")
+        return Response(meter.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def may_read(request: Request) -> bool:
+    """Whether a request comes from a program of this machine, not through a proxy, or has a key of scope admin."""
+    is_local = request.client is not None and request.client.host in _LOCAL
+    if is_local and not any(name in request.headers for name in _FORWARDED):
+        return True
+    return "admin" in caller_of(request).scopes

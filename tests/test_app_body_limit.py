@@ -1,0 +1,99 @@
+"""Bodies in chunks are read, and cut off at the limit, whatever the application makes of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
+from fastapi.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from app.web.body_limit import BodyLimit
+
+MOST = 1000
+
+
+@pytest.fixture
+def taken() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def client(taken: list[int]) -> Iterator[TestClient]:
+    app = FastAPI()
+
+    @app.post("/read")
+    async def read(request: Request) -> PlainTextResponse:
+        body = await request.body()
+        taken.append(len(body))
+        return PlainTextResponse(str(len(body)))
+
+    @app.post("/swallow")
+    async def swallow(request: Request) -> PlainTextResponse:
+        try:
+            await request.body()
+        except Exception:
+            return PlainTextResponse("fine")
+        return PlainTextResponse("read")
+
+    @app.post("/json")
+    def json(body: dict[str, str]) -> PlainTextResponse:
+        return PlainTextResponse(body["a"])
+
+    @app.post("/unread")
+    def unread() -> PlainTextResponse:
+        return PlainTextResponse("not read")
+
+    limited = BodyLimit(
+        app,
+        most=lambda path, method: MOST if method == "POST" else 0,
+        refused=lambda path: PlainTextResponse(f"too large for {path}", 413),
+    )
+    with TestClient(limited) as opened:
+        yield opened
+
+
+def chunks(size: int) -> Iterator[bytes]:
+    for first in range(0, size, 100):
+        yield b"x" * min(100, size - first)
+
+
+def test_a_body_in_chunks_is_read(client: TestClient) -> None:
+    assert client.post("/read", content=chunks(MOST)).text == str(MOST)
+    assert (
+        client.post("/json", content=iter([b'{"a":', b'"b"}']), headers={"content-type": "application/json"}).text
+        == "b"
+    )
+
+
+@pytest.mark.parametrize("path", ["/read", "/swallow", "/json"])
+def test_one_byte_more_is_refused(client: TestClient, taken: list[int], path: str) -> None:
+    response = client.post(path, content=chunks(MOST + 1), headers={"content-type": "application/json"})
+    assert (response.status_code, response.text) == (413, f"too large for {path}")
+    assert response.headers["connection"] == "close"
+    assert taken == []
+
+
+@pytest.mark.parametrize("length", [str(MOST + 1), "-1", "many", "1e3"])
+def test_a_declared_length_is_refused_before_anything_is_read(client: TestClient, length: str) -> None:
+    assert client.post("/unread", content=chunks(1), headers={"content-length": length}).status_code == 413
+
+
+def test_what_is_not_http_passes() -> None:
+    passed = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        passed.append(scope["type"])
+
+    limited = BodyLimit(app, most=lambda path, method: 0, refused=lambda path: PlainTextResponse("", 413))
+
+    async def nothing() -> dict[str, str]:
+        return {}
+
+    async def ignore(message: object) -> None: ...
+
+    asyncio.run(limited({"type": "lifespan"}, nothing, ignore))
+    assert passed == ["lifespan"]
