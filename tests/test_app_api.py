@@ -1,0 +1,438 @@
+"""The API with the official `openai` client: chat, stream, embeddings, models, errors; and the routes of our own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from api_site import ApiSite, served_api
+
+from app.api.errors import UNEXPECTED
+
+QUESTION = "How long do returns take?"
+ASKED: Any = [{"role": "user", "content": QUESTION}]
+LONG: Any = [{"role": "user", "content": "What is the capital of Peru? " * 10}]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSite]:
+    with served_api(tmp_path_factory.mktemp("api")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(site: ApiSite) -> openai.OpenAI:
+    return site.openai()
+
+
+def key(site: ApiSite, name: str, scopes: Sequence[str] = ("chat",), per_minute: int = 1000) -> str:
+    return site.keys.create(name, scopes, per_minute)
+
+
+# --- the desk ----------------------------------------------------------------------------------------------
+
+
+def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(model="warmdesk", messages=ASKED)
+    assert reply.object == "chat.completion"
+    assert reply.choices[0].message.role == "assistant"
+    assert reply.choices[0].message.content
+    assert reply.choices[0].finish_reason == "length"
+    usage = reply.usage
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    assert 0 < usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    desk = reply.warmdesk
+    assert desk["outcome"] == "answered"
+    assert "returns.md" in [source["document"] for source in desk["sources"]]
+    assert [module["source"] for module in desk["modules"]] == ["device"] * 3
+    assert {"retrieve", "load", "prefill", "ttft", "total"} == set(desk["timings_ms"])
+    assert desk["conversation_id"]
+    assert desk["message_id"]
+
+
+def test_a_conversation_goes_on_and_finds_what_it_computed(client: openai.OpenAI) -> None:
+    first = client.chat.completions.create(model="warmdesk", messages=ASKED).warmdesk["conversation_id"]
+    follow: Any = [{"role": "user", "content": "And gift cards?"}]
+    second = client.chat.completions.create(model="warmdesk", messages=follow, extra_body={"conversation_id": first})
+    assert second.warmdesk["conversation_id"] == first
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details.session > 0  # type: ignore[union-attr]
+
+
+def test_earlier_messages_are_the_conversation_so_far(client: openai.OpenAI) -> None:
+    follow = {"role": "user", "content": "And gift cards?"}
+    alone = client.chat.completions.create(model="warmdesk", messages=[follow])  # type: ignore[list-item]
+    said: Any = [*ASKED, {"role": "assistant", "content": "They take thirty days from delivery."}, follow]
+    reply = client.chat.completions.create(model="warmdesk", messages=said)
+    assert alone.usage is not None
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens > alone.usage.prompt_tokens
+    assert reply.warmdesk["conversation_id"] != alone.warmdesk["conversation_id"]
+
+
+def test_system_messages_are_left_out_and_a_notice_says_so(client: openai.OpenAI) -> None:
+    said: Any = [{"role": "system", "content": "Talk like a pirate."}, *ASKED]
+    reply = client.chat.completions.create(model="warmdesk", messages=said)
+    assert "system messages were left out" in reply.warmdesk["notice"]
+    assert reply.usage is not None
+    without = client.chat.completions.create(model="warmdesk", messages=ASKED)
+    assert without.usage is not None
+    assert reply.usage.prompt_tokens == without.usage.prompt_tokens
+
+
+def test_small_talk_asks_no_model(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(model="warmdesk", messages=[{"role": "user", "content": "hello"}])
+    assert (reply.warmdesk["outcome"], reply.usage and reply.usage.total_tokens) == ("smalltalk", 0)
+
+
+def test_content_may_come_in_parts(client: openai.OpenAI) -> None:
+    parts: Any = [{"type": "text", "text": "How long do "}, {"type": "text", "text": "returns take?"}]
+    reply = client.chat.completions.create(model="warmdesk", messages=[{"role": "user", "content": parts}])
+    stored = client.get(f"/conversations/{reply.warmdesk['conversation_id']}", cast_to=httpx.Response).json()
+    assert stored["messages"][0]["content"] == QUESTION
+
+
+def test_a_stream_is_the_same_answer_in_pieces(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="warmdesk", messages=ASKED)
+    chunks = list(
+        client.chat.completions.create(
+            model="warmdesk", messages=ASKED, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert pieces[0]
+    assert "".join(pieces) == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["length"]
+    assert chunks[-2].warmdesk["sources"] == whole.warmdesk["sources"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens_details is not None
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_reader_who_leaves_stops_the_answer(site: ApiSite) -> None:
+    body = {"model": "llama", "messages": ASKED, "max_tokens": 3500, "stream": True}
+    with site.http() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
+        next(response.iter_lines())
+        assert site.desk.load().running == 1
+    wait_until_idle(site)
+    with site.http() as client, pytest.raises(httpx.ReadTimeout):
+        client.post("/v1/chat/completions", json={**body, "stream": False}, timeout=0.5)
+    wait_until_idle(site)
+
+
+def wait_until_idle(site: ApiSite) -> None:
+    """Fails by the limit of patience if the answer goes on to its end (3,500 tokens take a minute)."""
+    for _ in range(400):
+        if site.desk.load().running == 0:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the answer went on")
+
+
+# --- whose it is -------------------------------------------------------------------------------------------
+
+
+def test_a_key_sees_its_own_conversations_only(site: ApiSite) -> None:
+    mine, other = site.http(key(site, "mine")), site.http(key(site, "other"))
+    asked = {"model": "warmdesk", "messages": ASKED}
+    desk = mine.post("/v1/chat/completions", json=asked).json()["warmdesk"]
+    path, message = f"/v1/conversations/{desk['conversation_id']}", {"message_id": desk["message_id"], "value": "up"}
+    assert [row["id"] for row in mine.get("/v1/conversations").json()["data"]] == [desk["conversation_id"]]
+    assert other.get("/v1/conversations").json()["data"] == []
+    for method, where, body in (
+        ("GET", path, None),
+        ("GET", f"{path}/export", None),
+        ("DELETE", path, None),
+        ("POST", "/v1/feedback", message),
+        ("POST", "/v1/chat/completions", {**asked, "conversation_id": desk["conversation_id"]}),
+    ):
+        refused, unknown = (
+            other.request(method, where.replace(desk["conversation_id"], id_), json=body)
+            for id_ in (desk["conversation_id"], "0" * 32)
+        )
+        assert (refused.status_code, refused.json()["error"]["type"]) == (404, "invalid_request_error"), where
+        if method != "POST":
+            assert refused.json() == unknown.json()
+    assert mine.post("/v1/feedback", json=message).status_code == 200
+    assert mine.get(path).json()["messages"][1]["feedback"] == "up"
+    assert mine.delete(path).json()["deleted"]
+    assert mine.get(path).status_code == 404
+
+
+def test_users_of_a_key_are_kept_apart(site: ApiSite) -> None:
+    client = site.http(key(site, "two users"))
+    asked = {"model": "warmdesk", "messages": ASKED, "user": "ann@shop.example"}
+    desk = client.post("/v1/chat/completions", json=asked).json()["warmdesk"]
+    path = f"/v1/conversations/{desk['conversation_id']}"
+    assert client.get(path, params={"user": "bob"}).status_code == 404
+    assert client.get(path).status_code == 404
+    assert client.get(path, params={"user": "ann@shop.example"}).status_code == 200
+    message = {"message_id": desk["message_id"], "value": "down", "reason": "too short"}
+    assert client.post("/v1/feedback", json={**message, "user": "bob"}).status_code == 404
+    assert client.post("/v1/feedback", json={**message, "user": "ann@shop.example"}).status_code == 200
+
+
+def test_what_a_key_computed_is_found_by_that_key_alone(site: ApiSite) -> None:
+    used: list[int] = []
+    tokens = [key(site, "first"), key(site, "second")]
+    for token in (tokens[0], tokens[0], tokens[1]):
+        reply = site.openai(token).chat.completions.create(model="llama", messages=LONG, max_tokens=2)
+        assert reply.usage is not None
+        assert reply.usage.prompt_tokens_details is not None
+        used.append(reply.usage.prompt_tokens_details.cached_tokens or 0)
+    assert used[0] == used[2] == 0
+    assert used[1] > 250
+
+
+@pytest.mark.parametrize(("format", "start"), [("json", "{"), ("csv", "time,role,text"), ("md", "## Question")])
+def test_a_conversation_is_exported(site: ApiSite, format: str, start: str) -> None:
+    client = site.http()
+    desk = client.post("/v1/chat/completions", json={"model": "warmdesk", "messages": ASKED}).json()["warmdesk"]
+    file = client.get(f"/v1/conversations/{desk['conversation_id']}/export", params={"format": format})
+    assert file.text.startswith(start)
+    assert QUESTION in file.text
+    assert "returns.md" in file.text
+    assert f"conversation.{format}" in file.headers["content-disposition"]
+
+
+# --- the language model alone, models, embeddings ----------------------------------------------------------
+
+
+def test_the_language_model_alone(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(model="llama", messages=LONG, max_tokens=5)
+    assert reply.usage is not None
+    assert (reply.choices[0].finish_reason, reply.usage.completion_tokens) == ("length", 5)
+    said: Any = [*LONG, {"role": "assistant", "content": "Lima."}, {"role": "user", "content": "And of Chile?"}]
+    chunks = list(client.chat.completions.create(model="llama", messages=said, max_tokens=5, stream=True))
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert set(chunks[-1].warmdesk) == {"timings_ms"}
+    again = client.chat.completions.create(model="llama", messages=said, max_completion_tokens=5)
+    assert again.usage is not None
+    assert again.usage.prompt_tokens_details is not None
+    assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens - 1
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == again.choices[0].message.content
+
+
+def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["warmdesk", "llama", "hash-256"]
+    assert client.models.retrieve("llama").owned_by == "warmdesk"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4o")
+
+
+def test_embeddings_are_those_of_search_in_both_formats(site: ApiSite, client: openai.OpenAI) -> None:
+    texts = ["a lamp", "a shade of blue"]
+    reply = client.embeddings.create(model="hash-256", input=texts)  # the client asks for base64
+    expected = site.desk.embed(texts).vectors
+    for row, vector in zip(reply.data, expected, strict=True):
+        assert row.embedding == pytest.approx(vector.tolist())
+    assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (6, 6)
+    one = client.embeddings.create(model="hash-256", input="a lamp", encoding_format="float", dimensions=256)
+    assert one.data[0].embedding == pytest.approx(expected[0].tolist())
+    sent = {"model": "hash-256", "input": "a lamp", "encoding_format": "base64"}
+    raw = site.http().post("/v1/embeddings", json=sent).json()["data"][0]["embedding"]
+    assert list(struct.unpack("<256f", base64.b64decode(raw))) == pytest.approx(expected[0].tolist())
+
+
+# --- documents ---------------------------------------------------------------------------------------------
+
+
+def test_a_document_is_added_found_replaced_and_removed(site: ApiSite) -> None:
+    client = site.http()
+    text = b"# Lamps\n\nA lamp has a warranty of two years.\n"
+    added = client.post("/v1/documents", files={"file": ("lamps.md", text)}, data={"collection": "products"})
+    assert added.status_code == 201
+    document = added.json()
+    assert (document["name"], document["title"], document["collection"]) == ("lamps.md", "Lamps", "products")
+    listed = client.get("/v1/documents", params={"collection": "products"}).json()["data"]
+    assert listed == [document] == [client.get(f"/v1/documents/{document['id']}").json()]
+    asked = {"model": "warmdesk", "messages": [{"role": "user", "content": "What warranty has a lamp?"}]}
+    sources = client.post("/v1/chat/completions", json=asked).json()["warmdesk"]["sources"]
+    assert "lamps.md" in [source["document"] for source in sources]
+    assert client.delete(f"/v1/documents/{document['id']}").json()["deleted"]
+    assert client.get(f"/v1/documents/{document['id']}").status_code == 404
+    assert client.delete(f"/v1/documents/{document['id']}").status_code == 404
+
+
+def test_a_file_that_cannot_be_read_is_refused(site: ApiSite) -> None:
+    refused = site.http().post("/v1/documents", files={"file": ("noise.pdf", b"not a PDF")})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unreadable")
+
+
+def test_nothing_says_where_files_lie(site: ApiSite) -> None:
+    client, folder = site.http(), str(site.desk.settings.data_dir.parent)
+    asked = client.post("/v1/chat/completions", json={"model": "warmdesk", "messages": ASKED})
+    conversation = f"/v1/conversations/{asked.json()['warmdesk']['conversation_id']}"
+    for path in ("/v1/documents", "/v1/models", conversation, f"{conversation}/export", "/metrics"):
+        assert folder not in client.get(path).text
+    assert folder not in asked.text
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_key_no_key_and_a_key_without_the_scope(site: ApiSite) -> None:
+    for token in ("wd_wrong", "sk-other", "x"):
+        with pytest.raises(openai.AuthenticationError):
+            site.openai(token).chat.completions.create(model="warmdesk", messages=ASKED)
+    nobody = site.http("").get("/v1/models")
+    assert (nobody.status_code, nobody.json()["error"]["code"]) == (401, "invalid_api_key")
+    documents = key(site, "documents only", ["documents"])
+    with pytest.raises(openai.PermissionDeniedError):
+        site.openai(documents).chat.completions.create(model="warmdesk", messages=ASKED)
+    assert site.http(documents).get("/v1/documents").status_code == 200
+    assert site.http(key(site, "chat only")).get("/v1/documents").status_code == 403
+
+
+def test_a_revoked_key_is_refused_at_once(site: ApiSite) -> None:
+    client = site.openai(key(site, "for a day"))
+    assert client.models.list().data
+    site.keys.revoke("for a day")
+    with pytest.raises(openai.AuthenticationError):
+        client.models.list()
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "hash-256", ""])
+def test_an_unknown_model_is_not_found(client: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.NotFoundError) as error:
+        client.chat.completions.create(model=model, messages=ASKED)
+    assert (error.value.code, error.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="llama", input="a")
+
+
+@pytest.mark.parametrize(("model", "chars"), [("warmdesk", 4001), ("llama", 5000)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_too_long_is_refused(client: openai.OpenAI, model: str, chars: int, stream: bool) -> None:
+    long: Any = [{"role": "user", "content": "x" * chars}]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=model, messages=long, stream=stream)
+    assert error.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": ""}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
+        ({"messages": [*ASKED, {"role": "assistant", "content": "x"}]}, "messages"),
+        ({"n": 2}, "n"),
+        ({"temperature": 9}, "temperature"),
+        ({"tools": [{}]}, None),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"response_format": {"type": "json_object"}}, None),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"conversation_id": "0" * 65}, "conversation_id"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(site: ApiSite, changes: dict[str, Any], param: str | None) -> None:
+    refused = site.http().post("/v1/chat/completions", json={"model": "warmdesk", "messages": ASKED, **changes})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"]) == (400, "invalid_request_error")
+    assert (error["param"] or "").startswith(param or "")
+
+
+@pytest.mark.parametrize("input", ["", [], ["a", ""], ["a"] * 257, [1, 2], [[1, 2]]])
+def test_what_cannot_be_embedded_is_refused(site: ApiSite, input: object) -> None:
+    refused = site.http().post("/v1/embeddings", json={"model": "hash-256", "input": input})
+    assert refused.status_code == 400
+
+
+def test_other_dimensions_are_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.embeddings.create(model="hash-256", input="a", dimensions=64)
+
+
+def test_the_limit_of_a_key_says_when_to_try_again(site: ApiSite) -> None:
+    client = site.openai(key(site, "twice a minute", per_minute=2))
+    for _ in range(2):
+        client.embeddings.create(model="hash-256", input="a")
+    with pytest.raises(openai.RateLimitError) as error:
+        client.chat.completions.create(model="warmdesk", messages=ASKED)
+    assert 1 <= int(error.value.response.headers["retry-after"]) <= 60
+    assert client.models.list().data  # costs nothing
+
+
+def test_bodies_in_chunks_are_taken_up_to_their_limit(site: ApiSite) -> None:
+    client, path = site.http(**{"content-type": "application/json"}), "/v1/chat/completions"
+    body = json.dumps({"model": "warmdesk", "messages": ASKED}).encode()
+    assert client.post(path, content=iter([body[:20], body[20:]])).status_code == 200
+    for content in (b"x" * (1 << 20) + b"x", (b"x" * 65536 for _ in range(17))):
+        with pytest.MonkeyPatch.context():
+            refused = client.post(path, content=content)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (413, "invalid_request_error")
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[]", b"null", b'"text"'])
+def test_what_is_no_request_is_refused(site: ApiSite, body: bytes) -> None:
+    client = site.http(**{"content-type": "application/json"})
+    assert client.post("/v1/chat/completions", content=body).status_code == 400
+
+
+def test_a_fault_of_ours_is_one_line(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("/secret/place")
+
+    monkeypatch.setattr(site.desk, "ask", fail)
+    for stream in (False, True):
+        with pytest.raises(openai.InternalServerError) as error:
+            site.openai().chat.completions.create(model="warmdesk", messages=ASKED, stream=stream)
+        assert UNEXPECTED in str(error.value)
+        assert "secret" not in str(error.value)
+
+
+def test_a_fault_in_the_middle_of_a_stream_reaches_the_client(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Breaking:
+        def __iter__(self) -> Iterator[str]:
+            yield "It "
+            raise RuntimeError("/secret/place")
+
+        def cancel(self) -> None: ...
+
+    monkeypatch.setattr(site.desk, "ask", lambda *_, **__: Breaking())
+    with pytest.raises(openai.APIError) as error:
+        list(site.openai().chat.completions.create(model="warmdesk", messages=ASKED, stream=True))
+    assert UNEXPECTED in str(error.value)
+
+
+def test_a_busy_desk_says_when_to_try_again(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.domain.errors import DeskError
+
+    def busy(*_: object, **__: object) -> None:
+        raise DeskError("raise --memory", code="engine")
+
+    monkeypatch.setattr(site.desk, "ask", busy)
+    with pytest.raises(openai.InternalServerError) as error:
+        site.openai().chat.completions.create(model="warmdesk", messages=ASKED)
+    assert (error.value.status_code, error.value.response.headers["retry-after"]) == (503, "5")
+    assert "memory" not in str(error.value)
+
+
+# --- metrics, the page for admins --------------------------------------------------------------------------
+
+
+def test_metrics_are_for_this_machine_or_a_key_of_scope_admin(site: ApiSite) -> None:
+    assert "vllm:num_requests_running" in site.http("").get("/metrics").text
+    for header in ("x-forwarded-for", "forwarded", "x-real-ip", "via"):
+        assert site.http("", **{header: "203.0.113.9"}).get("/metrics").status_code == 401
+        assert site.http(key(site, header), **{header: "203.0.113.9"}).get("/metrics").status_code in (401, 403)
+        assert site.http(**{header: "203.0.113.9"}).get("/metrics").status_code == 200
+
+
+def test_unknown_paths_are_not_found(site: ApiSite) -> None:
+    for path in ("/v1/", "/v1/files", "/v1/admin", "/v1/conversations/a/b", "/metrics/x", "/openapi.json", "/docs"):
+        assert site.http().get(path).status_code == 404, path

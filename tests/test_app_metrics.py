@@ -1,0 +1,95 @@
+"""What is counted, under which names, and that the dashboard in docs names nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.metrics import Meter
+from app.desk.service import Service
+from app.domain.plain import PlainOptions, Said
+
+DASHBOARD = Path(__file__).parent.parent / "docs" / "grafana.json"
+Samples = dict[str, dict[tuple[str, ...], float]]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("metrics")
+    with small_desk(folder / "desk") as opened:
+        opened.ingest([write_pages(folder / "pages")])
+        opened.prepare()
+        yield opened
+
+
+def samples(meter: Meter) -> Samples:
+    """Values by name and labels (without the model's name)."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(meter.text().decode()):
+        for sample in family.samples:
+            labels = tuple(value for name, value in sample.labels.items() if name != "model_name")
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found
+
+
+def test_answers_are_counted_by_outcome_and_tokens_by_source(desk: Service) -> None:
+    meter = Meter(desk)
+    answers = [finish(desk, "How long do returns take?"), finish(desk, "hello")]
+    stream = desk.complete([Said("user", "abc")], PlainOptions(max_tokens=2), owner="k-1")
+    list(stream)
+    counted = samples(meter)
+    assert counted["warmdesk_answers_total"] == {("answered",): 1, ("smalltalk",): 1, ("plain",): 1}
+    prompt = sum(answer.usage.prompt_tokens for answer in answers) + stream.answer.usage.prompt_tokens
+    reused = sum(answer.usage.cached_tokens for answer in answers) + stream.answer.usage.cached_tokens
+    assert counted["vllm:prompt_tokens_total"] == {(): prompt}
+    assert sum(counted["warmdesk_prompt_tokens_total"].values()) == prompt
+    assert (counted["vllm:prefix_cache_queries_total"][()], counted["vllm:prefix_cache_hits_total"][()]) == (
+        prompt,
+        reused,
+    )
+    assert counted["vllm:generation_tokens_total"] == {
+        (): sum(a.usage.completion_tokens for a in answers) + stream.answer.usage.completion_tokens
+    }
+    assert counted["vllm:time_to_first_token_seconds_count"] == {(): 2}  # small talk asks no model
+    assert counted["vllm:e2e_request_latency_seconds_count"] == {(): 3}
+    assert counted["warmdesk_retrieve_seconds_count"] == {(): 2}
+    seconds = (answers[0].timings.ttft + stream.answer.timings.ttft) / 1e3
+    assert counted["vllm:time_to_first_token_seconds_sum"][()] == pytest.approx(seconds)
+
+
+def test_gauges_are_read_at_each_scrape(desk: Service) -> None:
+    counted = samples(Meter(desk))
+    assert counted["vllm:num_requests_running"] == {(): 0}
+    assert counted["vllm:num_requests_waiting"] == {(): 0}
+    assert counted["warmdesk_documents"] == {(): 4}
+    load = desk.load()
+    share = load.num_bytes["device"] / load.capacity["device"]
+    assert counted["vllm:kv_cache_usage_perc"][()] == pytest.approx(share)
+    assert set(counted["warmdesk_tier_bytes"]) == {("device",), ("disk",)}
+
+
+def test_a_desk_that_has_not_started_is_measured_too(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "idle") as idle:
+        assert samples(Meter(idle))["vllm:kv_cache_usage_perc"] == {(): 0}
+
+
+def test_the_dashboard_names_only_what_there_is(desk: Service) -> None:
+    meter = Meter(desk)
+    finish(desk, "How long do returns take?")
+    there = set(samples(meter))
+    board = json.loads(DASHBOARD.read_text())
+    named = {
+        name
+        for panel in board["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"(?:vllm:|warmdesk_|process_)\w+", target["expr"])
+    }
+    assert named <= there
+    assert len(named) > 15
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
