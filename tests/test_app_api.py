@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from api_site import ApiSite, served_api
 
 from app.api.errors import UNEXPECTED
+from app.domain.errors import DeskError
 
 QUESTION = "How long do returns take?"
 ASKED: Any = [{"role": "user", "content": QUESTION}]
@@ -60,10 +61,11 @@ def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client
 
 
 def test_a_conversation_goes_on_and_finds_what_it_computed(client: openai.OpenAI) -> None:
-    first = client.chat.completions.create(model="warmdesk", messages=ASKED).warmdesk["conversation_id"]
+    begun = client.chat.completions.create(model="warmdesk", messages=ASKED, user="goes on")
     follow: Any = [{"role": "user", "content": "And gift cards?"}]
-    second = client.chat.completions.create(model="warmdesk", messages=follow, extra_body={"conversation_id": first})
-    assert second.warmdesk["conversation_id"] == first
+    going_on: Any = {"conversation_id": begun.warmdesk["conversation_id"]}
+    second = client.chat.completions.create(model="warmdesk", messages=follow, user="goes on", extra_body=going_on)
+    assert second.warmdesk["conversation_id"] == begun.warmdesk["conversation_id"]
     assert second.usage is not None
     assert second.usage.prompt_tokens_details.session > 0  # type: ignore[union-attr]
 
@@ -121,24 +123,37 @@ def test_a_stream_is_the_same_answer_in_pieces(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_a_reader_who_leaves_stops_the_answer(site: ApiSite) -> None:
-    body = {"model": "llama", "messages": ASKED, "max_tokens": 3500, "stream": True}
-    with site.http() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
-        next(response.iter_lines())
-        assert site.desk.load().running == 1
-    wait_until_idle(site)
-    with site.http() as client, pytest.raises(httpx.ReadTimeout):
-        client.post("/v1/chat/completions", json={**body, "stream": False}, timeout=0.5)
-    wait_until_idle(site)
+class Endless:
+    """An answer that goes on until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        while not self.stopped.wait(0.01):
+            yield "on and "
+
+    @property
+    def answer(self) -> None:
+        raise DeskError("stopped", code="no-answer")
+
+    def cancel(self) -> None:
+        self.stopped.set()
 
 
-def wait_until_idle(site: ApiSite) -> None:
-    """Fails by the limit of patience if the answer goes on to its end (3,500 tokens take a minute)."""
-    for _ in range(400):
-        if site.desk.load().running == 0:
-            return
-        time.sleep(0.01)
-    raise AssertionError("the answer went on")
+def test_a_reader_who_leaves_stops_the_answer(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Endless(), Endless()]
+    coming = iter(answers)
+    monkeypatch.setattr(site.desk, "ask", lambda *_, **__: next(coming))
+    body = {"model": "warmdesk", "messages": ASKED}
+    with site.http() as client:
+        with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+            next(response.iter_lines())
+            assert not answers[0].stopped.is_set()
+        assert answers[0].stopped.wait(20)
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/chat/completions", json=body, timeout=1)
+        assert answers[1].stopped.wait(20)
 
 
 # --- whose it is -------------------------------------------------------------------------------------------
@@ -410,8 +425,6 @@ def test_a_fault_in_the_middle_of_a_stream_reaches_the_client(site: ApiSite, mon
 
 
 def test_a_busy_desk_says_when_to_try_again(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.domain.errors import DeskError
-
     def busy(*_: object, **__: object) -> None:
         raise DeskError("raise --memory", code="engine")
 

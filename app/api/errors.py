@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from app.domain.errors import DeskError
 
@@ -91,6 +92,8 @@ def told(error: Exception) -> ApiError:
         return error
     if isinstance(error, RequestValidationError):
         return _invalid(error)
+    if isinstance(error, HTTPException):  # of the framework: a body that is no text, a form that is none
+        return ApiError(error.status_code, str(error.detail), "invalid_request")
     known = KNOWN.get(error.code) if isinstance(error, DeskError) else None
     if known is None:
         log.error("a request of the API failed", exc_info=error)
