@@ -23,7 +23,7 @@ WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FirstToken:
     """Milliseconds of one question. seen: to the first piece of text at the client."""
 
     seen: float
@@ -36,7 +36,7 @@ class Asked:
         return self.seen - self.engine - self.retrieve
 
 
-def ask(client: httpx.Client, model: str, question: str) -> Asked | None:
+def ask(client: httpx.Client, model: str, question: str) -> FirstToken | None:
     """Ask one question. None if the language model was not asked."""
     started, first = time.perf_counter(), 0.0
     extra: dict[str, Any] = {}
@@ -53,10 +53,10 @@ def ask(client: httpx.Client, model: str, question: str) -> Asked | None:
     if not timings["prefill"]:
         return None
     seen, retrieve = (first - started) * 1e3, timings["retrieve"]
-    return Asked(seen=seen, engine=timings["ttft"] - retrieve, retrieve=retrieve)
+    return FirstToken(seen=seen, engine=timings["ttft"] - retrieve, retrieve=retrieve)
 
 
-def row(model: str, asked: Sequence[Asked]) -> dict[str, Any]:
+def row(model: str, asked: Sequence[FirstToken]) -> dict[str, Any]:
     """Medians, and the 95th percentile of what is added."""
     figures = {name: round(statistics.median(getattr(one, name) for one in asked), 1) for name in asdict(asked[0])}
     added = sorted(one.added for one in asked)

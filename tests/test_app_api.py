@@ -211,6 +211,13 @@ def test_what_a_key_computed_is_found_by_that_key_alone(site: ApiSite) -> None:
     assert used[1] > 250
 
 
+def test_a_program_keeps_more_conversations_than_a_visitor(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(site.desk.settings.__dict__, "conversations_kept", 1)
+    for _ in range(2):
+        site.openai().chat.completions.create(model="warmdesk", messages=ASKED, user="busy")
+    assert len(site.http().get("/v1/conversations", params={"user": "busy"}).json()["data"]) == 2
+
+
 @pytest.mark.parametrize(("format", "start"), [("json", "{"), ("csv", "time,role,text"), ("md", "## Question")])
 def test_a_conversation_is_exported(site: ApiSite, format: str, start: str) -> None:
     client = site.http()

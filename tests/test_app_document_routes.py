@@ -25,8 +25,7 @@ from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.web.document_routes import add_document_routes
 from app.web.event_stream import FAILED
-from app.web.guard import MAX_BODY, MAX_UPLOAD
-from app.web.server import create_app
+from app.web.server import MAX_BODY, MAX_UPLOAD, create_app
 from retrieval.loaders.load import MAX_BYTES
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from evals.api_latency import WARM_UP, Asked, measure, row
+from evals.api_latency import WARM_UP, FirstToken, measure, row
 
 
 def test_what_is_added_is_neither_the_engines_nor_the_searchs() -> None:
-    figures = row("m", [Asked(seen=100 + n, engine=60.0, retrieve=30.0) for n in range(1, 22)])
+    figures = row("m", [FirstToken(seen=100 + n, engine=60.0, retrieve=30.0) for n in range(1, 22)])
     assert (figures["n"], figures["seen_ms_p50"], figures["engine_ms_p50"]) == (21, 111, 60)
     assert (figures["added_ms_p50"], figures["added_ms_p95"]) == (21, 30)
 

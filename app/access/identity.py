@@ -2,11 +2,19 @@
 
 from collections.abc import Callable
 
+from starlette.requests import Request
+
 from app.access.visitors import visitor
 from app.domain.callers import NOBODY, OPERATOR, Caller
 from app.storage.sessions import Sessions
 
 FindKey = Callable[[str], Caller | None]
+
+
+def caller_of(request: Request) -> Caller:
+    """Who sends a request that the guard let through."""
+    caller: Caller = getattr(request.state, "caller", NOBODY)
+    return caller
 
 
 class Identity:

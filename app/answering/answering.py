@@ -15,7 +15,7 @@ from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion
 from app.answering.stream import AnswerInProgress, OpenAnswers
-from app.domain.callers import OPERATOR
+from app.domain.callers import OPERATOR, is_customer
 from app.domain.errors import DeskError
 from app.domain.plain import Said
 from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
@@ -90,7 +90,7 @@ class Answering:
                 f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
                 code="collection-unknown",
             )
-        most = None if owner == OPERATOR else self.settings.conversations_kept
+        most = self.settings.conversations_kept if is_customer(owner) else None
         conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
         question_id = self._history.record_question(conversation_id, question, arrived=arrived)
         policy = (policy or self.policy) if reuse == "on" else "exact"

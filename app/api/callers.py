@@ -2,19 +2,11 @@
 
 import hashlib
 
-from starlette.requests import Request
-
 from app.access.keys import Keys
 from app.api.errors import ApiError
 from app.domain.callers import Caller
 
 _KEY = "k-"
-
-
-def caller_of(request: Request) -> Caller:
-    """Who sends a request that the guard let through."""
-    caller: Caller = request.state.caller
-    return caller
 
 
 def owner_of(caller: Caller, user: str | None) -> str:

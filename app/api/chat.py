@@ -10,8 +10,9 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from app.access.identity import caller_of
 from app.access.keys import Keys
-from app.api.callers import caller_of, count, owner_of
+from app.api.callers import count, owner_of
 from app.api.errors import ApiError, ApiRoute, told
 from app.api.replies import DESK, SYSTEM_LEFT_OUT, ChatReply, desk_fields, event, plain_fields
 from app.api.running import RunningAnswer
@@ -24,7 +25,7 @@ SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Replying:
     """A request that is being answered. has_system: it has a system message."""
 
     running: "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]"
@@ -43,7 +44,7 @@ def chat_router(desk: Desk, keys: Keys) -> APIRouter:
         """
         caller = caller_of(request)
         count(caller, keys)
-        asked = Asked(
+        asked = Replying(
             _start(desk, body, owner_of(caller, body.user)),
             ChatReply(f"chatcmpl-{uuid4().hex}", int(time.time()), body.model),
             any(message.role in ("system", "developer") for message in body.messages),
@@ -84,7 +85,7 @@ def _said(message: Message) -> Said:
     return Said("system" if message.role == "developer" else message.role, message.text)
 
 
-def _end(asked: Asked) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
+def _end(asked: Replying) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
     """The finished answer, why it ended, and what only a desk has."""
     answer = asked.running.answer
     if isinstance(answer, PlainAnswer):
@@ -93,7 +94,7 @@ def _end(asked: Asked) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
     return answer, "length" if answer.is_cut else "stop", desk_fields(answer, notice)
 
 
-async def _whole(request: Request, asked: Asked, pieces: AsyncIterator[str]) -> Response:
+async def _whole(request: Request, asked: Replying, pieces: AsyncIterator[str]) -> Response:
     """The whole answer at once; if the caller leaves before, it is stopped."""
 
     async def collect() -> str:
@@ -117,7 +118,7 @@ async def _whole(request: Request, asked: Asked, pieces: AsyncIterator[str]) -> 
 
 
 async def _events(
-    asked: Asked, first: str | None, pieces: AsyncIterator[str], include_usage: bool
+    asked: Replying, first: str | None, pieces: AsyncIterator[str], include_usage: bool
 ) -> AsyncIterator[str]:
     try:
         yield asked.reply.piece({"role": "assistant", "content": first or ""})

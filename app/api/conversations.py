@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.api.callers import caller_of, owner_of
+from app.access.identity import caller_of
+from app.api.callers import owner_of
 from app.api.errors import ApiRoute
 from app.api.exports import FORMATS, export
 from app.api.replies import listed, not_found, summary_reply, turn_reply

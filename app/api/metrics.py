@@ -19,7 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.api.callers import caller_of
+from app.access.identity import caller_of
 from app.api.errors import ApiError, ApiRoute
 from app.desk.interface import Desk
 from app.domain.served import Load, Served

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
+from app.access.identity import caller_of
 from app.access.keys import Keys
-from app.api.callers import caller_of, count
+from app.api.callers import count
 from app.api.errors import ApiError, ApiRoute
 from app.api.replies import embeddings_reply, listed, models_reply, not_found
 from app.api.wire import EmbeddingRequest

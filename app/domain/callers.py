@@ -21,3 +21,8 @@ class Caller:
 
 
 NOBODY = Caller()
+
+
+def is_customer(owner: str) -> bool:
+    """Whether conversations are of a visitor, known to the company or not: neither the operator's nor a program's."""
+    return owner.startswith(("v-", "u-"))

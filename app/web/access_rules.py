@@ -38,8 +38,18 @@ def _rule(methods: str, path: str, *who: Who) -> Rule:
 
 _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
 _EVENTS = r"/gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+)/?"
+_ID = r"[\w-]+"
 RULES = (
     _rule("GET", r"/healthz|/readyz", "everyone"),
+    _rule("GET", r"/metrics", "everyone"),  # the route looks where a request comes from
+    _rule("POST", r"/v1/(chat/completions|embeddings|feedback)", "key:chat"),
+    _rule("GET", r"/v1/models(/[\w./@+-]+)?", "key:chat", "key:documents", "key:admin"),
+    _rule("GET", r"/v1/conversations", "key:chat"),
+    _rule("GET DELETE", rf"/v1/conversations/{_ID}", "key:chat"),
+    _rule("GET", rf"/v1/conversations/{_ID}/export", "key:chat"),
+    _rule("GET POST", r"/v1/documents", "key:documents"),
+    _rule("GET DELETE", rf"/v1/documents/{_ID}", "key:documents"),
+    _rule("GET", r"/admin/(api|openapi\.json)", "admin"),
     _rule("GET", r"/logo|/(desk|admin|documents)\.css|/documents\.js|/favicon\.ico/?", "everyone"),
     _rule("GET", r"/sources/\w+/\d+", "visitor"),
     _rule("GET POST", r"/admin/login", "everyone"),

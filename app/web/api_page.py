@@ -53,8 +53,8 @@ def add_api_page(app: FastAPI) -> None:
 
 def describe(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document of what programs can call."""
-    routes = [route for route in app.routes if str(getattr(route, "path", "")).startswith(FOR_PROGRAMS)]
-    found = get_openapi(title=app.title, version="1", routes=routes)
+    found = get_openapi(title=app.title, version="1", routes=app.routes)
+    found["paths"] = {path: one for path, one in found["paths"].items() if path.startswith(FOR_PROGRAMS)}
     schemes = {"key": {"type": "http", "scheme": "bearer", "description": "An API key: warmdesk keys create NAME"}}
     found.setdefault("components", {})["securitySchemes"] = schemes
     found["security"] = [{"key": []}]

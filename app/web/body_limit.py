@@ -6,24 +6,24 @@ Put around the whole application. Not covered: how fast a body comes.
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class BodyLimit:
-    """Answers requests with more than they may have. most: bytes, by path and method. refused: the answer."""
+    """Answers requests with more than they may have. most: bytes, by path. refused: the answer."""
 
-    def __init__(self, app: ASGIApp, *, most: Callable[[str, str], int], refused: Callable[[str], Response]) -> None:
+    def __init__(self, app: ASGIApp, *, most: Callable[[str], int], refused: Callable[[Request], Response]) -> None:
         self._app, self._most, self._refused = app, most, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = self._most(scope["path"], scope["method"])
+        most = self._most(scope["path"])
         declared = Headers(scope=scope).get("content-length", "0")
-        refused = self._refused(scope["path"])
+        refused = self._refused(Request(scope))
         refused.headers["connection"] = "close"  # the rest of the body is not read
         if not (declared.isascii() and declared.isdigit() and int(declared) <= most):
             await refused(scope, receive, send)

@@ -12,12 +12,12 @@ from typing import Any
 
 import gradio as gr
 
+from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
-from app.web.guard import caller_of
 from app.web.languages import page_language, translations
 from app.web.rendering import render
 

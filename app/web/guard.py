@@ -1,8 +1,8 @@
 """What every request passes first: which hosts, origins and paths are served at all, who may call them, visitors'
 cookies, security headers.
 
-Who may call what is in `access_rules`; a caller that was let through is in `request.state.caller`. Not covered: TLS,
-quotas.
+Who may call what is in `access_rules`; a caller that was let through is in `request.state.caller`
+(`app.access.identity.caller_of`). Not covered: TLS, quotas, the size of bodies (`body_limit`).
 
 Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts run by nonce only.
 """
@@ -13,11 +13,12 @@ import secrets
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import visitors
-from app.access.identity import Identity
+from app.access.identity import Identity, caller_of
+from app.api.errors import ApiError
 from app.domain.callers import NOBODY, Caller
 from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
@@ -26,8 +27,6 @@ from app.web.site import Site
 
 COOKIE = "warmdesk_admin"
 """Of people who are signed in; sent to /admin only."""
-MAX_BODY = 1 << 20
-UPLOAD, MAX_UPLOAD = "/admin/documents/upload", 21 << 20
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _LANGUAGE = re.compile(rb'(<html\s[^>]*?lang=)"en"')
@@ -45,12 +44,6 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
-
-
-def caller_of(request: Request) -> Caller:
-    """Who sends a request that the guard let through."""
-    caller: Caller = getattr(request.state, "caller", NOBODY)
-    return caller
 
 
 class Guard:
@@ -84,16 +77,10 @@ class Guard:
 
     def _refused_unread(self, request: Request) -> Response | None:
         """The answer to a request that is not looked at: wrong host, wrong length, another site's page."""
-        path, method, headers = request.scope["path"], request.method, request.headers
         if not self._site.answers_to(request):
             return _refused(request, 421, translatable("This desk is not called that (wrong Host header)."))
-        if "transfer-encoding" in headers:
-            return _refused(request, 411, translatable("Requests must say their length."))
-        length, most = headers.get("content-length", "0"), MAX_UPLOAD if path == UPLOAD else MAX_BODY
-        if not (length.isascii() and length.isdigit() and int(length) <= most):
-            return _refused(request, 413, translatable("The request is too large."))
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
-        if method not in ("GET", "HEAD") and not self._site.takes_from(request):
+        if request.method not in ("GET", "HEAD") and not self._site.takes_from(request):
             return _refused(request, 403, translatable("Requests from other sites are not accepted."))
         return None
 
@@ -111,7 +98,7 @@ class Guard:
             return RedirectResponse("/admin/", 307)
         rule = find_rule(path, method)
         if rule is None:
-            return _refused(request, 404, translatable("Not found."))
+            return refused(request, 404, translatable("Not found."), "not_found")
         if rule.allows(caller):
             return None
         if caller == NOBODY and not path.startswith("/v1/"):
@@ -119,9 +106,10 @@ class Guard:
                 request, 401, translatable("This page needs its cookie: allow cookies for it, and load it again.")
             )
         if caller == NOBODY:
-            return _refused_json(401, "A key is needed: send it as `Authorization: Bearer KEY`.", "invalid_api_key")
+            words = "A key is needed: send it as `Authorization: Bearer KEY`."  # programs speak English
+            return refused(request, 401, words, "invalid_api_key")
         if path.startswith("/v1/"):
-            return _refused_json(403, "This key may not do that: it has other scopes.", "forbidden")
+            return refused(request, 403, "This key may not do that: it has other scopes.", "forbidden")
         return _refused(request, 403, translatable("Your account may not do that."))
 
     async def _caller(self, request: Request, is_admin_area: bool) -> Caller:
@@ -157,10 +145,11 @@ def _refused(request: Request, status: int, words: str) -> Response:
         return PlainTextResponse(gettext(words) + "\n", status)
 
 
-def _refused_json(status: int, words: str, code: str) -> Response:
-    """As OpenAI's clients expect it."""
-    error = {"message": words, "type": "invalid_request_error", "param": None, "code": code}
-    return JSONResponse({"error": error}, status)
+def refused(request: Request, status: int, words: str, code: str) -> Response:
+    """The answer to a program (below /v1) or to a browser, in its language."""
+    if request.scope["path"].startswith("/v1/"):
+        return ApiError(status, words, code).response
+    return _refused(request, status, words)
 
 
 def _with_cookie(send: Send, cookie: bytes) -> Send:

@@ -7,15 +7,20 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from app.access.identity import Identity
+from app.access.identity import Identity, caller_of
+from app.access.keys import Keys
+from app.api.routes import add_api_routes
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from app.domain.translation import translatable
 from app.storage.accounts import Accounts
 from app.storage.database import Database
 from app.storage.sessions import Sessions
+from app.web.api_page import add_api_page
+from app.web.body_limit import BodyLimit
 from app.web.document_routes import add_document_routes
-from app.web.guard import Guard, caller_of
+from app.web.guard import Guard, refused
 from app.web.login_routes import add_login_routes
 from app.web.opening import ALIVE, READY, readiness
 from app.web.site import Site
@@ -30,6 +35,9 @@ STATIC = {
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 """Own files, by path: name in the package and media type."""
+MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
+UPLOADS = ("/admin/documents/upload", "/v1/documents")
+"""Where a body may be as large as a document."""
 _FONTS = (
     *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
     *("PingFang SC", "Microsoft YaHei", "sans-serif"),
@@ -45,17 +53,30 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
         )
     if settings.desk_logo is not None and not Path(settings.desk_logo).is_file():
         raise DeskError(f"desk_logo: there is no file {settings.desk_logo!r}", code="settings")
-    sessions, site = Sessions(database), Site(settings.host, settings.public_url)
+    sessions, keys, site = Sessions(database), Keys(database), Site(settings.host, settings.public_url)
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     _add_api(app, desk, settings)
+    add_api_routes(app, desk, keys)
+    add_api_page(app)
     add_document_routes(app, desk)
     add_source_routes(app, desk)
     add_login_routes(app, Accounts(database), sessions, site)
     _mount_pages(app, desk, settings)
-    app.add_middleware(Guard, site=site, identity=Identity(sessions, settings.visitor_secret))
+    app.add_middleware(BodyLimit, most=largest_body, refused=too_large)
+    app.add_middleware(Guard, site=site, identity=Identity(sessions, settings.visitor_secret, keys.find_key))
     if settings.trusted_proxies:  # outermost: everything behind it sees the customer's address and scheme
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
+
+
+def largest_body(path: str) -> int:
+    """The most bytes of a request's body."""
+    return MAX_UPLOAD if path in UPLOADS else MAX_BODY
+
+
+def too_large(request: Request) -> Response:
+    """The answer to a request with more."""
+    return refused(request, 413, translatable("The request is too large."), "request_too_large")
 
 
 def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:

@@ -5,8 +5,8 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response
 
+from app.access.identity import caller_of
 from app.desk.interface import Desk
-from app.web.guard import caller_of
 
 
 def add_source_routes(app: FastAPI, desk: Desk) -> None:

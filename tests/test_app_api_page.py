@@ -1,0 +1,117 @@
+"""The admin's page of the API, and its examples in docs: every block is run as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from api_site import ApiSite, served_api
+from fastapi import FastAPI
+
+from app.access.passwords import new_account
+from app.storage.accounts import Accounts
+from app.web.access_rules import find_rule
+from app.web.api_page import describe, kind_of
+
+PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+ROUTES = {
+    *("POST /v1/chat/completions", "GET /v1/models", "GET /v1/models/{model}", "POST /v1/embeddings"),
+    *("GET /v1/conversations", "GET /v1/conversations/{conversation_id}", "POST /v1/feedback"),
+    *("GET /v1/conversations/{conversation_id}/export", "DELETE /v1/conversations/{conversation_id}"),
+    *("GET /v1/documents", "POST /v1/documents", "GET /v1/documents/{document_id}"),
+    *("DELETE /v1/documents/{document_id}", "GET /metrics", "GET /healthz"),
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSite]:
+    with served_api(tmp_path_factory.mktemp("examples")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def admin(site: ApiSite) -> Iterator[httpx.Client]:
+    password = new_account(Accounts(site.desk.database), "boss", "admin")
+    with httpx.Client(base_url=site.url, trust_env=False) as client:
+        signed_in = client.post("/admin/login", data={"name": "boss", "password": password})
+        assert signed_in.status_code == 303
+        yield client
+
+
+def test_the_page_and_the_document_are_for_admins(site: ApiSite, admin: httpx.Client) -> None:
+    for path in ("/admin/api", "/admin/openapi.json"):
+        assert site.http().get(path).status_code == 401  # a key is no account
+        assert admin.get(path).status_code == 200
+
+
+def test_every_route_for_programs_is_described_and_served(admin: httpx.Client) -> None:
+    document = admin.get("/admin/openapi.json").json()
+    described = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    assert described >= ROUTES
+    assert not [one for one in described if one.split()[1].startswith("/admin")]
+    page = admin.get("/admin/api").text
+    for one in described:
+        method, path = one.split()
+        assert f"<code>{one}</code>" in page
+        assert find_rule(re.sub(r"\{\w+\}", "x", path), method) is not None
+    body = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert {"model", "messages", "stream", "conversation_id", "user"} <= set(body)
+    assert "Keeps your users&#39; conversations apart." in page
+    assert "<script" not in page
+    assert "//" not in re.sub(r"https?://[\w.:]+", "", re.sub(r"<style.*?</style>", "", page))
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "string"}, "string"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string"),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "string or list of string"),
+        ({"enum": ["up", "down"], "type": "string"}, "'up', 'down'"),
+        ({"$ref": "#/components/schemas/Message"}, "Message"),
+        ({"type": "string", "contentMediaType": "application/octet-stream"}, "file"),
+    ],
+)
+def test_kinds_are_told_in_words(schema: dict[str, object], words: str) -> None:
+    assert kind_of(schema) == words
+
+
+def test_an_app_without_routes_describes_none() -> None:
+    assert describe(FastAPI())["paths"] == {}
+
+
+@pytest.mark.parametrize("block", re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+def test_the_examples_for_a_shell_work(site: ApiSite, tmp_path: Path, block: str) -> None:
+    environment = {"WARMDESK_URL": site.url, "WARMDESK_KEY": site.token, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=tmp_path,
+        env={**environment, "no_proxy": "*"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout
+    if ran.stdout.startswith("{"):
+        assert "error" not in json.loads(ran.stdout)
+    else:
+        assert ran.stdout.startswith(("data: ", "# HELP"))
+
+
+def test_the_example_for_python_works(
+    site: ApiSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    [block] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    exec(block, {"url": site.url, "key": site.token})
+    assert "Returns returns.md" in capsys.readouterr().out
+
+
+def test_there_is_a_block_for_each_subject() -> None:
+    assert len(re.findall(r"^```bash$", PAGE, re.MULTILINE)) == 8
