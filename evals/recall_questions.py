@@ -86,7 +86,7 @@ class RememberingEmbedder:
         self._embedder = embedder
         self.name, self.dimension = embedder.name, embedder.dimension
         self.knows_word, self.knowledge = embedder.knows_word, embedder.knowledge
-        self.embed_documents = embedder.embed_documents
+        self.embed_documents, self.count_tokens = embedder.embed_documents, embedder.count_tokens
         self._known: dict[str, Vectors] = {}
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:

@@ -375,6 +375,22 @@ def m011_api_keys(connection: Connection) -> None:
     keys.create(connection)
 
 
+def m018_deleted(connection: Connection) -> None:
+    """Deleted conversations that can still be brought back: since when each is hidden."""
+    connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
+    connection.execute(text("CREATE INDEX ix_conversations_deleted ON conversations (deleted)"))
+
+
+def m019_sources(connection: Connection) -> None:
+    """Where pages stand for everybody, and which parts of a passage an answer says."""
+    for statement in (
+        "ALTER TABLE documents ADD COLUMN url TEXT DEFAULT '' NOT NULL",
+        "ALTER TABLE message_citations ADD COLUMN url TEXT DEFAULT '' NOT NULL",
+        "ALTER TABLE message_citations ADD COLUMN marks JSON DEFAULT '[]' NOT NULL",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -386,11 +402,11 @@ MIGRATIONS: tuple[Migration, ...] = (
     m008_see_also,
     m009_owners,
     m010_accounts,
+    m011_api_keys,
     m012_tallies,
     m013_forgotten_documents,
     m018_deleted,
     m019_sources,
-    m011_api_keys,
 )
 
 

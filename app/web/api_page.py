@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from app.web.languages import page_language
 from app.web.rendering import render
 
 FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
@@ -39,16 +40,20 @@ class Operation:
     body: tuple[Field, ...] = field(default=())
 
 
-def add_api_page(app: FastAPI) -> None:
-    """The page and its document; the guard shows them to admins only. To be called when all routes are there."""
+def add_api_page(app: FastAPI, public_url: str | None) -> None:
+    """The page and its document; the guard shows them to admins only. public_url: where the desk is reached, if that
+    is not what the request says.
+    """
 
     @app.get("/admin/openapi.json")
     def document() -> JSONResponse:
         return JSONResponse(describe(app), headers=_NO_STORE)
 
     @app.get("/admin/api")
-    def page() -> HTMLResponse:
-        return HTMLResponse(render("api.html", operations=list(operations(describe(app)))), headers=_NO_STORE)
+    def page(request: Request) -> HTMLResponse:
+        described, base = list(operations(describe(app))), public_url or str(request.base_url)
+        html = render("api.html", language=page_language(request.headers), operations=described, base=base.rstrip("/"))
+        return HTMLResponse(html, headers=_NO_STORE)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     _add_api(app, desk, settings)
     add_api_routes(app, desk, keys)
-    add_api_page(app)
+    add_api_page(app, settings.public_url)
     add_document_routes(app, desk)
     add_source_routes(app, desk)
     add_login_routes(app, Accounts(database), sessions, site)
