@@ -59,8 +59,9 @@ def in_the_middle_of_an_answer(folder: Path, pages: Path) -> Iterator[subprocess
         with httpx.Client(base_url=address, timeout=60) as client:
             client.get("/")  # for a visitor's cookie
             events = client.get("/config").json()["dependencies"]
-            submit = next(d["id"] for d in events if any(target[1] == "submit" for target in d["targets"]))
-            body = {"fn_index": submit, "session_hash": "one", "data": ["Where is the repair bench?", ""]}
+            submit = next(d for d in events if any(target[1] == "submit" for target in d["targets"]))
+            data = ["Where is the repair bench?", *[""] * (len(submit["inputs"]) - 1)]
+            body = {"fn_index": submit["id"], "session_hash": "one", "data": data}
             client.post("/gradio_api/queue/join", json={**body, "event_data": None, "trigger_id": None})
             with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": "one"}) as stream:
                 lines = (line[6:] for line in stream.iter_lines() if line.startswith("data: "))

@@ -43,7 +43,7 @@ def test_nobody_waits_for_the_answer_of_a_browser_that_left(site: Site, monkeypa
     client = site.client()
     submit = next(d for d in config_of(client, "")["dependencies"] if any(t[1] == "submit" for t in d["targets"]))
     event = {"fn_index": submit["id"], "session_hash": "one"}
-    body = {**event, "data": ["How long?", ""], "event_data": None, "trigger_id": None}
+    body = {**event, "data": ["How long?", *[""] * (len(submit["inputs"]) - 1)], "event_data": None, "trigger_id": None}
     with ThreadPoolExecutor() as pool:
         event["event_id"] = client.post("/gradio_api/queue/join", json=body).json()["event_id"]
         pool.submit(lambda: site.client().get("/gradio_api/queue/data", params={"session_hash": "one"}))
