@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from api_site import ApiSite, served_api
 
 from app.api.errors import UNEXPECTED
 from app.domain.errors import DeskError
+from app.web.serve import bind
 
 QUESTION = "How long do returns take?"
 ASKED: Any = [{"role": "user", "content": QUESTION}]
@@ -456,3 +458,11 @@ def test_metrics_are_for_this_machine_or_a_key_of_scope_admin(site: ApiSite) -> 
 def test_unknown_paths_are_not_found(site: ApiSite) -> None:
     for path in ("/v1/", "/v1/files", "/v1/admin", "/v1/conversations/a/b", "/metrics/x", "/openapi.json", "/docs"):
         assert site.http().get(path).status_code == 404, path
+
+
+def test_connections_do_not_wait_for_acknowledgements() -> None:
+    """asyncio switches Nagle's algorithm off for sockets that name TCP as their protocol, and for no others."""
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()[:2]):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
