@@ -35,6 +35,7 @@ KEYS = {
 CALLERS = ("nobody", "ann", "bob", "agent", "admin", *KEYS)
 
 EVERYBODY, VISITORS, ADMIN = set(CALLERS), {"ann", "bob"}, {"admin"}
+CHAT, DOCUMENTS = {"key-chat"}, {"key-documents"}
 TABLE: dict[str, set[str]] = {
     "GET /healthz": EVERYBODY,
     "GET /readyz": EVERYBODY,
@@ -43,6 +44,23 @@ TABLE: dict[str, set[str]] = {
     "GET /documents.css": EVERYBODY,
     "GET /documents.js": EVERYBODY,
     "GET /favicon.ico": EVERYBODY,
+    "GET /readyz": EVERYBODY,
+    "GET /metrics": EVERYBODY,
+    "GET /admin/api": ADMIN,
+    "GET /admin/openapi.json": ADMIN,
+    "POST /v1/chat/completions": CHAT,
+    "POST /v1/embeddings": CHAT,
+    "POST /v1/feedback": CHAT,
+    "GET /v1/models": CHAT | DOCUMENTS | {"key-admin"},
+    "GET /v1/models/1": CHAT | DOCUMENTS | {"key-admin"},
+    "GET /v1/conversations": CHAT,
+    "GET /v1/conversations/1": CHAT,
+    "DELETE /v1/conversations/1": CHAT,
+    "GET /v1/conversations/1/export": CHAT,
+    "GET /v1/documents": DOCUMENTS,
+    "POST /v1/documents": DOCUMENTS,
+    "GET /v1/documents/1": DOCUMENTS,
+    "DELETE /v1/documents/1": DOCUMENTS,
     "GET /logo": EVERYBODY,
     "GET /sources/1/1": VISITORS,
     "GET /admin/login": EVERYBODY,

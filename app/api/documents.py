@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from app.access.identity import caller_of
 from app.access.keys import Keys
 from app.api.callers import count
-from app.api.errors import ApiError, ApiRoute
+from app.api.errors import ApiRoute
 from app.api.replies import document_reply, file_name, listed, not_found
 from app.desk.interface import Desk
 from app.domain.documents import StoredDocument
@@ -40,20 +40,17 @@ def documents_router(desk: Desk, keys: Keys) -> APIRouter:
     async def add_document(
         request: Request, file: UploadFile, collection: Annotated[str, Form(max_length=80)] = ""
     ) -> JSONResponse:
-        """Takes a file in, in place of one of the same name; answers when questions find it and the model has read
-        it.
-        """
+        """Takes a file in, in place of one of the same name and collection; answers when questions find it."""
         count(caller_of(request), keys)
         data = await file.read()
         return JSONResponse(await run_in_threadpool(take_in, file.filename or "", data, collection), 201)
 
     def take_in(name: str, data: bytes, collection: str) -> dict[str, object]:
-        path = desk.keep_upload(name, data)
-        report = desk.ingest([path], collection=collection)
-        if report.failed:
-            raise ApiError(400, f"{file_name(str(path))}: {report.failed[0].reason}", "unreadable", "file")
-        document = next((one for one in desk.documents() if one.path == str(path.resolve())), None)
-        return {} if document is None else document_reply(document)
+        desk.upload(name, data, collection=collection)
+        kept = [
+            one for one in desk.documents() if one.collection == collection and file_name(one.path) == file_name(name)
+        ]
+        return document_reply(max(kept, key=lambda one: one.loaded_at)) if kept else {}
 
     @router.delete("/documents/{document_id}")
     def delete_document(document_id: str) -> JSONResponse:

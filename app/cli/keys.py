@@ -63,7 +63,9 @@ def open_keys(settings: Settings) -> "Iterator[Keys]":
     with ExitStack() as stack:
         if not is_locked(settings.data_dir):
             stack.enter_context(lock_data_folder(settings.data_dir, "warmdesk keys"))
-        yield Keys(stack.enter_context(closing(open_database(settings.database_url))))
+        yield Keys(
+            stack.enter_context(closing(open_database(settings.database_url, upgrade=not is_locked(settings.data_dir))))
+        )
 
 
 def key_json(key: "ApiKey") -> dict[str, Any]:

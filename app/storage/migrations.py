@@ -289,6 +289,27 @@ def m010_accounts(connection: Connection) -> None:
     meta.create_all(connection)
 
 
+def m011_api_keys(connection: Connection) -> None:
+    """Keys with which programs reach the API."""
+    required = partial(Column, nullable=False)
+    in_use = text("revoked IS NULL")
+    keys = Table(
+        "api_keys",
+        MetaData(naming_convention=NAMING),
+        Column("id", String(16), primary_key=True),
+        required("name", Text),
+        required("token_hash", String(64), unique=True),
+        required("shown", String(16)),
+        required("scopes", Text),
+        required("per_minute", Integer),
+        required("created", DateTime),
+        Column("last_used", DateTime),
+        Column("revoked", DateTime),
+        Index("uq_api_keys_name_in_use", "name", unique=True, sqlite_where=in_use, postgresql_where=in_use),
+    )
+    keys.create(connection)
+
+
 def m012_tallies(connection: Connection) -> None:
     """What the dashboard counts, in place of two indexes that made counting less slow."""
     meta = MetaData(naming_convention=NAMING)
@@ -336,43 +357,6 @@ def m013_forgotten_documents(connection: Connection) -> None:
     now = datetime.now(UTC).replace(tzinfo=None)
     if rows := [{"path": path, "forgotten": now} for path in connection.execute(removed).scalars()]:
         connection.execute(insert(forgotten), rows)
-
-
-def m018_deleted(connection: Connection) -> None:
-    """Deleted conversations that can still be brought back: since when each is hidden."""
-    connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
-    connection.execute(text("CREATE INDEX ix_conversations_deleted ON conversations (deleted)"))
-
-
-def m019_sources(connection: Connection) -> None:
-    """Where pages stand for everybody, and which parts of a passage an answer says."""
-    for statement in (
-        "ALTER TABLE documents ADD COLUMN url TEXT DEFAULT '' NOT NULL",
-        "ALTER TABLE message_citations ADD COLUMN url TEXT DEFAULT '' NOT NULL",
-        "ALTER TABLE message_citations ADD COLUMN marks JSON DEFAULT '[]' NOT NULL",
-    ):
-        connection.execute(text(statement))
-
-
-def m011_api_keys(connection: Connection) -> None:
-    """Keys with which programs reach the API."""
-    required = partial(Column, nullable=False)
-    in_use = text("revoked IS NULL")
-    keys = Table(
-        "api_keys",
-        MetaData(naming_convention=NAMING),
-        Column("id", String(16), primary_key=True),
-        required("name", Text),
-        required("token_hash", String(64), unique=True),
-        required("shown", String(16)),
-        required("scopes", Text),
-        required("per_minute", Integer),
-        required("created", DateTime),
-        Column("last_used", DateTime),
-        Column("revoked", DateTime),
-        Index("uq_api_keys_name_in_use", "name", unique=True, sqlite_where=in_use, postgresql_where=in_use),
-    )
-    keys.create(connection)
 
 
 def m018_deleted(connection: Connection) -> None:
