@@ -38,7 +38,6 @@ EVERYBODY, VISITORS, ADMIN = set(CALLERS), {"ann", "bob"}, {"admin"}
 CHAT, DOCUMENTS = {"key-chat"}, {"key-documents"}
 TABLE: dict[str, set[str]] = {
     "GET /healthz": EVERYBODY,
-    "GET /readyz": EVERYBODY,
     "GET /desk.css": EVERYBODY,
     "GET /admin.css": EVERYBODY,
     "GET /documents.css": EVERYBODY,
