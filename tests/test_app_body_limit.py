@@ -50,7 +50,7 @@ def client(taken: list[int]) -> Iterator[TestClient]:
     limited = BodyLimit(
         app,
         most=lambda path: MOST,
-        refused=lambda path: PlainTextResponse(f"too large for {path}", 413),
+        refused=lambda request: PlainTextResponse(f"too large for {request.url.path}", 413),
     )
     with TestClient(limited) as opened:
         yield opened
@@ -88,7 +88,7 @@ def test_what_is_not_http_passes() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         passed.append(scope["type"])
 
-    limited = BodyLimit(app, most=lambda path: 0, refused=lambda path: PlainTextResponse("", 413))
+    limited = BodyLimit(app, most=lambda path: 0, refused=lambda request: PlainTextResponse("", 413))
 
     async def nothing() -> dict[str, str]:
         return {}
