@@ -268,7 +268,7 @@ class FakeDesk:
         self._hidden: dict[str, tuple[list[Turn], datetime]] = {}
         self._owners: dict[str, str] = {}
         self.file: Path | None = None  # of the first citation of every answer
-        self._first = ""  # the first who looks owns what was there
+        self.first = ""  # the first who looks owns what was there
         self._updated: dict[str, datetime] = {}
         self._ids = 0
         self._lock = threading.Lock()
@@ -306,8 +306,8 @@ class FakeDesk:
             self._updated[answer.conversation_id] = when + timedelta(microseconds=self._ids)
 
     def belongs(self, conversation_id: str, owner: str) -> bool:
-        self._first = self._first or owner
-        return (self._owners.get(conversation_id) or self._first) == owner
+        self.first = self.first or owner
+        return (self._owners.get(conversation_id) or self.first) == owner
 
     def ask(
         self,

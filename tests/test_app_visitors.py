@@ -55,19 +55,21 @@ def test_owners_tell_visitors_apart_and_say_nothing_of_them() -> None:
         assert made not in (PUBLIC_TENANT, "operator", "pml")
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        *("", "x", "operator", "v-1", "x" * 5000, "\u00e4" * 43, "a.b.c"),
-        signed(secret="another secret of 32 characters or more"),
-        signed(seconds=-10),
-        signed(subject=None),
-        jwt.encode({"sub": "customer 17", "exp": time.time() + 60}, "", algorithm="none"),
-        jwt.encode({"sub": "customer 17"}, SECRET, algorithm="HS256"),
-    ],
-)
-def test_what_is_no_token_is_nobody(token: str) -> None:
-    assert visitor(token, SECRET) == NOBODY
+WRONG = {
+    **{name: name for name in ("", "x", "operator", "v-1", "a.b.c")},
+    "too long": "x" * 5000,
+    "not ASCII": "\u00e4" * 43,
+    "of another secret": signed(secret="another secret of 32 characters or more"),
+    "ended": signed(seconds=-10),
+    "of nobody": signed(subject=None),
+    "not signed": jwt.encode({"sub": "customer 17", "exp": time.time() + 60}, "", algorithm="none"),
+    "without end": jwt.encode({"sub": "customer 17"}, SECRET, algorithm="HS256"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_token_is_nobody(what: str) -> None:
+    assert visitor(WRONG[what], SECRET) == NOBODY
 
 
 def test_without_a_secret_nobody_is_handed_over() -> None:
