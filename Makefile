@@ -14,7 +14,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,architecture docs app_settings 
 	app_checking app_pages cache_plan cache_store cache_engine cache_pml_cases retrieval_loaders retrieval_splitting \
 	retrieval_retriever))
 
-.PHONY: demo quick test lint install clean
+.PHONY: demo quick test lint install screenshots clean
 
 install: $(VENV)/installed
 
@@ -40,6 +40,10 @@ test: lint
 
 quick: install
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(QUICK)
+
+# Every state of every page as an image in docs/images, to be looked at.
+screenshots: install
+	cd tests && ../$(BIN)/python take_screenshots.py
 
 clean:
 	rm -rf $(VENV) $(DATA_DIR) build *.egg-info

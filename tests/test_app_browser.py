@@ -47,9 +47,9 @@ WAIT_S = 30.0
 
 
 class Site:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, show_technical: bool = True) -> None:
         self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
-        settings = Settings(data_dir=folder, show_technical=True, questions_per_minute=1000)
+        settings = Settings(data_dir=folder, show_technical=show_technical, questions_per_minute=1000)
         self.database = open_database(settings.database_url)
         self.password = new_account(Accounts(self.database), "admin", "admin")
         application = create_app(self.desk, self.database, settings)
