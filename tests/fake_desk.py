@@ -41,6 +41,7 @@ from app.domain.served import Load, Served
 from app.knowledge.forget import Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
+from app.storage.conversation_care import Erased
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000
@@ -358,6 +359,16 @@ class FakeDesk:
         if not self.turns(conversation_id, owner):
             raise DeskError("there is no such conversation", code="no-such-conversation")
         self._titles[conversation_id] = " ".join(title.split())[:80]
+
+    def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
+        return next((one for one in self.conversations(owner, 1000) if one.id == conversation_id), None)
+
+    def erase(self, owner: str = OPERATOR) -> Erased:
+        its = [key for key in self._updated if self.belongs(key, owner)]
+        messages = sum(len(self._turns[key]) for key in its)
+        for key in its:
+            del self._turns[key], self._updated[key]
+        return Erased(conversations=len(its), messages=messages, feedback=0)
 
     def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
         if conversation_id not in self._hidden or not self.belongs(conversation_id, owner):

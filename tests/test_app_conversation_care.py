@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from app.domain.errors import DeskError
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
+from app.storage.statistics import Statistics
 from app.storage.tables import ConversationRow, MessageRow
 
 ANN, BOB = "v-ann", "v-bob"
@@ -194,6 +196,22 @@ def test_housekeeping_removes_what_is_due_and_what_was_computed(history: History
     assert sorted(dropped) == [ANN, ANN, BOB], "what was in use is dropped the next time, and once"
 
 
+def test_conversations_that_nobody_used_are_removed(
+    history: History, care: ConversationCare, database: Database
+) -> None:
+    old, new = asked(history, "old?", owner=BOB), asked(history, "new?")
+    now = datetime.now(UTC)
+    with database.write() as session:
+        aged = update(ConversationRow).where(ConversationRow.id == old).values(updated=now - timedelta(days=31))
+        session.execute(aged)
+    dropped: list[str] = []
+    for keep_days, kept in ((None, [old]), (32, [old]), (30, [])):
+        Housekeeping(care, lambda owner: not dropped.append(owner), keep_days).tidy(now)  # type: ignore[func-returns-value]
+        assert [one.id for one in history.conversations(BOB)] == kept
+    assert dropped == [BOB]
+    assert [one.id for one in history.conversations(ANN)] == [new]
+
+
 def test_housekeeping_begins_at_once_and_survives_a_failure(
     history: History, care: ConversationCare, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,3 +288,29 @@ def test_everything_of_one_owner_is_erased(
     assert history.conversations(ANN) == []
     assert is_gone(care, conversations[1])
     assert len(history.conversations(BOB)) == 1
+
+
+def test_the_dashboard_shows_nothing_of_a_hidden_conversation(
+    history: History, care: ConversationCare, database: Database
+) -> None:
+    conversation = history.start_conversation("private?", ANN)
+    question = history.record_question(conversation, "private?")
+    answer = replace(an_answer(conversation), grounding=0.2)
+    history.record_answer(answer, details(question, answer))
+    asked(history, "shown?")
+    statistics = Statistics(database)
+    assert {row.question for row in statistics.misses()} == {"private?", "shown?"}
+    assert [row.question for row in statistics.weakly_supported(0.5)] == ["private?"]
+    care.delete_conversation(conversation, ANN)
+    assert {row.question for row in statistics.misses()} == {"shown?"}
+    assert statistics.weakly_supported(0.5) == []
+
+
+def test_erasing_takes_the_copies_of_the_database_away(
+    history: History, care: ConversationCare, database: Database, tmp_path: Path
+) -> None:
+    asked(history, "my number is 4929-1111")
+    database.back_up("m099_next")
+    assert len([file for file in tmp_path.iterdir() if b"4929-1111" in file.read_bytes()]) >= 2
+    care.erase(ANN)
+    assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.middleware.base import BaseHTTPMiddleware
 
+from app.access.visitors import owner_of_user
 from app.cli.main import main
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.interface import Desk
@@ -123,6 +124,32 @@ def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path: Path, ru
         (pages / "stores.txt").unlink()
         synced, _ = run("ingest", str(pages), "--sync")
         assert (synced["removed"], synced["unchanged"]) == (1, 2)
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_everything_of_a_visitor_is_saved_and_removed(tmp_path: Path, run: Callable[..., Any], is_served: bool) -> None:
+    owner = owner_of_user("customer-7")
+    with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk) if is_served else nullcontext():
+        desk.ingest([write_pages(tmp_path / "pages")])
+        finish(desk, "How long do returns take?", owner=owner)
+        finish(desk, "What do gift cards cost?", owner="v-bob")
+        saved, status = run("visitors", "export", "--user", "customer-7")
+        assert ([one["title"] for one in saved["conversations"]], status) == (["How long do returns take?"], 0)
+        removed, status = run("visitors", "delete", owner)
+        assert (removed["owner"], removed["conversations"], removed["messages"], status) == (owner, 1, 2, 0)
+        assert "counts on the dashboard stay" in removed["kept"]
+        assert run("visitors", "export", owner) == ({"conversations": []}, 0)
+        assert len(run("visitors", "export", "v-bob")[0]["conversations"]) == 1
+        if is_served:
+            left = desk.engine.call(lambda store: list(store.prefixes.nodes(owner)))
+            assert left == [], "the desk itself has dropped them"
+
+
+@pytest.mark.parametrize("whose", [(), ("v-ann", "--user", "customer-7")])
+def test_a_visitor_is_named_in_one_way(run: Callable[..., Any], whose: tuple[str, ...]) -> None:
+    for what in ("export", "delete"):
+        wrong, status = run("visitors", what, *whose)
+        assert (wrong["error"]["code"], status) == ("usage", 1)
 
 
 def test_errors_of_the_desk_are_those_of_the_command(tmp_path: Path, run: Callable[..., Any]) -> None:

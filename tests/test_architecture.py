@@ -99,7 +99,7 @@ ONLY_IN = {
         *("app.web.server", "app.web.document_routes", "app.web.login_routes", "app.web.source_routes"),
         *("app.web.command_socket", "app.web.event_stream", "app.web.opening", "app.web.api_page"),
         *("app.api.chat", "app.api.models", "app.api.conversations", "app.api.documents", "app.api.metrics"),
-        *("app.api.errors", "app.api.routes"),
+        *("app.api.errors", "app.api.routes", "app.web.visitor_routes"),
     },
     "jwt": {"app.access.visitors"},
     "evals": {"app.cli.measure"},

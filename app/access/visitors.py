@@ -28,7 +28,7 @@ def visitor(token: str, secret: str | None) -> Caller:
     """Whose token this is: made by `new_token` or signed with the secret; nobody's for anything else."""
     if "." in token:
         subject = signed_subject(token, secret)
-        return NOBODY if subject is None else Caller(owner=f"u-{_digest(subject)}")
+        return NOBODY if subject is None else Caller(owner=owner_of_user(subject))
     if len(token) != _TOKEN_CHARS or not token.isascii():
         return NOBODY
     return Caller(owner=f"v-{_digest(token)}")
@@ -43,6 +43,11 @@ def signed_subject(token: str, secret: str | None) -> str | None:
     except jwt.InvalidTokenError:
         return None
     return str(claims["sub"]) or None
+
+
+def owner_of_user(user: str) -> str:
+    """The owner of the conversations of a user of the company's own site."""
+    return f"u-{_digest(user)}"
 
 
 def _digest(text: str) -> str:

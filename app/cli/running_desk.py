@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from app.domain.errors import DeskError
-from app.domain.progress import Progress
+from app.domain.progress import Progress, no_progress
 from app.storage.lock import SOCKET_FILE, is_locked
 
 
@@ -29,6 +29,10 @@ class RunningDesk:
     def forget(self, document: str, progress: Progress) -> dict[str, Any]:
         """Let it forget a document. Gives what was removed as JSON. Raises DeskError."""
         return self._post("/forget", {"document": document}, progress)
+
+    def erase(self, owner: str) -> dict[str, Any]:
+        """Let it remove everything of an owner. Gives how much it was as JSON. Raises DeskError."""
+        return self._post("/erase", {"owner": owner}, no_progress)
 
     def _post(self, path: str, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         try:

@@ -1,4 +1,5 @@
-"""What a served desk does every minute: remove deleted conversations for good, with what was computed for their owners.
+"""What a served desk does every minute: remove conversations for good that were deleted, or not used for longer than
+the setting `keep_days` says, with what was computed for their owners.
 
 Not covered: what deleting is (`app.storage.conversation_care`).
 """
@@ -19,15 +20,20 @@ log = logging.getLogger(__name__)
 class Housekeeping:
     """The work of one minute. Safe to use from any thread."""
 
-    def __init__(self, care: ConversationCare, drop_prefixes: Callable[[str], bool]) -> None:
-        """drop_prefixes: removes what was computed for an owner; gives whether all of it is gone."""
-        self._care, self._drop_prefixes = care, drop_prefixes
+    def __init__(
+        self, care: ConversationCare, drop_prefixes: Callable[[str], bool], keep_days: int | None = None
+    ) -> None:
+        """drop_prefixes: removes what was computed for an owner; gives whether all of it is gone. keep_days: how long
+        conversations are kept after their last message; None: forever.
+        """
+        self._care, self._drop_prefixes, self._keep_days = care, drop_prefixes, keep_days
         self._in_use = set[str]()  # owners whose prefixes an answer in progress needed
         self._lock = threading.Lock()
 
     def tidy(self, now: datetime) -> None:
         """Remove what is due. Raises DeskError."""
-        self.drop(self._care.purge(now - timedelta(seconds=UNDO_S)))
+        unused_since = None if self._keep_days is None else now - timedelta(days=self._keep_days)
+        self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since))
 
     def drop(self, owners: Set[str]) -> None:
         """Remove what was computed for these owners, and what was in use before; what is in use now, the next time."""

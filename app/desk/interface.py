@@ -14,6 +14,7 @@ from app.domain.progress import PassagesRead, Progress, no_progress
 from app.domain.served import Load, Served
 from app.knowledge.forget import Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
+from app.storage.conversation_care import Erased
 
 Feedback = Literal["up", "down"]
 
@@ -80,6 +81,9 @@ class Desk(Protocol):
         unknown id is no error.
         """
 
+    def conversation(self, conversation_id: str, owner: str) -> ConversationSummary | None:
+        """One conversation, as it is listed; None when there is no such conversation."""
+
     def restore_conversation(self, conversation_id: str, owner: str) -> None:
         """Brings a deleted conversation back; DeskError if that was too long ago."""
 
@@ -90,6 +94,9 @@ class Desk(Protocol):
         """Removes the last question with its answer and gives the question, to be asked again in this conversation or
         changed before. An answer in progress is not stopped by this. DeskError if there is no question.
         """
+
+    def erase(self, owner: str) -> Erased:
+        """Removes everything of an owner, at once and for good; counts over all customers stay."""
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""

@@ -45,7 +45,7 @@ from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import Uploads, remove_partial_uploads
 from app.knowledge.warm import Warming
 from app.replies.contacts import contact_links
-from app.storage.conversation_care import ConversationCare
+from app.storage.conversation_care import ConversationCare, Erased
 from app.storage.database import open_database
 from app.storage.history import History
 from app.storage.library import Library
@@ -121,11 +121,11 @@ class Service:
         self.history = history = History(self.database)
         # Methods of `Desk` that library and history have already.
         self.documents, self.conversations, self.turns = self.library.documents, history.conversations, history.turns
-        self.feedback = history.feedback
+        self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
-        self.rename_conversation, self.remove_last_turn = care.rename_conversation, care.remove_last_turn
+        self.remove_last_turn = care.remove_last_turn
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
-        self.housekeeping = Housekeeping(care, self.drop_prefixes)
+        self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days)
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None
         self._examples: list[str] = []
@@ -328,6 +328,22 @@ class Service:
     ) -> BatchResult:
         """Answer many questions; see `app.desk.batch`."""
         return run_batch(self._answering, questions, report, keep)
+
+    def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
+        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError."""
+        self.history.feedback(message_id, value, reason, owner=owner)
+
+    def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
+        """Give a conversation another title. Raises DeskError."""
+        self.care.rename_conversation(conversation_id, title, owner)
+
+    def erase(self, owner: str) -> Erased:
+        """Remove everything of an owner: conversations with all that belongs to them, and what was computed for them.
+        Raises DeskError.
+        """
+        erased = self.care.erase(owner)
+        self.housekeeping.drop({owner})
+        return erased
 
     def drop_prefixes(self, owner: str) -> bool:
         """Remove what was computed for an owner's questions; gives whether all of it is gone, or some is in use."""

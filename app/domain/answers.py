@@ -137,8 +137,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A stored message. role: user or assistant; `answer` is there for assistant messages. unanswered: of a question
-    that has no answer and gets none.
+    """A stored message. role: user or assistant; `answer` is there for assistant messages. feedback, reason: what its
+    reader thinks of it. unanswered: of a question that has no answer and gets none.
     """
 
     message_id: str
@@ -147,6 +147,7 @@ class Turn:
     created: datetime
     answer: Answer | None = None
     feedback: str | None = None
+    reason: str = ""
     unanswered: Unanswered | None = None
 
 

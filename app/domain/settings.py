@@ -171,6 +171,8 @@ class Settings(BaseSettings):
     show_technical: bool = False
     """Whether customers see, below an answer, how many prompt tokens were reused and when the first token came. The
     dashboard always shows it."""
+    keep_days: Annotated[int | None, _between(1, 36_500)] = None
+    """Conversations without a message for this many days are removed for good. Unset: they are kept forever."""
     memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB"."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB

@@ -71,6 +71,7 @@ def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
         answer=_answer(row) if row.role == "assistant" else None,
         feedback=None if row.feedback is None else row.feedback.value,
         unanswered=unanswered,
+        reason="" if row.feedback is None else row.feedback.reason,
     )
 
 

@@ -92,7 +92,9 @@ class ConversationCare:
         return self._remove(gone)
 
     def erase(self, owner: str) -> Erased:
-        """Remove everything of an owner for good, also what it deleted a moment ago."""
+        """Remove everything of an owner for good, also what it deleted a moment ago, and the copies that were made
+        before migrations.
+        """
         its = ConversationRow.owner == owner
         messages = select(func.count()).select_from(MessageRow).join(ConversationRow).where(its)
         feedback = select(func.count()).select_from(FeedbackRow).join(MessageRow).join(ConversationRow).where(its)
@@ -104,6 +106,7 @@ class ConversationCare:
             )
             session.execute(update(ConversationRow).where(its).values(deleted=_now()))  # all of it is hidden at once
         self._remove(its)
+        self._database.remove_backups()
         return erased
 
     def _remove(self, which: ColumnElement[bool]) -> frozenset[str]:

@@ -85,18 +85,12 @@ class History:
         """The latest conversations that have a message, most recently used first. turns: number of messages. query:
         only those in which each of its words stands, in the title or a message; case does not matter.
         """
-        table, message = ConversationRow, MessageRow
-        turns = select(func.count()).where(message.conversation_id == table.id).scalar_subquery()
-        listed = (
-            select(table.id, table.title, table.updated, turns.label("turns"))
-            .where(table.of(owner), turns > 0)
-            .order_by(table.updated.desc(), table.id)
-        )
+        message = MessageRow
         words = query[:_MAX_QUERY].split()
-        listed = listed.where(*(_holds(word) for word in words))
+        listed = _summaries(owner).where(*(_holds(word) for word in words))
         if all(word.isascii() for word in words):
             return [ConversationSummary(**row._mapping) for row in self._database.rows(listed.limit(limit))]
-        said = select(func.aggregate_strings(message.text, "\n")).where(message.conversation_id == table.id)
+        said = select(func.aggregate_strings(message.text, "\n")).where(message.conversation_id == ConversationRow.id)
         folded = query[:_MAX_QUERY].casefold().split()
         with self._database.read() as session:
             rows = session.execute(listed.add_columns(said.scalar_subquery()).execution_options(yield_per=limit))
@@ -106,6 +100,11 @@ class History:
                 if all(word in f"{title}\n{text}".casefold() for word in folded)
             )
             return list(islice(found, limit))
+
+    def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
+        """One of these, if it is there."""
+        rows = self._database.rows(_summaries(owner).where(ConversationRow.id == conversation_id))
+        return ConversationSummary(**rows[0]._mapping) if rows else None
 
     def is_there(self, conversation_id: str, owner: str = OPERATOR) -> bool:
         """Whether there is such a conversation."""
@@ -266,6 +265,14 @@ def _past_message(row: MessageRow, text: str) -> PastMessage:
         tokens=None if row.tokens is None else tuple(row.tokens),
         passage_ids=tuple(module.passage_id for module in row.modules),
     )
+
+
+def _summaries(owner: str) -> Select[str, str, datetime, int]:
+    """The conversations of an owner that have a message, most recently used first."""
+    table = ConversationRow
+    turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
+    listed = select(table.id, table.title, table.updated, turns.label("turns")).where(table.of(owner), turns > 0)
+    return listed.order_by(table.updated.desc(), table.id)
 
 
 def _holds(word: str) -> ColumnElement[bool]:

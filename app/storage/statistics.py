@@ -29,6 +29,8 @@ from app.storage.tallies import (
 )
 
 _QUESTION = aliased(MessageRow)
+_HIDDEN = select(ConversationRow.id).where(ConversationRow.deleted.is_not(None))
+"""Deleted conversations that may still be brought back: nobody reads what was said in them."""
 _COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "smalltalk": "smalltalk"}
 """Fields of `AnswerTotals`, and the outcome that each counts."""
 
@@ -115,7 +117,7 @@ class Statistics:
             )
             .join(MessageRow, MessageRow.id == ModuleUseRow.message_id)
             .outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id)
-            .where(ModuleUseRow.miss_reason.is_not(None))
+            .where(ModuleUseRow.miss_reason.is_not(None), MessageRow.conversation_id.not_in(_HIDDEN))
             .order_by(ModuleUseRow.created.desc(), ModuleUseRow.rank)
             .limit(limit)
         )
@@ -132,7 +134,7 @@ class Statistics:
                 func.coalesce(MessageRow.quoted, False).label("quoted"),
             )
             .outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id)
-            .where(MessageRow.grounding <= at_most)
+            .where(MessageRow.grounding <= at_most, MessageRow.conversation_id.not_in(_HIDDEN))
             .order_by(MessageRow.created.desc())
             .limit(limit)
         )

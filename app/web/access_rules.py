@@ -57,6 +57,9 @@ RULES = (
     _rule("GET", r"/admin/documents", "admin"),
     _rule("POST", r"/admin/documents/(upload|forget)", "admin"),
     _rule("GET POST", rf"/admin({_PAGE}|{_EVENTS})", "admin"),
+    _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),
+    _rule("GET", r"/my-data", "visitor"),
+    _rule("POST", r"/my-data/delete", "visitor"),
     _rule("GET POST", _PAGE, "everyone"),
     _rule("GET POST", _EVENTS, "visitor"),
 )

@@ -51,6 +51,10 @@ def command_app(desk: Desk) -> FastAPI:
     def forget(document: Annotated[str, Body(embed=True)]) -> Response:
         return events(lambda progress: asdict(desk.forget(document)))
 
+    @app.post("/erase")
+    def erase(owner: Annotated[str, Body(embed=True)]) -> Response:
+        return events(lambda progress: asdict(desk.erase(owner)))
+
     return app
 
 

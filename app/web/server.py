@@ -25,6 +25,7 @@ from app.web.login_routes import add_login_routes
 from app.web.opening import ALIVE, READY, readiness
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
+from app.web.visitor_routes import add_visitor_routes
 
 _STATIC = Path(__file__).parent / "static"
 STATIC = {
@@ -60,6 +61,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_api_page(app, settings.public_url)
     add_document_routes(app, desk)
     add_source_routes(app, desk)
+    add_visitor_routes(app, desk)
     add_login_routes(app, Accounts(database), sessions, site)
     _mount_pages(app, desk, settings)
     app.add_middleware(BodyLimit, most=largest_body, refused=too_large)

@@ -1,0 +1,184 @@
+"""Conversations as files, everything of one visitor, and its removal; what is kept of a redacted question."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_site import Site
+from desks import finish, small_desk, write_pages
+from fake_desk import FakeDesk
+from fastapi.testclient import TestClient
+
+from app.access.visitors import COOKIE, visitor
+from app.desk.export import export_conversation, export_everything
+from app.domain.callers import OPERATOR
+from app.domain.translation import speaking
+from app.web.languages import translations
+
+PLACES = re.compile(r"/(help|desk|kb)/|returns/returns-policy|m[1-4]\b")
+"""Paths and ids of modules, as the fake desk has them."""
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    return FakeDesk()
+
+
+def exported(desk: FakeDesk, kind: str, **changes: Any) -> str:
+    """The latest conversation, its answer judged; changes: of all its turns."""
+    [latest, *_] = desk.conversations()
+    turns = desk._turns[latest.id]
+    turns[:] = [replace(turn, **changes) for turn in turns]
+    turns[1] = replace(turns[1], feedback="down", reason="=1+1")
+    file = export_conversation(desk, latest.id, OPERATOR, kind)
+    assert file is not None
+    assert file.name == f"conversation-2026-03-12.{kind}"
+    return file.data.decode("utf-8")
+
+
+def test_json_holds_what_was_said_and_no_more(desk: FakeDesk) -> None:
+    text = exported(desk, "json")
+    question, answer = json.loads(text)["messages"]
+    assert question == {"role": "user", "time": question["time"], "text": "Can I return a duvet I have unpacked?"}
+    assert set(answer) == {"role", "time", "text", "outcome", "sources", "feedback"}
+    assert answer["sources"] == ["Our returns policy", "Returning an item in a store", "Larkmoor Circle and points"]
+    assert answer["feedback"] == {"value": "down", "reason": "=1+1"}
+    assert PLACES.search(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "  =1", "\n+1", "＝1+1", "＠x", "'=1", 'say "=1"']
+)
+def test_csv_is_no_formula(desk: FakeDesk, text: str) -> None:
+    written = exported(desk, "csv", text=text)
+    assert written.startswith("\ufeff")
+    head, *rows = csv.reader(io.StringIO(written[1:], newline=""))
+    assert head == ["time", "role", "text", "sources", "feedback", "reason"]
+    assert len(rows) == 2
+    for row in rows:
+        assert row[2].removeprefix("'") == text.removeprefix("'")
+        assert all(cell.strip()[:1] not in ("=", "+", "-", "@", "＝", "＋", "－", "＠") for cell in row if cell)
+    assert PLACES.search(written) is None
+
+
+def test_markdown_is_in_the_language_of_the_page(desk: FakeDesk) -> None:
+    text = exported(desk, "md")
+    assert text.startswith("# Can I return a duvet I have unpacked?\n\n## Question · 2026-03-12")
+    assert "\n> Can I return a duvet" in text
+    assert "Sources:\n\n- Our returns policy\n" in text
+    assert text.endswith("Not helpful: =1+1\n")
+    assert PLACES.search(text) is None
+    with speaking(translations("zh")):
+        assert "来源:\n\n- Our returns policy" in exported(desk, "md")
+
+
+def test_there_is_no_file_of_others_or_of_another_kind(desk: FakeDesk) -> None:
+    [latest, *_] = desk.conversations()
+    assert export_conversation(desk, latest.id, "v-bob", "json") is None
+    assert export_conversation(desk, "none", OPERATOR, "json") is None
+    assert export_conversation(desk, latest.id, OPERATOR, "exe") is None
+
+
+def test_everything_is_one_document(desk: FakeDesk) -> None:
+    document = json.loads("".join(export_everything(desk, OPERATOR)))
+    assert [one["title"] for one in document["conversations"]] == [one.title for one in desk.conversations()]
+    assert json.loads("".join(export_everything(desk, "v-nobody"))) == {"conversations": []}
+
+
+# ------------------------------------------------------------------ routes
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"))
+    yield site
+    site.close()
+
+
+def whose(client: TestClient) -> str:
+    return visitor(client.cookies[COOKIE], None).owner
+
+
+def asked_by(site: Site, client: TestClient, question: str) -> str:
+    """A conversation of this visitor."""
+    site.desk.belongs("", OPERATOR)  # what the fake desk begins with is the operator's
+    for _ in (stream := site.desk.ask(question, owner=whose(client))):
+        pass
+    return stream.answer.conversation_id
+
+
+def test_a_visitor_saves_its_own_conversations_only(site: Site) -> None:
+    ann, bob = site.client(), site.client()
+    conversation = asked_by(site, ann, "Where is it?")
+    for kind, media_type in (("json", "application/json"), ("csv", "text/csv"), ("md", "text/markdown")):
+        path = f"/conversations/{conversation}/export.{kind}"
+        reply = ann.get(path)
+        assert reply.status_code == 200
+        assert reply.headers["content-type"].startswith(media_type)
+        assert reply.headers["content-disposition"].startswith("attachment; filename=")
+        assert reply.headers["cache-control"] == "no-store"
+        assert bob.get(path).status_code == 404
+        assert "Where is it?" not in bob.get(path).text
+    assert ann.get(f"/conversations/{conversation}/export.exe").status_code == 404
+    german = bob.get(f"/conversations/{conversation}/export.md", headers={"accept-language": "zh"})
+    assert german.text == "没有这段对话。\n"
+
+
+def test_a_visitor_saves_and_removes_everything(site: Site) -> None:
+    ann, bob = site.client(), site.client()
+    asked_by(site, ann, "Where is it?")
+    asked_by(site, bob, "Who is there?")
+    saved = ann.get("/my-data").json()
+    assert [one["title"] for one in saved["conversations"]] == ["Where is it?"]
+    foreign = ann.post("/my-data/delete", headers={"origin": "https://evil.example"})
+    assert foreign.status_code == 403
+    assert ann.get("/my-data").json() == saved
+    owner = whose(ann)
+    reply = ann.post("/my-data/delete")
+    assert reply.json() == {"conversations": 1, "messages": 2, "feedback": 0}
+    assert f"{COOKIE}=" in reply.headers["set-cookie"]
+    assert COOKIE not in ann.cookies
+    assert ann.get("/my-data").status_code == 401
+    assert site.desk.conversations(owner) == []
+    assert len(site.desk.conversations(whose(bob))) == 1
+
+
+# ------------------------------------------------------------------ a whole desk
+
+
+def prefixes_of(desk: Any, owner: str) -> int:
+    """How many pieces the engine keeps of an owner's prompts."""
+    return int(desk.engine.call(lambda store: sum(1 for _ in store.prefixes.nodes(owner))))
+
+
+def test_with_conversations_goes_what_was_computed_for_them(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        for owner in ("v-ann", "v-bob"):
+            finish(desk, "How long do returns take?", owner=owner)
+        assert min(prefixes_of(desk, "v-ann"), prefixes_of(desk, "v-bob")) > 0
+        erased = desk.erase("v-ann")
+        assert (erased.conversations, erased.messages) == (1, 2)
+        assert prefixes_of(desk, "v-ann") == 0
+        assert prefixes_of(desk, "v-bob") > 0
+        desk.engine.call(lambda store: store.check_integrity())
+        assert finish(desk, "How long do returns take?", owner="v-bob").usage.prefix > 0
+
+
+def test_a_removed_question_is_asked_again_in_its_conversation(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        first = finish(desk, "How long do returns take?", owner="v-ann")
+        question = desk.remove_last_turn(first.conversation_id, "v-ann")
+        again = finish(desk, f"{question} Now?", owner="v-ann", conversation_id=first.conversation_id)
+        assert again.conversation_id == first.conversation_id
+        [listed] = desk.conversations("v-ann")
+        assert (listed.title, listed.turns) == ("How long do returns take? Now?", 2)
