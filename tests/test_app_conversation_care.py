@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -215,30 +216,26 @@ def test_conversations_that_nobody_used_are_removed(
 def test_housekeeping_begins_at_once_and_survives_a_failure(
     history: History, care: ConversationCare, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked(history, "x")
-    conversation = asked(history, "y")
-    care.delete_conversation(conversation, ANN)
-    set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
-    tries: list[str] = []
+    failed, dropped = threading.Event(), threading.Event()
 
     def failing_first(owner: str) -> bool:
-        tries.append(owner)
-        if len(tries) == 1:
+        if not failed.is_set():
+            failed.set()
             raise DeskError("the disk is full", code="disk-full")
+        dropped.set()
         return True
 
+    def delete_one() -> None:
+        care.delete_conversation(asked(history, "x"), ANN)
+        set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
+
+    delete_one()
     monkeypatch.setattr("app.desk.housekeeping.EVERY_S", 0.01)
     with every_minute(Housekeeping(care, failing_first)):
-        for _ in range(500):
-            if len(history.conversations(ANN)) == 1 and tries:
-                break
-        again = asked(history, "z")
-        care.delete_conversation(again, ANN)
-        set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
-        deadline = datetime.now(UTC) + timedelta(seconds=20)
-        while len(tries) < 2 and datetime.now(UTC) < deadline:
-            pass
-    assert len(tries) >= 2
+        assert failed.wait(30)
+        delete_one()
+        assert dropped.wait(30)
+    assert not [thread for thread in threading.enumerate() if thread.name == "housekeeping"]
 
 
 def test_the_last_turn_is_removed_and_can_be_asked_again(

@@ -29,6 +29,13 @@ def test_an_answer_is_kept_and_system_messages_are_not() -> None:
     ]
 
 
+def test_of_a_past_that_is_sent_what_is_private_is_left_out() -> None:
+    said = [Said("user", "I am ann@example.com"), Said("assistant", "Write to help@shop.example.")]
+    redacting = small_settings(Path("desk"), redact=True)
+    assert [one.text for one in past_of(said, redacting)] == ["I am [e-mail]", "Write to help@shop.example."]
+    assert past_of(said, SETTINGS)[0].text == said[0].text
+
+
 @pytest.mark.parametrize("language", ["en", "de", "zh"])
 def test_the_desks_own_words_are_left_out(language: str) -> None:
     says = texts_in(language).says

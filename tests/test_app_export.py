@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 
 from app.access.visitors import COOKIE, visitor
 from app.desk.export import export_conversation, export_everything
+from app.domain.answers import Turn
 from app.domain.callers import OPERATOR
 from app.domain.translation import speaking
 from app.web.languages import translations
@@ -182,3 +183,33 @@ def test_a_removed_question_is_asked_again_in_its_conversation(tmp_path: Path) -
         assert again.conversation_id == first.conversation_id
         [listed] = desk.conversations("v-ann")
         assert (listed.title, listed.turns) == ("How long do returns take? Now?", 2)
+
+
+def test_a_redacted_question_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    private = ("ann@example.com", "13800138000", "4111111111111111")
+    with small_desk(tmp_path / "desk", redact=True) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        prompts: list[str] = []
+        submit = desk.engine.submit
+        desk.engine.submit = lambda request: prompts.append(repr(request)) or submit(request)  # type: ignore[method-assign]
+        answer = finish(desk, "How long do returns take? I am ann@example.com, 13800138000, 4111111111111111.")
+        desk.feedback(answer.message_id, "down", "mail ann@example.com")
+        desk.rename_conversation(answer.conversation_id, "13800138000")
+        turns: list[Turn] = desk.turns(answer.conversation_id)
+        assert turns[0].text == "How long do returns take? I am [e-mail], [phone], [card]."
+        assert turns[1].reason == "mail [e-mail]"
+        assert desk.conversations()[0].title == "[phone]"
+        assert prompts
+        kept = desk.engine.model.tokenizer.decode(
+            [
+                token
+                for step in desk.engine.call(lambda store: [n.step for n in store.prefixes.nodes(OPERATOR)])
+                for token in step.tokens
+            ]
+        )
+    assert "[card]" in kept
+    files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    for secret in private:
+        assert secret not in caplog.text
+        assert secret not in kept
+        assert not any(secret.encode() in data for data in files)

@@ -23,11 +23,12 @@ ROOMS = {
     "app.access": "app.storage app.domain",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
-    "app.desk": "app.answering app.knowledge app.replies app.storage app.domain cache retrieval",
-    "app.answering": "app.knowledge app.replies app.grounding app.storage app.domain cache retrieval.documents "
+    "app.desk": "app.answering app.knowledge app.replies app.privacy app.storage app.domain cache retrieval",
+    "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache retrieval.documents "
     "retrieval.statements retrieval.text",
     "app.knowledge": "app.storage app.domain cache retrieval",
     "app.replies": "app.domain retrieval.text",
+    "app.privacy": "",
     "app.grounding": "retrieval.statements retrieval.text",
     "app.storage": "app.domain retrieval.search",
     "app.domain": "cache.engine cache.prompt",
@@ -102,6 +103,8 @@ ONLY_IN = {
         *("app.api.errors", "app.api.routes", "app.web.visitor_routes"),
     },
     "jwt": {"app.access.visitors"},
+    "phonenumbers": {"app.privacy.redaction"},
+    "stdnum": {"app.privacy.redaction"},
     "evals": {"app.cli.measure"},
     "ray": set[str](),
 }

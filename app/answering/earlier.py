@@ -10,6 +10,7 @@ from itertools import groupby
 from app.domain.answers import BETWEEN, Outcome, from_documents
 from app.domain.plain import Said
 from app.domain.settings import Settings
+from app.privacy.redaction import redact
 from app.replies.languages import all_texts
 from app.replies.smalltalk import heard
 from app.storage.history import PastMessage
@@ -26,8 +27,8 @@ def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
     for role, same in groupby(spoken, lambda one: one.role):
         text = "\n\n".join(one.text.strip() for one in same)
         if role == "user":
-            question = text
-            past.append(PastMessage(role=role, text=text))
+            question = redact(text) if settings.redact else text
+            past.append(PastMessage(role=role, text=question))
         else:
             outcome = outcome_of(question, text, settings)
             past.append(PastMessage(role=role, text=from_documents(text, outcome), outcome=outcome))

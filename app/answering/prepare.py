@@ -12,6 +12,7 @@ from app.domain.notices import OLDER_TURNS_LEFT_OUT
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder, FoundPassage, SearchResults
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.privacy.redaction import redact
 from app.storage.history import PastMessage
 from app.storage.library import Library
 from cache.engine.engine import Engine
@@ -54,7 +55,9 @@ class QuestionPreparer:
         self._engine, self._prompts = engine, prompts
 
     def valid(self, question: str) -> str:
-        """The question without space around it. Raises DeskError for one that cannot be asked."""
+        """The question as it is stored, searched and shown: without space around it and, if the settings say so,
+        without addresses and numbers of people. Raises DeskError for one that cannot be asked.
+        """
         question = question.strip()
         limit = self._settings.max_question_chars
         if not question:
@@ -64,7 +67,7 @@ class QuestionPreparer:
                 f"the question has {len(question):,} characters, the limit is {limit:,}: shorten it",
                 code="question-too-long",
             )
-        return question
+        return redact(question) if self._settings.redact else question
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
         """Decide and, if the model is to be asked, plan. Raises DeskError if the prompt does not fit the model."""

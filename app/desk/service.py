@@ -44,6 +44,7 @@ from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import Uploads, remove_partial_uploads
 from app.knowledge.warm import Warming
+from app.privacy.redaction import redact
 from app.replies.contacts import contact_links
 from app.storage.conversation_care import ConversationCare, Erased
 from app.storage.database import open_database
@@ -331,11 +332,15 @@ class Service:
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError."""
-        self.history.feedback(message_id, value, reason, owner=owner)
+        self.history.feedback(message_id, value, self._kept(reason), owner=owner)
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
         """Give a conversation another title. Raises DeskError."""
-        self.care.rename_conversation(conversation_id, title, owner)
+        self.care.rename_conversation(conversation_id, self._kept(title), owner)
+
+    def _kept(self, text: str) -> str:
+        """What a customer writes, as it is stored."""
+        return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
         """Remove everything of an owner: conversations with all that belongs to them, and what was computed for them.

@@ -173,6 +173,9 @@ class Settings(BaseSettings):
     dashboard always shows it."""
     keep_days: Annotated[int | None, _between(1, 36_500)] = None
     """Conversations without a message for this many days are removed for good. Unset: they are kept forever."""
+    redact: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
+    """Replace e-mail addresses, phone and card numbers in questions before anything is stored, searched or given to the
+    model. The transcript then shows [e-mail], [phone] or [card] in their place."""
     memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB"."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB

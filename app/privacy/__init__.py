@@ -1,0 +1,1 @@
+"""What customers write of themselves and the desk need not know."""

@@ -1,0 +1,123 @@
+"""E-mail addresses, phone and card numbers in what a customer writes, replaced before anything is kept of them.
+
+Numbers that are none of these stay, because answers depend on them: dates, prices, model and order numbers. A number
+that could be either counts as a phone number if it is written like one (with +, a leading 0, brackets or groups) or a
+word such as "call" stands before it, and as an order number if "order" does. Numbers that companies are reached by,
+such as 1-800, are not private.
+
+Not covered: names, postal addresses, bank accounts; what documents and answers say.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+
+from phonenumbers import Leniency, PhoneNumberMatch, PhoneNumberMatcher, PhoneNumberType, number_type
+from stdnum import luhn
+
+EMAIL, PHONE, CARD = "[e-mail]", "[phone]", "[card]"
+REGIONS = ("CN", "DE", "AT", "CH", "FR", "BE", "ES", "IT", "NL", "GB", "IE", "US")
+"""Whose national way of writing phone numbers is known; with + any country's is."""
+_PRIVATE = {
+    *(PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE),
+    *(PhoneNumberType.VOIP, PhoneNumberType.PERSONAL_NUMBER, PhoneNumberType.PAGER, PhoneNumberType.UNKNOWN),
+}
+_LEAST_DIGITS = 7
+_NEAR = 50
+"""How many characters before a number may hold the word for it."""
+
+_LETTER = "A-Za-z0-9À-ɏ"  # not \w: Chinese has no spaces before an address
+_EMAIL = re.compile(rf"[{_LETTER}.!#$%&'*+/=?^_`{{|}}~-]*[{_LETTER}_]@(?:[{_LETTER}-]+\.)+[A-Za-zÀ-ɏ]{{2,}}")
+
+_CARD_START = re.compile(r"(?<!\d)(?=(\d(?:[ \u00a0\u202f.-]?\d){12,18}))")
+_CARD = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"|(?:5[1-5]|2[2-7])\d{14}"  # Mastercard
+    r"|3[47]\d{13}"  # American Express
+    r"|3(?:0[0-5]|[689]\d)\d{11}"  # Diners Club
+    r"|35(?:2[89]|[3-8]\d)\d{12}"  # JCB
+    r"|6(?:011|4[4-9]\d|5\d\d)\d{12}"  # Discover
+    r"|62\d{14,17}"  # UnionPay
+    r"|(?:5[06-9]|6[0-9])\d{11,17}"  # Maestro
+)
+
+_COUNT = (
+    r"(?:[\s:：#.°\"'-]|\b(?:number|no|nr|nummer|num|numéro|numero|número|id|code|is|was|of|lautet|ist|est|es|de|la|le)\b"
+    r"|n°|nº|号码?|编号|是|为)*"
+)
+_ORDER_WORDS = (
+    r"order|invoice|customer|tracking|parcel|ticket|case|serial|article|item|model|ref(?:erence)?|voucher|account"
+    r"|bestell\w*|auftrag\w*|rechnung\w*|kundennummer|kunden-?nr|sendung\w*|artikel\w*|serien\w*|vorgang\w*"
+    r"|commande|facture|suivi|article|client|référence|pedido|factura|seguimiento|artículo|cliente|referencia"
+)
+_OTHER_NUMBERS = re.compile(
+    rf"(?:\b(?:{_ORDER_WORDS})\b|#|订单|单号|运单|快递单|发票|会员号|型号|货号){_COUNT}\d[\d ./-]{{0,30}}\d"
+    r"|(?<![\d./-])\d{4}[-./年]\s?\d{1,2}[-./月]\s?\d{1,2}(?![\d/-])"  # dates
+    r"|(?<![\d./-])\d{1,2}[-./]\s?\d{1,2}[-./]\s?\d{4}(?![\d/-])"
+    r"|\d{1,2}:\d{2}(?::\d{2})?"
+    r"|[€$£¥￥]\s?\d[\d.,' ]{0,20}|\d[\d.,' ]{0,20}\s?(?:[€$£¥￥元]|(?:EUR|USD|GBP|CHF|CNY|RMB|euros?|dollars?)\b)"
+    r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"  # an internet address
+    r"|\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"  # a bank account
+    r"|\b[A-Za-z]{1,6}\d*-\d[\w-]*"  # KM-450, LM-2026-0045123
+    # free numbers as they are written; without groups, 1800... is a mobile phone in China
+    r"|(?<!\d)(?:1[-. ])?\(?8(?:00|33|44|55|66|77|88)\)?[-. ]\d{3}[-. ]\d{4}(?!\d)|(?<!\d)0800[ /-]?\d[\d /-]*",
+    re.IGNORECASE,
+)
+_PHONE_WORD = re.compile(
+    r"(?:\b(?:tel|phone|call|mobile|cell|whatsapp|text|ring|reach|handy|fon|mobil|telefon|ruf|rückruf|erreich|téléphone"
+    r"|portable|appel|joindre|móvil|teléfono|llám|llam)\w*|电话|手机|致电|联系|打给|微信)\D{0,25}$",
+    re.IGNORECASE,
+)
+_LOOKS_LIKE_PHONE = re.compile(r"[+＋(（0０]|1[3-9]\d{9}$|\d+[ ./\u00a0-]")
+
+
+def redact(text: str) -> str:
+    """The text with `EMAIL`, `PHONE` and `CARD` in place of addresses and numbers."""
+    text = _EMAIL.sub(EMAIL, text)
+    for start, end in reversed(list(_cards(text))):
+        text = text[:start] + CARD + text[end:]
+    for start, end in sorted(_phones(text), reverse=True):
+        text = text[:start] + PHONE + text[end:]
+    return text
+
+
+def _cards(text: str) -> Iterator[tuple[int, int]]:
+    """Where card numbers stand, none within another. An expiry date may stand behind one, so every length is tried."""
+    last = 0
+    for start in _CARD_START.finditer(text):
+        if start.start() < last:
+            continue
+        places = [start.start() + i for i, char in enumerate(start[1]) if char.isdecimal()]
+        digits = "".join(str(int(text[place])) for place in places)
+        for length in range(len(digits), 12, -1):
+            last = places[length - 1] + 1
+            is_whole = not text[last : last + 1].isdecimal()
+            if is_whole and _CARD.fullmatch(digits[:length]) and luhn.is_valid(digits[:length]):
+                yield start.start(), last
+                break
+        else:
+            last = 0
+
+
+def _phones(text: str) -> set[tuple[int, int]]:
+    """Where phone numbers stand, none within another."""
+    if sum(char.isdecimal() for char in text) < _LEAST_DIGITS:
+        return set()
+    plain = _OTHER_NUMBERS.sub(lambda found: "x" * len(found[0]), text)  # as long as before: places stay
+    international = PhoneNumberMatcher(plain, None, Leniency.POSSIBLE)
+    national = (PhoneNumberMatcher(plain, region, Leniency.VALID) for region in REGIONS)
+    found = {(one.start, one.end) for one in chain(international, *national) if _is_private(one, plain)}
+    return {one for one in found if not any(_within(one, other) for other in found)}
+
+
+def _is_private(found: PhoneNumberMatch, text: str) -> bool:
+    if number_type(found.number) not in _PRIVATE:
+        return False
+    return bool(
+        _LOOKS_LIKE_PHONE.match(found.raw_string) or _PHONE_WORD.search(text[max(0, found.start - _NEAR) : found.start])
+    )
+
+
+def _within(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether one place lies in another, or begins in it."""
+    return one != other and other[0] <= one[0] < other[1] and (other[0] < one[0] or one[1] < other[1])
