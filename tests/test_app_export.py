@@ -62,7 +62,7 @@ def test_csv_is_no_formula(desk: FakeDesk, text: str) -> None:
     written = exported(desk, "csv", text=text)
     assert written.startswith("\ufeff")
     head, *rows = csv.reader(io.StringIO(written[1:], newline=""))
-    assert head == ["time", "role", "text", "sources", "feedback", "reason"]
+    assert head == ["time", "role", "text", "outcome", "sources", "feedback", "reason"]
     assert len(rows) == 2
     for row in rows:
         assert row[2].removeprefix("'") == text.removeprefix("'")

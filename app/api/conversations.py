@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse, Response
 from app.access.identity import caller_of
 from app.api.callers import owner_of
 from app.api.errors import ApiRoute
-from app.api.exports import FORMATS, export
 from app.api.replies import listed, not_found, summary_reply, turn_reply
 from app.api.wire import FeedbackRequest
+from app.desk.export import export_conversation
 from app.desk.interface import Desk
 
 User = Annotated[str | None, Query(max_length=512, description="One of your own users, as named when asking.")]
@@ -39,15 +39,15 @@ def conversations_router(desk: Desk) -> APIRouter:
         return JSONResponse({"id": conversation_id, "object": "conversation", "messages": messages})
 
     @router.get("/conversations/{conversation_id}/export")
-    def export_conversation(
+    def get_conversation_file(
         request: Request, conversation_id: str, user: User = None, format: Literal["json", "csv", "md"] = "json"
     ) -> Response:
         """The conversation as a file."""
-        turns = desk.turns(conversation_id, owner_of(caller_of(request), user))
-        if not turns:
+        file = export_conversation(desk, conversation_id, owner_of(caller_of(request), user), format)
+        if file is None:
             raise not_found("conversation")
-        name = f'attachment; filename="conversation.{format}"'
-        return Response(export(turns, format), media_type=FORMATS[format], headers={"content-disposition": name})
+        name = f'attachment; filename="{file.name}"'
+        return Response(file.data, media_type=file.media_type, headers={"content-disposition": name})
 
     @router.delete("/conversations/{conversation_id}")
     def delete_conversation(request: Request, conversation_id: str, user: User = None) -> JSONResponse:

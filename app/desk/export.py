@@ -87,10 +87,11 @@ def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
     """A row for each message. It begins with a byte order mark: without one, Excel takes UTF-8 for something else."""
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-    writer.writerow(("time", "role", "text", "sources", "feedback", "reason"))
+    writer.writerow(("time", "role", "text", "outcome", "sources", "feedback", "reason"))
     for turn in turns:
+        outcome = "" if turn.answer is None else turn.answer.outcome
         sources = "; ".join(_sources(turn))
-        cells = (turn.created.isoformat(), turn.role, turn.text, sources, turn.feedback or "", turn.reason)
+        cells = (turn.created.isoformat(), turn.role, turn.text, outcome, sources, turn.feedback or "", turn.reason)
         writer.writerow(_harmless(cell) for cell in cells)
     return "\ufeff" + file.getvalue()
 
