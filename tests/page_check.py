@@ -14,7 +14,7 @@ TAGS = {
 
 
 LINKS = re.compile(
-    r"/|/admin/(logout|documents)|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
+    r"/|/my-data|/admin/(logout|documents)|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
     r"|/conversations/[\w%./~-]+/export\.(md|csv|json)"
 )
 

@@ -219,7 +219,7 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
         render("chat/empty.html", language="zh", examples=["问"], ready=False, greeting=None),
         render("chat/conversations.html", language="zh", summaries=[summary], **listing),
         render("chat/conversations.html", language="zh", summaries=[], **listing),
-        *(render(f"chat/{name}.html", language="zh", name="客服") for name in ("side", "header", "foot")),
+        *(render(f"chat/{name}.html", language="zh", name="客服") for name in ("side", "header", "foot", "data")),
         *(render(f"admin/{name}.html", language="zh", overview=overview, now=NOW) for name in PARTS),
         render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), now=NOW),
     ]

@@ -24,8 +24,8 @@ ROOMS = {
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
     "app.desk": "app.answering app.knowledge app.replies app.privacy app.storage app.domain cache retrieval",
-    "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache retrieval.documents "
-    "retrieval.statements retrieval.text",
+    "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache "
+    "retrieval.documents retrieval.statements retrieval.text",
     "app.knowledge": "app.storage app.domain cache retrieval",
     "app.replies": "app.domain retrieval.text",
     "app.privacy": "",

@@ -21,7 +21,7 @@ from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.languages import page_language, translations
 from app.web.rendering import render
 
-FRAME = ("side", "header", "foot")
+FRAME = ("side", "header", "foot", "data")
 """Templates in templates/chat that stay as they are; their words come when the page is opened, in its language."""
 ANSWERS_AT_ONCE = 24
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
@@ -112,6 +112,7 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
             with gr.Column(elem_id="wd-side", min_width=0):
                 side = part("", "wd-side-head")
                 listed = part("", "wd-list")
+                data = part("", "wd-data")
             with gr.Column(elem_id="wd-main", min_width=0):
                 top = part("", "wd-top")
                 with gr.Column(elem_id="wd-scroll"):
@@ -136,7 +137,7 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         answers: dict[str, Any] = {**quiet, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
         direct: dict[str, Any] = {**quiet, "concurrency_limit": None}
-        blocks.load(opened, [open_id], [*shown, side, top, foot], js=_READ_ADDRESS, **direct)
+        blocks.load(opened, [open_id], [*shown, side, top, foot, data], js=_READ_ADDRESS, **direct)
         open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **quiet)
         box.submit(asked, [box, open_id, editing], shown, **answers)
         box.stop(stopped, None, None, **direct)

@@ -46,6 +46,9 @@ element.addEventListener("click", (event) => {
   if (act === "open" || act === "new") { trigger("open", { id: button.dataset.id ?? "" }); closeNav(); focusBox(); }
   if (act === "delete") trigger("remove", { id: button.dataset.id });
   if (act === "restore") trigger("restore", { id: button.dataset.id });
+  if (act === "erase" && confirm(button.dataset.sure)) {
+    fetch("/my-data/delete", { method: "POST" }).then(() => location.assign("/"));
+  }
   if (act === "rename") beginRename(button.closest("li"));
   if (act === "retry" || act === "edit") trigger(act, {});
   if (act === "feedback") press(button);
