@@ -35,6 +35,7 @@ from app.domain.answers import (
 from app.domain.callers import OPERATOR
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
+from app.domain.handoffs import Handoff, HandoffReason, HandoffState
 from app.domain.plain import ModelNames, Said
 from app.domain.progress import PassagesRead, Progress, no_progress
 from app.domain.served import Load, Served
@@ -269,6 +270,7 @@ class FakeDesk:
         self._hidden: dict[str, tuple[list[Turn], datetime]] = {}
         self._owners: dict[str, str] = {}
         self.file: Path | None = None  # of the first citation of every answer
+        self.handed: dict[str, Handoff] = {}
         self.first = ""  # the first who looks owns what was there
         self._updated: dict[str, datetime] = {}
         self._ids = 0
@@ -394,6 +396,55 @@ class FakeDesk:
             return
         if conversation_id in self._turns:
             self._hidden[conversation_id] = self._turns.pop(conversation_id), self._updated.pop(conversation_id)
+
+    # --- people ----
+
+    def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
+        found = self.handed.get(conversation_id) if self.belongs(conversation_id, owner) else None
+        return None if found is None else replace(found, messages=len(self._turns.get(conversation_id, ())))
+
+    def hand_off(
+        self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
+    ) -> Handoff:
+        conversation_id = conversation_id or self.new_id()
+        if text:
+            self.say(text, conversation_id, owner)
+        state: HandoffState = "left" if email else "waiting"
+        self.handed[conversation_id] = Handoff(
+            id=len(self.handed) + 1,
+            conversation_id=conversation_id,
+            state=state,
+            reason=reason,
+            requested=self.now,
+            email=email,
+            place=2,
+        )
+        return self.handed[conversation_id]
+
+    def say(self, text: str, conversation_id: str, owner: str, role: str = "user", author: str = "") -> None:
+        self._owners.setdefault(conversation_id, owner)
+        turn = Turn(message_id=self.new_id(), role=role, text=text, created=self.now, author=author)
+        self._turns.setdefault(conversation_id, []).append(turn)
+        self._updated[conversation_id] = self.now + timedelta(microseconds=self._ids)
+
+    def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
+        found = self.handoff(conversation_id or "", owner)
+        if found is not None and found.is_with_person:
+            self.say(text, found.conversation_id, owner)
+            return found
+        if "a human" in text:
+            return self.hand_off("keyword", owner=owner, conversation_id=conversation_id, text=text)
+        return None
+
+    def hand_off_by_rule(self, conversation_id: str, owner: str) -> Handoff | None:
+        answers = [turn.answer for turn in self.turns(conversation_id, owner) if turn.answer is not None]
+        refused = len(answers) > 1 and all(answer.refused for answer in answers[-2:])
+        return self.hand_off("refused", owner=owner, conversation_id=conversation_id) if refused else None
+
+    def end_handoff(self, conversation_id: str, owner: str) -> None:
+        found = self.handoff(conversation_id, owner)
+        if found is not None:
+            self.handed[conversation_id] = replace(found, state="closed", fresh=True)
 
     # --- documents -----------------------------------------------------------------------------------------
 

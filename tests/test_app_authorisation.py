@@ -34,7 +34,7 @@ KEYS = {
 }
 CALLERS = ("nobody", "ann", "bob", "agent", "admin", *KEYS)
 
-EVERYBODY, VISITORS, ADMIN = set(CALLERS), {"ann", "bob"}, {"admin"}
+EVERYBODY, VISITORS, STAFF, ADMIN = set(CALLERS), {"ann", "bob"}, {"agent", "admin"}, {"admin"}
 CHAT, DOCUMENTS = {"key-chat"}, {"key-documents"}
 TABLE: dict[str, set[str]] = {
     "GET /healthz": EVERYBODY,
@@ -42,6 +42,8 @@ TABLE: dict[str, set[str]] = {
     "GET /admin.css": EVERYBODY,
     "GET /documents.css": EVERYBODY,
     "GET /documents.js": EVERYBODY,
+    "GET /handoff.css": EVERYBODY,
+    "GET /queue.js": EVERYBODY,
     "GET /favicon.ico": EVERYBODY,
     "GET /readyz": EVERYBODY,
     "GET /metrics": EVERYBODY,
@@ -52,6 +54,10 @@ TABLE: dict[str, set[str]] = {
     "POST /v1/feedback": CHAT,
     "GET /v1/models": CHAT | DOCUMENTS | {"key-admin"},
     "GET /v1/models/1": CHAT | DOCUMENTS | {"key-admin"},
+    "POST /v1/handoffs": CHAT,
+    "GET /v1/handoffs/1": CHAT,
+    "DELETE /v1/handoffs/1": CHAT,
+    "POST /v1/handoffs/1/messages": CHAT,
     "GET /v1/conversations": CHAT,
     "GET /v1/conversations/1": CHAT,
     "DELETE /v1/conversations/1": CHAT,
@@ -69,6 +75,13 @@ TABLE: dict[str, set[str]] = {
     "POST /admin/login": EVERYBODY,
     "POST /admin/logout": EVERYBODY,
     "GET /admin/documents": ADMIN,
+    "GET /admin/queue": STAFF,
+    "GET /admin/queue/rows": STAFF,
+    "GET /admin/queue/1": STAFF,
+    "GET /admin/queue/1/now": STAFF,
+    "POST /admin/queue/1/take": STAFF,
+    "POST /admin/queue/1/answer": STAFF,
+    "POST /admin/queue/1/close": STAFF,
     "POST /admin/documents/upload": ADMIN,
     "POST /admin/documents/forget": ADMIN,
 }

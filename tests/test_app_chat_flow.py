@@ -275,7 +275,7 @@ def test_conversations_are_renamed_and_found(flow: ChatFlow, desk: FakeDesk) -> 
 
 
 def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path: Path) -> None:
-    with small_desk(tmp_path, contact_email="help@shop.example") as service:
+    with small_desk(tmp_path, contact_email="help@shop.example", handoff="off") as service:
         flow = ChatFlow(service, LIMITS, SETTINGS)
         asked_in_chinese = list(flow.ask("我想找人工客服", "", READER))[-1].transcript or ""
         assert "无法直接为您转接人工" in asked_in_chinese

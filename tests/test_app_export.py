@@ -45,6 +45,19 @@ def exported(desk: FakeDesk, kind: str, **changes: Any) -> str:
     return file.data.decode("utf-8")
 
 
+def test_what_an_agent_wrote_is_named(tmp_path: Path) -> None:
+    desk = FakeDesk()
+    [summary, *_] = desk.conversations()
+    desk.say("It is on its way.", summary.id, OPERATOR, "agent", "Ann")
+    texts = {}
+    for kind in ("json", "md"):
+        file = export_conversation(desk, summary.id, OPERATOR, kind)
+        assert file is not None
+        texts[kind] = file.data.decode()
+    assert json.loads(texts["json"])["messages"][-1]["author"] == "Ann"
+    assert "## Ann · " in texts["md"]
+
+
 def test_json_holds_what_was_said_and_no_more(desk: FakeDesk) -> None:
     text = exported(desk, "json")
     question, answer = json.loads(text)["messages"]

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from app.answering.check import CheckedText
 from app.answering.earlier import past_of
+from app.answering.past import with_agents
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion
@@ -82,7 +83,7 @@ class Answering:
         if conversation_id is None:
             past = past_of(earlier, self.settings)
         else:
-            past = self._history.past(conversation_id, owner)
+            past = with_agents(self._history.past(conversation_id, owner))
         if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         if unknown := set(collections) - set(self._library.collections() if collections else ()):

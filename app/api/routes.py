@@ -6,6 +6,7 @@ from app.access.keys import Keys
 from app.api.chat import chat_router
 from app.api.conversations import conversations_router
 from app.api.documents import documents_router
+from app.api.handoffs import handoffs_router
 from app.api.metrics import metrics_router
 from app.api.models import models_router
 from app.desk.interface import Desk
@@ -17,6 +18,7 @@ def add_api_routes(app: FastAPI, desk: Desk, keys: Keys) -> None:
         chat_router(desk, keys),
         models_router(desk, keys),
         conversations_router(desk),
+        handoffs_router(desk, keys),
         documents_router(desk, keys),
         metrics_router(desk),
     ):

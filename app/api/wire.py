@@ -142,3 +142,19 @@ class FeedbackRequest(BaseModel):
     value: Literal["up", "down"] | None
     reason: Annotated[str, Field(max_length=500)] = ""
     user: Annotated[str | None, Field(max_length=512)] = None
+
+
+class HandoffRequest(BaseModel):
+    """The body of POST /v1/handoffs."""
+
+    conversation_id: Annotated[str | None, Field(max_length=64, description="Unset: a new one.")] = None
+    message: Annotated[str, Field(max_length=10_000, description="What the customer says with it.")] = ""
+    email: Annotated[str, Field(max_length=254, description="Where the customer wants to be answered.")] = ""
+    user: Annotated[str | None, Field(max_length=512)] = None
+
+
+class HandoffMessage(BaseModel):
+    """The body of POST /v1/handoffs/ID/messages."""
+
+    message: Annotated[str, Field(min_length=1, max_length=10_000)]
+    user: Annotated[str | None, Field(max_length=512)] = None

@@ -68,6 +68,8 @@ def conversation_json(summary: ConversationSummary, turns: Sequence[Turn]) -> di
 
 def _message(turn: Turn) -> dict[str, Any]:
     said = {"role": turn.role, "time": turn.created.isoformat(), "text": turn.text}
+    if turn.role == "agent":
+        return {**said, "author": turn.author}
     if turn.answer is None:
         return said
     feedback = None if turn.feedback is None else {"value": turn.feedback, "reason": turn.reason}
@@ -105,7 +107,8 @@ def _markdown(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
     verdicts = {"up": gettext("Helpful"), "down": gettext("Not helpful")}
     parts = [f"# {_one_line(summary.title)}"]
     for turn in turns:
-        who = gettext("Question") if turn.role == "user" else gettext("Answer")
+        agent = (turn.author or gettext("Our team")) if turn.role == "agent" else ""
+        who = agent or (gettext("Question") if turn.role == "user" else gettext("Answer"))
         parts.append(f"## {who} · {turn.created:%Y-%m-%d %H:%M} UTC")
         parts.append(_quoted(turn.text) if turn.role == "user" else turn.text)
         if sources := _sources(turn):

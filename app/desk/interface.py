@@ -9,6 +9,7 @@ from typing import Literal, Protocol, Unpack
 
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
+from app.domain.handoffs import Handoff, HandoffReason
 from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
 from app.domain.progress import PassagesRead, Progress, no_progress
 from app.domain.served import Load, Served
@@ -97,6 +98,25 @@ class Desk(Protocol):
 
     def erase(self, owner: str) -> Erased:
         """Removes everything of an owner, at once and for good; counts over all customers stay."""
+
+    def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
+        """The last hand-off of a conversation to a person; None if there never was one."""
+
+    def hand_off(
+        self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
+    ) -> Handoff:
+        """Asks for a person; see `app.support.handing_off`."""
+
+    def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
+        """Stores a message for a person, if the conversation is with one or the message asks for one; None if it is for
+        the machine.
+        """
+
+    def hand_off_by_rule(self, conversation_id: str, owner: str) -> Handoff | None:
+        """Hands the conversation off if its last answers call for it; None if not."""
+
+    def end_handoff(self, conversation_id: str, owner: str) -> None:
+        """Gives the conversation back to the machine."""
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""

@@ -26,7 +26,7 @@ from app.desk.calibration import Calibration, find_calibration
 from app.desk.housekeeping import Housekeeping
 from app.desk.overview import summarise, tiers_of, tiers_on_disk
 from app.desk.search_calibration import find_classifier, find_ranker
-from app.domain.answers import Answer, Overview
+from app.domain.answers import Answer, Overview, Turn
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
@@ -51,6 +51,7 @@ from app.storage.database import open_database
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import Statistics
+from app.support.handing_off import HandingOff
 from cache.engine.engine import Engine
 from cache.engine.request import Reuse
 from cache.memory.disk import DiskTier
@@ -120,13 +121,16 @@ class Service:
         self.database = open_database(settings.database_url, upgrade=upgrade)
         self.library = Library(self.database, settings.page_urls)
         self.history = history = History(self.database)
-        # Methods of `Desk` that library and history have already.
-        self.documents, self.conversations, self.turns = self.library.documents, history.conversations, history.turns
-        self.conversation = history.conversation
+        # Methods of `Desk` that these have already.
+        self.documents, self.conversations = self.library.documents, history.conversations
+        self.conversation, self.feedback = history.conversation, history.feedback
         self.care = care = ConversationCare(self.database)
         self.remove_last_turn = care.remove_last_turn
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
         self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days)
+        self._handing_off = people = HandingOff(self.database, history, settings)
+        self.handoff, self.hand_off, self.to_person = people.handoff, people.hand_off, people.to_person
+        self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None
         self._examples: list[str] = []
@@ -312,10 +316,11 @@ class Service:
     ) -> AnswerInProgress:
         """Start an answer. owner: see `app.domain.callers`. policy: see `app.domain.policies`; unset: the desk's.
         collections: only documents of these are searched; none: all. earlier: the past of a new conversation, which is
-        used and not stored.
+        used and not stored. Raises DeskError while a person answers.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
+        self._handing_off.check_with_machine(conversation_id, owner)
         named = None if policy is None else policy_named(policy)
         return self._answering.ask(
             question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
@@ -376,6 +381,11 @@ class Service:
             embedder=public_name(embedder.name),
             dimension=embedder.dimension,
         )
+
+    def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
+        """All messages of a conversation, as its customer may see them."""
+        turns = self.history.turns(conversation_id, owner)
+        return turns if self.settings.show_agent_names else [replace(turn, author="") for turn in turns]
 
     # --- state ---------------------------------------------------------------------------------------------
 

@@ -137,8 +137,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A stored message. role: user or assistant; `answer` is there for assistant messages. feedback, reason: what its
-    reader thinks of it. unanswered: of a question that has no answer and gets none.
+    """A stored message. role: user, assistant (the machine; `answer` is there) or agent (a person). author: who of the
+    agents, if it is told. feedback, reason: what its reader thinks of it. unanswered: of a question that has no answer
+    and gets none.
     """
 
     message_id: str
@@ -146,6 +147,7 @@ class Turn:
     text: str
     created: datetime
     answer: Answer | None = None
+    author: str = ""
     feedback: str | None = None
     reason: str = ""
     unanswered: Unanswered | None = None

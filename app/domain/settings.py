@@ -18,10 +18,11 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import platformdirs
-from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.errors import DeskError
+from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
 from app.domain.shipped import SHIPPED_DATA
 from cache.prompt.arrangement import Placement
@@ -67,6 +68,12 @@ def _addresses(raw: object) -> tuple[str, ...]:
     return tuple(str(ip_network(str(text).strip())) for text in texts)
 
 
+def _hours(text: str | None) -> str | None:
+    if text is not None:
+        office_hours(text)  # raises ValueError
+    return text
+
+
 def _needs(words: str, **limits: Any) -> Any:
     """Limits of a setting, with what a message says of them."""
     return Field(json_schema_extra={"needs": words}, **limits)
@@ -105,6 +112,12 @@ PageUrls = Annotated[
 ]
 Addresses = Annotated[
     tuple[str, ...], BeforeValidator(_addresses), _needs('a list of addresses or networks, as ["127.0.0.1"]')
+]
+Hours = Annotated[
+    str | None, AfterValidator(_hours), _needs('hours with a time zone, as "Mon-Fri 9:00-17:00 Europe/Dublin"')
+]
+Webhook = Annotated[
+    str | None, _needs("an address that begins with https:// or http://", pattern=r"^https?://[^\s/]\S*$")
 ]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 Size = Annotated[int, BeforeValidator(parse_size)]
@@ -232,6 +245,21 @@ class Settings(BaseSettings):
     """When somebody can be reached, as "Mon-Fri 9:00-17:00", shown in the same places."""
     contact_url: Url = None
     """Where a person takes over (a form, a chat): an address with https, http or mailto, shown in the same places."""
+    handoff: Literal["off", "asked", "rules"] = "rules"
+    """When a conversation goes to a person. asked: the customer presses the button or writes that they want a person.
+    rules: also after two questions in a row without an answer or with answers that the documents hardly support, and
+    after two that were judged bad, while somebody looks at the queue. off: never."""
+    handoff_pause: Annotated[int, _between(0, 1000)] = 5
+    """As many questions after a person gave a conversation back, the rules look at it again."""
+    office_hours: Hours = None
+    """When people answer, with a time zone, as "Mon-Fri 9:00-17:00, Sat 10:00-14:00 Europe/Dublin" (the notation of
+    OpenStreetMap). Outside of them customers see the contacts and may leave an e-mail address. Unset: always."""
+    show_agent_names: bool = Field(default=True, json_schema_extra={"needs": "true or false"})
+    """Whether customers see the name of the account that answers them."""
+    handoff_webhook: Webhook = None
+    """Address that is told by POST when a conversation is handed off, taken and given back (docs/handoff.md)."""
+    handoff_webhook_secret: Secret = Field(default=None, repr=False)
+    """Signs what is sent to handoff_webhook, which needs it."""
     database_url: NonEmpty = Field(
         # SQLAlchemy (from 2.1) decodes the path of a URL; a folder may be called "a?b" or "100%20".
         default_factory=lambda data: "sqlite:///" + quote(str(data["data_dir"] / "warmdesk.sqlite3")),

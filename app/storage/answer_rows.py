@@ -68,6 +68,7 @@ def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
     return row.to(
         Turn,
         message_id=row.id,
+        author=row.author or "",
         answer=_answer(row) if row.role == "assistant" else None,
         feedback=None if row.feedback is None else row.feedback.value,
         unanswered=unanswered,

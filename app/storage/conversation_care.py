@@ -75,6 +75,8 @@ class ConversationCare:
             last = messages.where(MessageRow.role == "user").order_by(MessageRow.position.desc()).limit(1)
             if (question := session.scalar(last)) is None:
                 raise DeskError(f"conversation {conversation_id!r} has no question", code="no-such-message")
+            if question.handoff_id is not None:
+                raise DeskError("the last message went to a person: it stays", code="with-person")
             session.execute(delete(MessageRow).where(MessageRow.id == question.id))  # its answer goes with it
             is_empty = session.scalar(messages.limit(1)) is None
             if is_empty and conversation.title == shortened(question.text):

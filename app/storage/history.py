@@ -123,7 +123,7 @@ class History:
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
         """Why a message has no answer. Nobody else answers: a question from before this was opened is lost."""
-        if row.role != "user":
+        if row.role != "user" or row.handoff_id is not None:
             return None
         return "lost" if row.created < self._since else "failed"
 
@@ -140,7 +140,7 @@ class History:
         return [
             _past_message(row, "" if row.id in out else _said(row))
             for row in rows
-            if row.role != "user" or row.id in answered
+            if row.role != "user" or row.id in answered or row.handoff_id is not None
         ]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
@@ -167,6 +167,15 @@ class History:
     def ended(self, question_id: str) -> None:
         """Nothing more will be recorded for a question."""
         self._open.discard(question_id)
+
+    def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
+        """Append what a customer, or an agent, wrote during a hand-off. Raises DeskError when the conversation is
+        gone.
+        """
+        row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=_now())
+        row.author, row.handoff_id = agent or None, handoff_id
+        with self._database.write() as session:
+            _append(session, conversation_id, row)
 
     def record_answer(self, answer: Answer, details: AnswerDetails) -> None:
         """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation or the

@@ -359,6 +359,46 @@ def m013_forgotten_documents(connection: Connection) -> None:
         connection.execute(insert(forgotten), rows)
 
 
+def m014_handoffs(connection: Connection) -> None:
+    """Conversations that go to a person, who wrote an agent's message, and what the webhook is still to be told."""
+    meta = MetaData(naming_convention=NAMING)
+    required = partial(Column, nullable=False)
+    is_open = text("state <> 'closed'")
+    Table("conversations", meta, Column("id", String(32), primary_key=True))
+    handoffs = Table(
+        "handoffs",
+        meta,
+        Column("id", Integer, primary_key=True),
+        required("conversation_id", String(32), ForeignKey("conversations.id", ondelete="CASCADE"), index=True),
+        required("state", String(16)),
+        required("reason", String(16)),
+        required("requested", DateTime),
+        Column("taken", DateTime),
+        Column("closed", DateTime),
+        required("agent", Text),
+        required("email", Text),
+        Column("position", Integer),
+        Index("ix_handoffs_open", "conversation_id", unique=True, sqlite_where=is_open, postgresql_where=is_open),
+        Index(None, "state", "requested"),
+    )
+    deliveries = Table(
+        "deliveries",
+        meta,
+        Column("id", String(32), primary_key=True),
+        required("handoff_id", Integer, ForeignKey("handoffs.id", ondelete="CASCADE"), index=True),
+        required("event", String(32)),
+        required("created", DateTime),
+        required("state", String(16)),
+        required("tries", Integer),
+        required("due", DateTime),
+        required("problem", Text),
+        Index(None, "state", "due"),
+    )
+    meta.create_all(connection, [handoffs, deliveries])
+    connection.execute(text("ALTER TABLE messages ADD COLUMN author TEXT"))
+    connection.execute(text("ALTER TABLE messages ADD COLUMN handoff_id INTEGER"))
+
+
 def m018_deleted(connection: Connection) -> None:
     """Deleted conversations that can still be brought back: since when each is hidden."""
     connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
@@ -389,6 +429,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m011_api_keys,
     m012_tallies,
     m013_forgotten_documents,
+    m014_handoffs,
     m018_deleted,
     m019_sources,
 )

@@ -168,7 +168,8 @@ class ConversationRow(Base):
 
 
 class MessageRow(Base):
-    """A question or an answer. position: its place in the conversation, from 0.
+    """A question or an answer. position: its place in the conversation, from 0. role: user, assistant or agent; author:
+    the account of an agent's message. handoff_id: during which hand-off it was written, so not for the machine.
 
     tokens: the exact ids that were generated, for the next turn's prompt; None if the text was changed afterwards.
     question_id, finish_reason, policy, exact, grounding, quoted, notice and outcome belong to answers.
@@ -202,6 +203,8 @@ class MessageRow(Base):
     grounding: Mapped[float | None]
     quoted: Mapped[bool | None]
     outcome: Mapped[str | None] = mapped_column(String(16))
+    author: Mapped[str | None]
+    handoff_id: Mapped[int | None]
 
     citations: "Mapped[list[CitationRow]]" = relationship(order_by="CitationRow.rank", lazy="raise")
     modules: "Mapped[list[ModuleUseRow]]" = relationship(order_by="ModuleUseRow.rank", lazy="raise")
@@ -337,6 +340,48 @@ class FeedbackRow(Base):
     value: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str]
     created: Mapped[datetime]
+
+
+_OPEN = text("state <> 'closed'")
+
+
+class HandoffRow(Base):
+    """A conversation that goes to a person; one at a time is not closed. agent: the account that took it. position:
+    of the conversation's last message when it was closed.
+    """
+
+    __tablename__ = "handoffs"
+    __table_args__ = (
+        Index("ix_handoffs_open", "conversation_id", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
+        Index(None, "state", "requested"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey(ConversationRow.id, ondelete="CASCADE"), index=True)
+    state: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str] = mapped_column(String(16))
+    requested: Mapped[datetime]
+    taken: Mapped[datetime | None]
+    closed: Mapped[datetime | None]
+    agent: Mapped[str]
+    email: Mapped[str]
+    position: Mapped[int | None]
+
+
+class DeliveryRow(Base):
+    """A message to the webhook about a hand-off. state: due, delivered or failed. due: when it is tried (again)."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (Index(None, "state", "due"),)
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    handoff_id: Mapped[int] = mapped_column(ForeignKey(HandoffRow.id, ondelete="CASCADE"), index=True)
+    event: Mapped[str] = mapped_column(String(32))
+    created: Mapped[datetime]
+    state: Mapped[str] = mapped_column(String(16))
+    tries: Mapped[int]
+    due: Mapped[datetime]
+    problem: Mapped[str]
 
 
 class AccountRow(Base):

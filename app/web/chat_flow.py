@@ -136,6 +136,10 @@ class ChatFlow:
 
     def _draw(self, question: str, conversation_id: str, reader: Reader, run: _Run) -> Generator[ChatView]:
         first = None if conversation_id else ""  # a new conversation: the empty state makes room
+        handed = self._desk.to_person(question, conversation_id or None, reader.owner)
+        if handed is not None:
+            yield replace(self._whole(handed.conversation_id, reader), box="")
+            return
         live = partial(render, "chat/live.html", language=reader.language, question=question)
         yield ChatView(transcript=first, live=live(text=""), box="", answering=True)
         stream = self._desk.ask(question, owner=reader.owner, conversation_id=conversation_id or None)
@@ -151,14 +155,9 @@ class ChatFlow:
                 drawn_at = self._clock()
         if run.left:
             return
-        answer = stream.answer
-        yield ChatView(
-            conversation_id=answer.conversation_id,
-            transcript=self._transcript(self._desk.turns(answer.conversation_id, reader.owner), reader),
-            live="",
-            conversations=self._listed(answer.conversation_id, reader),
-            answering=False,
-        )
+        conversation_id = stream.answer.conversation_id
+        self._desk.hand_off_by_rule(conversation_id, reader.owner)
+        yield self._whole(conversation_id, reader)
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
         """Asks the last question again, in place of its answer."""
@@ -224,6 +223,16 @@ class ChatFlow:
             examples=self._desk.examples(),
             ready=self._desk.is_ready(),
             greeting=self._settings.greeting,
+        )
+
+    def _whole(self, conversation_id: str, reader: Reader) -> ChatView:
+        """A conversation as it is stored."""
+        return ChatView(
+            conversation_id=conversation_id,
+            transcript=self._transcript(self._desk.turns(conversation_id, reader.owner), reader),
+            live="",
+            conversations=self._listed(conversation_id, reader),
+            answering=False,
         )
 
     def _transcript(self, turns: Sequence[Turn], reader: Reader) -> str:

@@ -18,6 +18,8 @@ from app.desk.interface import Desk
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.handoff_part import HandoffPart
+from app.web.handoff_view import HandoffView
 from app.web.languages import page_language, translations
 from app.web.rendering import render
 
@@ -51,7 +53,8 @@ def _reader(request: gr.Request) -> Reader:
 
 def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
-    flow = ChatFlow(desk, QuestionLimits(settings), settings)
+    limits = QuestionLimits(settings)
+    flow = ChatFlow(desk, limits, settings)
     static = Path(__file__).parent / "static"
     acts, page = ((static / name).read_text(encoding="utf-8") for name in ("chat.js", "page.js"))
 
@@ -119,6 +122,7 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
                     transcript = part("", "wd-transcript")
                     live = part("", "wd-live")
                 with gr.Column(elem_id="wd-foot"):
+                    handoff = HandoffPart(flow, HandoffView(desk, settings, limits))
                     box = gr.Textbox(
                         elem_id="wd-box",
                         label="",
@@ -145,7 +149,8 @@ def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
             place.example(chosen, [open_id], shown, **answers)
         transcript.retry(retried, [open_id], shown, **answers)
         transcript.edit(edited, [open_id], shown, **direct)
-        transcript.verdict(judged, None, None, **direct)
+        verdict = transcript.verdict(judged, None, None, **direct)
+        handoff.connect(open_id, transcript, shown, verdict, _updates, _reader)
         side.open(clicked, None, shown, **direct)
         side.find(searched, [open_id], shown, **direct)
         listed.open(clicked, None, shown, **direct)

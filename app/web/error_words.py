@@ -14,6 +14,9 @@ _WORDS = {
     "no-such-conversation": _GONE,
     "rate-limit": translatable("Too many questions in a short time. Please wait a moment and send it again."),
     "too-many": translatable("You have very many conversations. Please delete some, then start a new one."),
+    "with-person": translatable("A person answers this conversation now. Please send your message again."),
+    "bad-email": translatable("This is not an e-mail address. Please check it."),
+    "outside-hours": translatable("Nobody is here any more. Please leave your e-mail address."),
     "no-answer": translatable("The answer was stopped before it began."),
 }
 

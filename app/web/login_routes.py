@@ -40,7 +40,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         if account is None:
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
-        response = RedirectResponse("/admin/", status_code=303)
+        response = RedirectResponse("/admin/" if account.role == "admin" else "/admin/queue", status_code=303)
         response.set_cookie(
             COOKIE,
             sessions.start(account),

@@ -20,6 +20,7 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, Progress, no_bars
 from app.storage.accounts import Accounts
+from app.support.webhook import WebhookSender
 from app.web.command_socket import command_socket
 from app.web.opening import Opening
 from app.web.server import create_app
@@ -68,6 +69,7 @@ def serve(
     settings = service.settings
     # As Ctrl-C: uvicorn stops and raises the signal again, whose default action would end us with the engine open.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    webhook = WebhookSender(service.database, settings)
     listener = bind(settings.host, settings.port)
     port = listener.getsockname()[1]
     here = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
@@ -100,6 +102,7 @@ def serve(
     threading.Thread(target=open_desk, name="opening", daemon=True).start()
     with (
         listener,
+        webhook,
         command_socket(service, settings.data_dir),
         every_minute(service.housekeeping),
         suppress(KeyboardInterrupt),  # how a desk is stopped

@@ -17,12 +17,14 @@ from app.domain.translation import translatable
 from app.storage.accounts import Accounts
 from app.storage.database import Database
 from app.storage.sessions import Sessions
+from app.support.queue import AgentQueue
 from app.web.api_page import add_api_page
 from app.web.body_limit import BodyLimit
 from app.web.document_routes import add_document_routes
 from app.web.guard import Guard, refused
 from app.web.login_routes import add_login_routes
 from app.web.opening import ALIVE, READY, readiness
+from app.web.queue_routes import add_queue_routes
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
 from app.web.visitor_routes import add_visitor_routes
@@ -33,6 +35,8 @@ STATIC = {
     "/admin.css": ("admin.css", "text/css"),
     "/documents.css": ("documents.css", "text/css"),
     "/documents.js": ("documents.js", "text/javascript"),
+    "/handoff.css": ("handoff.css", "text/css"),
+    "/queue.js": ("queue.js", "text/javascript"),
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 """Own files, by path: name in the package and media type."""
@@ -62,6 +66,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_document_routes(app, desk)
     add_source_routes(app, desk)
     add_visitor_routes(app, desk)
+    add_queue_routes(app, AgentQueue(database, settings))
     add_login_routes(app, Accounts(database), sessions, site)
     _mount_pages(app, desk, settings)
     app.add_middleware(BodyLimit, most=largest_body, refused=too_large)
@@ -127,7 +132,8 @@ def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
         return caller_of(request).name or None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
-    css, admin_css = ((_STATIC / name).read_text(encoding="utf-8") for name in ("style.css", "admin.css"))
+    names = ("style.css", "admin.css", "handoff.css")
+    css, admin_css, handoff_css = ((_STATIC / name).read_text(encoding="utf-8") for name in names)
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
         gr.mount_gradio_app(
@@ -149,4 +155,4 @@ def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
         )
 
     mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk, settings), "/", css + brand_css(settings))
+    mount(build_chat(desk, settings), "/", css + handoff_css + brand_css(settings))

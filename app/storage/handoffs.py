@@ -1,0 +1,193 @@
+"""Hand-offs in the database: who waits for a person, who has one, and what the webhook is to be told of it.
+
+A customer reaches only hand-offs of conversations of their own. An agent reaches every hand-off, and through it that
+conversation and no other (`HandoffOfSomebody.owner`).
+
+Not covered: when a conversation is handed off, and messages (`app.support`); sending to the webhook (`deliveries`).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import uuid4
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.domain.answers import Outcome
+from app.domain.errors import DeskError
+from app.domain.handoffs import Handoff, HandoffReason, HandoffState
+from app.storage.database import Database
+from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
+
+_WATCHED = "queue watched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffOfSomebody:
+    """A hand-off as agents see it. owner: whose conversation it is. role, text, said: of its last message."""
+
+    handoff: Handoff
+    owner: str
+    title: str
+    role: str
+    text: str
+    said: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the rules look at of an answer of the machine. feedback: up, down or None."""
+
+    outcome: Outcome
+    grounding: float | None
+    feedback: str | None
+
+
+class Handoffs:
+    """Reads and changes hand-offs. Safe to use from any thread; each method is a transaction and may raise DeskError.
+    now: the time of what is written.
+    """
+
+    def __init__(self, database: Database, *, announced: bool) -> None:
+        """announced: every change is noted for the webhook, in the same transaction."""
+        self._database, self._announced = database, announced
+
+    def latest(self, conversation_id: str, owner: str) -> Handoff | None:
+        """The last hand-off of a conversation, if it is the owner's and there is one."""
+        with self._database.read() as session:
+            row = _latest(session, conversation_id, owner)
+            return None if row is None else _handoff(session, row)
+
+    def request(
+        self, conversation_id: str, owner: str, state: HandoffState, reason: HandoffReason, email: str, now: datetime
+    ) -> Handoff:
+        """Ask for a person. state: waiting or left. Who waits already goes on waiting; an address that was left stays
+        where a new one is not given. Raises DeskError if there is no such conversation of theirs.
+        """
+        with self._database.write() as session:
+            conversation = session.get(ConversationRow, conversation_id)
+            if conversation is None or conversation.owner != owner or conversation.deleted is not None:
+                raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
+            row = _latest(session, conversation_id, owner)
+            if row is None or row.state == "closed":
+                row = HandoffRow(conversation_id=conversation_id, state="", agent="", email="")
+                session.add(row)
+            if row.state in ("", "left"):
+                row.state, row.reason, row.requested = state, reason, now
+                row.email = email or row.email
+                session.flush()
+                self._announce(session, row, "handoff.left" if state == "left" else "handoff.requested", now)
+            return _handoff(session, row)
+
+    def take(self, handoff_id: int, agent: str, now: datetime) -> None:
+        """An agent begins. Raises DeskError if another one has, or if it is closed."""
+        with self._database.write() as session:
+            row = _row(session, handoff_id)
+            if row.state == "taken" and row.agent == agent:
+                return
+            if row.state == "taken":
+                raise DeskError(f"{row.agent} answers this customer already", code="handoff-taken")
+            if row.state == "closed":
+                raise DeskError("this conversation went back to the machine", code="handoff-closed")
+            row.state, row.agent, row.taken = "taken", agent, now
+            self._announce(session, row, "handoff.taken", now)
+
+    def close(self, handoff_id: int, now: datetime) -> None:
+        """Give the conversation back to the machine; one that is closed stays so."""
+        with self._database.write() as session:
+            row = _row(session, handoff_id)
+            if row.state != "closed":
+                row.state, row.closed, row.position = "closed", now, _last_position(session, row.conversation_id)
+                self._announce(session, row, "handoff.closed", now)
+
+    def queue(self) -> list[HandoffOfSomebody]:
+        """All that are not closed: who waits, then who has an agent, then who left an address; the oldest first."""
+        there = (HandoffRow.state != "closed", ConversationRow.deleted.is_(None))
+        query = select(HandoffRow).join(ConversationRow).where(*there)
+        with self._database.read() as session:
+            found = [_of_somebody(session, row) for row in session.scalars(query)]
+        order = ("waiting", "taken", "left")
+        return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
+
+    def named(self, handoff_id: int) -> HandoffOfSomebody:
+        """A hand-off by its number. Raises DeskError if there is none."""
+        with self._database.read() as session:
+            return _of_somebody(session, _row(session, handoff_id))
+
+    def judged_since(self, conversation_id: str) -> tuple[list[Judged], bool]:
+        """The machine's answers since the conversation came back from a person, or all, oldest first, without small
+        talk; and whether it ever was with one.
+        """
+        last = select(func.max(HandoffRow.position)).where(HandoffRow.conversation_id == conversation_id)
+        with self._database.read() as session:
+            since = session.scalar(last)
+            query = (
+                select(MessageRow.outcome, MessageRow.grounding, FeedbackRow.value.label("feedback"))
+                .outerjoin(FeedbackRow, FeedbackRow.message_id == MessageRow.id)
+                .where(MessageRow.conversation_id == conversation_id, MessageRow.role == "assistant")
+                .where(MessageRow.outcome != "smalltalk", MessageRow.position > (-1 if since is None else since))
+                .order_by(MessageRow.position)
+            )
+            return [Judged(**row._mapping) for row in session.execute(query)], since is not None
+
+    def watch(self, now: datetime) -> None:
+        """Note that an agent looks at the queue."""
+        with self._database.write() as session:
+            session.merge(FactRow(key=_WATCHED, value=now.isoformat()))
+
+    def watched(self) -> datetime | None:
+        """When an agent last looked at the queue."""
+        values = self._database.values(select(FactRow.value).where(FactRow.key == _WATCHED))
+        return datetime.fromisoformat(values[0]) if values else None
+
+    def _announce(self, session: Session, row: HandoffRow, event: str, now: datetime) -> None:
+        if self._announced:
+            delivery = DeliveryRow(id=uuid4().hex, handoff_id=row.id, event=event, created=now, state="due")
+            delivery.tries, delivery.due, delivery.problem = 0, now, ""
+            session.add(delivery)
+
+
+def _row(session: Session, handoff_id: int) -> HandoffRow:
+    row = session.get(HandoffRow, handoff_id)
+    if row is None:
+        raise DeskError(f"there is no hand-off {handoff_id}", code="no-such-handoff")
+    return row
+
+
+def _latest(session: Session, conversation_id: str, owner: str) -> HandoffRow | None:
+    its = (HandoffRow.conversation_id == conversation_id, ConversationRow.of(owner))
+    return session.scalar(select(HandoffRow).join(ConversationRow).where(*its).order_by(HandoffRow.id.desc()).limit(1))
+
+
+def _last_position(session: Session, conversation_id: str) -> int:
+    last = select(func.max(MessageRow.position)).where(MessageRow.conversation_id == conversation_id)
+    position = session.scalar(last)
+    return -1 if position is None else position
+
+
+def _handoff(session: Session, row: HandoffRow) -> Handoff:
+    place, last = 0, _last_position(session, row.conversation_id)
+    if row.state == "waiting":
+        earlier = (HandoffRow.requested < row.requested) | (
+            (HandoffRow.requested == row.requested) & (HandoffRow.id <= row.id)
+        )
+        place = session.scalar(select(func.count()).where(HandoffRow.state == "waiting", earlier)) or 0
+    return row.to(Handoff, place=place, messages=last + 1, fresh=row.state == "closed" and row.position == last)
+
+
+def _of_somebody(session: Session, row: HandoffRow) -> HandoffOfSomebody:
+    conversation = session.get_one(ConversationRow, row.conversation_id)
+    last = session.scalars(
+        select(MessageRow)
+        .where(MessageRow.conversation_id == row.conversation_id)
+        .order_by(MessageRow.position.desc())
+        .limit(1)
+    ).first()
+    return HandoffOfSomebody(
+        handoff=_handoff(session, row),
+        owner=conversation.owner,
+        title=conversation.title,
+        role="" if last is None else last.role,
+        text="" if last is None else last.text,
+        said=row.requested if last is None else last.created,
+    )

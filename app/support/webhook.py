@@ -1,0 +1,118 @@
+"""Tells another program of hand-offs: signed, tried again with growing pauses, and never in a customer's way.
+
+What is to be sent waits in the database (`app.storage.deliveries`), and a thread of its own sends it. A delivery holds
+no text of the conversation. docs/handoff.md says what receivers get, and how they check the signature.
+"""
+
+import hashlib
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import httpx
+
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.storage.database import Database
+from app.storage.deliveries import Deliveries, Delivery
+
+SIGNATURE = "Warmdesk-Signature"
+PAUSES_S = (10, 60, 300, 1800, 2 * 3600, 6 * 3600, 24 * 3600)
+"""Before each further try; after the last one a delivery has failed."""
+TIMEOUT_S = 10.0
+LOOK_S = 2.0
+log = logging.getLogger(__name__)
+
+
+def signature(secret: str, sent: int, body: bytes) -> str:
+    """The header's value: `t=` the time of sending in seconds, `v1=` HMAC-SHA256 over that time, a dot and the body."""
+    signed = f"{sent}.".encode() + body
+    return f"t={sent},v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
+
+
+def body_of(delivery: Delivery, public_url: str | None) -> bytes:
+    """What is sent, as JSON."""
+    handoff = delivery.handoff
+    body = {
+        "id": delivery.id,
+        "type": delivery.event,
+        "created": delivery.created.isoformat(),
+        "handoff": {
+            "id": handoff.id,
+            "conversation_id": handoff.conversation_id,
+            "state": handoff.state,
+            "reason": handoff.reason,
+            "requested": handoff.requested.isoformat(),
+            "agent": handoff.agent,
+            "email": handoff.email,
+            "url": None if public_url is None else f"{public_url.rstrip('/')}/admin/queue/{handoff.id}",
+        },
+    }
+    return json.dumps(body).encode()
+
+
+class WebhookSender:
+    """Sends while it is entered; does nothing without the setting `handoff_webhook`."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """transport: of the requests, for tests. Raises DeskError if the secret is missing."""
+        if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
+            raise DeskError("handoff_webhook needs handoff_webhook_secret, which signs it: set both", code="settings")
+        self._deliveries, self._settings, self._now = Deliveries(database), settings, now
+        # A redirect would take a customer's address to another host: it counts as a failure.
+        self._client = httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, transport=transport)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+
+    def __enter__(self) -> "WebhookSender":
+        if self._settings.handoff_webhook is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)  # what is being sent is sent again after the next start
+        self._client.close()
+
+    def send_due(self) -> int:
+        """Try everything that is due once; gives how many arrived."""
+        return sum(self._send(delivery) for delivery in self._deliveries.due(self._now()))
+
+    def _send(self, delivery: Delivery) -> bool:
+        url, secret = self._settings.handoff_webhook, self._settings.handoff_webhook_secret
+        assert url is not None
+        assert secret is not None
+        now = self._now()
+        body = body_of(delivery, self._settings.public_url)
+        headers = {"content-type": "application/json", SIGNATURE: signature(secret, int(now.timestamp()), body)}
+        try:
+            answered = self._client.post(url, content=body, headers=headers)
+            problem = "" if answered.is_success else f"status {answered.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            problem = str(error) or type(error).__name__
+        if not problem:
+            self._deliveries.delivered(delivery.id)
+            return True
+        pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries)
+        again = None if pause_s is None else now + timedelta(seconds=pause_s)
+        log.warning("the webhook was not told of %s: %s", delivery.event, problem)
+        self._deliveries.failed(delivery.id, again, problem[:500])
+        return False
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                self.send_due()
+            except Exception:  # outermost: the desk goes on, and so do later deliveries
+                log.exception("the webhook failed")

@@ -1,0 +1,68 @@
+"""The line above the box as a part of the chat page: its components and their wiring. It looks for news every two
+seconds, but only while a person answers.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.handoff_view import HandoffLine, HandoffView
+
+PERIOD_S = 2.0
+
+
+class HandoffPart:
+    """Made where the line stands on the page; `connect` wires it once the other parts are there."""
+
+    def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
+        self._flow, self._view = flow, view
+        script = (Path(__file__).parent / "static" / "handoff.js").read_text(encoding="utf-8")
+        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
+        self._timer = gr.Timer(PERIOD_S, active=False)
+        self._mark = gr.State("")
+
+    def connect(
+        self,
+        open_id: Any,
+        transcript: Any,
+        shown: list[Any],
+        verdict: Any,
+        updates: Callable[[ChatView], tuple[Any, ...]],
+        reader_of: Callable[[gr.Request], Reader],
+    ) -> None:
+        """shown: the page's parts, which `updates` draws. verdict: what happens when an answer is judged."""
+        parts = [self._html, self._timer, self._mark]
+
+        def drawn(line: HandoffLine) -> tuple[Any, ...]:
+            return line.html, gr.Timer(active=line.live), line.mark
+
+        def refreshed(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            line = self._view.line(conversation_id, reader_of(request))
+            return drawn(line) if line.mark != mark else (gr.skip(),) * len(parts)
+
+        def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            self._view.judged(conversation_id, reader_of(request))
+            return refreshed(conversation_id, mark, request)
+
+        def acted(conversation_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+            reader = reader_of(request)
+            line = self._view.act(str(event.act), conversation_id, str(event.email), reader)
+            return (*updates(self._flow.open(line.conversation_id, reader)), *drawn(line))
+
+        def ticked(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            reader = reader_of(request)
+            line = self._view.line(conversation_id, reader)
+            if line.mark == mark:
+                return (gr.skip(),) * (len(shown) + len(parts))
+            view = replace(self._flow.open(conversation_id, reader), answering=None)  # the box stays as it is
+            return (*updates(view), *drawn(line))
+
+        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+        self._html.person(acted, [open_id], [*shown, *parts], **quiet)
+        self._timer.tick(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
+        verdict.then(judged, [open_id, self._mark], parts, **quiet)
+        transcript.change(refreshed, [open_id, self._mark], parts, **quiet)

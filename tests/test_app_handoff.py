@@ -1,0 +1,393 @@
+"""Conversations that go to a person: states, rules, who may do what, and what the machine does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+from stored_answers import add_turn
+
+from app.answering.past import with_agents
+from app.domain.callers import OPERATOR
+from app.domain.errors import DeskError
+from app.domain.office_hours import is_open, office_hours
+from app.domain.settings import Settings
+from app.storage.conversation_care import ConversationCare
+from app.storage.database import open_database
+from app.storage.handoffs import Judged
+from app.storage.history import History, PastMessage
+from app.support.handing_off import WATCHED_FOR, HandingOff, asks_for_person
+from app.support.queue import AgentQueue
+from app.support.rules import due
+
+ANN, BOB = "v-ann", "v-bob"
+MONDAY = datetime(2026, 3, 9, 10, 0, tzinfo=UTC)
+HOURS = "Mon-Fri 9:00-17:00 Europe/Dublin"
+
+
+class People:
+    """A database with both sides of a hand-off, and a clock that is set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = MONDAY
+        self.database = open_database(f"sqlite:///{folder / 'desk.sqlite3'}")
+        self.history = History(self.database)
+        self.settings(Settings(data_dir=folder))
+
+    def settings(self, settings: Settings) -> None:
+        self.customers = HandingOff(self.database, self.history, settings, now=lambda: self.now)
+        self.agents = AgentQueue(self.database, settings, now=lambda: self.now)
+
+    def conversation(self, owner: str = ANN, refused: int = 0) -> str:
+        started = self.history.start_conversation("Where is my parcel?", owner)
+        for number in range(max(refused, 1)):
+            add_turn(self.history, started, number, refused=bool(refused))
+        return started
+
+    def waiting(self, owner: str = ANN) -> tuple[str, int]:
+        """A conversation that waits, and the number of its hand-off."""
+        started = self.conversation(owner)
+        return started, self.customers.hand_off("button", owner=owner, conversation_id=started).id
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Iterator[People]:
+    people = People(tmp_path)
+    with closing(people.database):
+        yield people
+
+
+def failure(error: pytest.ExceptionInfo[DeskError]) -> str:
+    return error.value.code
+
+
+# ------------------------------------------------------------------ states
+
+
+def test_from_the_machine_to_a_person_and_back(people: People) -> None:
+    conversation, number = people.waiting()
+    shown = people.customers.handoff(conversation, ANN)
+    assert shown is not None
+    assert (shown.state, shown.reason, shown.place, shown.is_with_person) == ("waiting", "button", 1, True)
+    people.agents.take(number, "Ann")
+    people.agents.answer(number, "Ann", " It left our store today. ")
+    shown = people.customers.handoff(conversation, ANN)
+    assert shown is not None
+    assert (shown.state, shown.agent, shown.is_with_person) == ("taken", "Ann", True)
+    last = people.history.turns(conversation, ANN)[-1]
+    assert (last.role, last.author, last.text, last.answer) == ("agent", "Ann", "It left our store today.", None)
+    people.agents.close(number)
+    shown = people.customers.handoff(conversation, ANN)
+    assert shown is not None
+    assert (shown.state, shown.fresh, shown.is_with_person) == ("closed", True, False)
+    add_turn(people.history, conversation)
+    shown = people.customers.handoff(conversation, ANN)
+    assert shown is not None
+    assert not shown.fresh
+    assert people.agents.rows() == []
+
+
+def test_the_queue_is_first_come_first_served(people: People) -> None:
+    first, number = people.waiting()
+    people.now += timedelta(minutes=1)
+    second, _ = people.waiting(BOB)
+    places = [people.customers.handoff(one, owner) for one, owner in ((first, ANN), (second, BOB))]
+    assert [one.place for one in places if one] == [1, 2]
+    people.agents.take(number, "Ann")
+    after = people.customers.handoff(second, BOB)
+    assert after is not None
+    assert after.place == 1
+    assert [one.handoff.conversation_id for one in people.agents.rows()] == [second, first]
+
+
+def test_asking_twice_is_asking_once(people: People) -> None:
+    conversation, number = people.waiting()
+    people.now += timedelta(minutes=5)
+    again = people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
+    assert (again.id, again.requested) == (number, MONDAY)
+    people.agents.take(number, "Ann")
+    assert people.customers.hand_off("button", owner=ANN, conversation_id=conversation).state == "taken"
+
+
+def test_only_who_took_it_answers(people: People) -> None:
+    _, number = people.waiting()
+    with pytest.raises(DeskError) as before:
+        people.agents.answer(number, "Ann", "Hello")
+    people.agents.take(number, "Ann")
+    with pytest.raises(DeskError) as taken:
+        people.agents.take(number, "Ben")
+    with pytest.raises(DeskError) as other:
+        people.agents.answer(number, "Ben", "Hello")
+    people.agents.close(number)
+    with pytest.raises(DeskError) as closed:
+        people.agents.take(number, "Ben")
+    with pytest.raises(DeskError) as after:
+        people.agents.answer(number, "Ann", "Hello?")
+    codes = [failure(error) for error in (before, taken, other, closed, after)]
+    assert codes == ["not-taken", "handoff-taken", "not-taken", "handoff-closed", "not-taken"]
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "x" * 10_001])
+def test_an_agent_writes_something_of_sensible_length(people: People, text: str) -> None:
+    _, number = people.waiting()
+    people.agents.take(number, "Ann")
+    with pytest.raises(DeskError) as error:
+        people.agents.answer(number, "Ann", text)
+    assert failure(error) == "bad-message"
+
+
+def test_others_can_do_nothing_with_a_conversation(people: People) -> None:
+    conversation, _ = people.waiting()
+    assert people.customers.handoff(conversation, BOB) is None
+    assert people.customers.to_person("Hello?", conversation, BOB) is None
+    people.customers.end_handoff(conversation, BOB)
+    with pytest.raises(DeskError) as error:
+        people.customers.hand_off("button", owner=BOB, conversation_id=conversation)
+    assert failure(error) == "no-such-conversation"
+    mine = people.customers.handoff(conversation, ANN)
+    assert mine is not None
+    assert (mine.state, mine.messages) == ("waiting", 2)
+
+
+def test_agents_reach_only_what_was_handed_off(people: People) -> None:
+    people.conversation(BOB)
+    conversation, number = people.waiting()
+    assert [one.handoff.conversation_id for one in people.agents.rows()] == [conversation]
+    assert [turn.role for turn in people.agents.case(number).turns] == ["user", "assistant"]
+    with pytest.raises(DeskError) as error:
+        people.agents.case(number + 1)
+    assert failure(error) == "no-such-handoff"
+
+
+def test_a_deleted_conversation_leaves_the_queue(people: People) -> None:
+    conversation, _ = people.waiting()
+    ConversationCare(people.database).delete_conversation(conversation, ANN)
+    assert people.agents.rows() == []
+
+
+def test_customers_write_while_they_wait_and_end_it_themselves(people: People) -> None:
+    conversation, number = people.waiting()
+    handed = people.customers.to_person("My order is 1234.", conversation, ANN)
+    assert handed is not None
+    assert handed.messages == 3
+    [row] = people.agents.rows()
+    assert (row.role, row.text) == ("user", "My order is 1234.")
+    with pytest.raises(DeskError) as error:
+        people.customers.check_with_machine(conversation, ANN)
+    assert failure(error) == "with-person"
+    people.customers.end_handoff(conversation, ANN)
+    people.customers.check_with_machine(conversation, ANN)
+    assert people.customers.to_person("And now?", conversation, ANN) is None
+    assert people.agents.case(number).of.handoff.state == "closed"
+
+
+def test_names_are_shown_only_if_the_setting_says_so(people: People, tmp_path: Path) -> None:
+    people.settings(Settings(data_dir=tmp_path, show_agent_names=False))
+    conversation, number = people.waiting()
+    people.agents.take(number, "Ann")
+    shown = people.customers.handoff(conversation, ANN)
+    assert shown is not None
+    assert (shown.state, shown.agent) == ("taken", "")
+    assert people.agents.case(number).of.handoff.agent == "Ann"
+
+
+def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> None:
+    people.settings(Settings(data_dir=tmp_path, redact=True))
+    conversation, _ = people.waiting()
+    people.customers.to_person("Write to ann@example.com", conversation, ANN)
+    assert people.history.turns(conversation, ANN)[-1].text == "Write to [e-mail]"
+
+
+# ------------------------------------------------------------------ by words
+
+
+@pytest.mark.parametrize(
+    "text", ["I want to talk to a human", "agent please", "转人工", "Ich möchte einen Menschen sprechen"]
+)
+def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) -> None:
+    handed = people.customers.to_person(text, None, ANN)
+    assert handed is not None
+    assert (handed.state, handed.reason) == ("waiting", "keyword")
+    assert people.history.turns(handed.conversation_id, ANN)[0].text == text
+
+
+@pytest.mark.parametrize("text", ["Is a person needed to sign for the parcel?", "hello", "Are you human?"])
+def test_other_messages_are_for_the_machine(people: People, text: str) -> None:
+    assert not asks_for_person(text)
+    assert people.customers.to_person(text, None, ANN) is None
+
+
+# ------------------------------------------------------------------ by rule
+
+NOTHING = Judged(outcome="nothing", grounding=None, feedback=None)
+GOOD = Judged(outcome="answered", grounding=0.9, feedback=None)
+WEAK, BAD = replace(GOOD, grounding=0.3), replace(GOOD, feedback="down")
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([], None),
+        ([NOTHING], None),
+        ([NOTHING, NOTHING], "refused"),
+        ([NOTHING, GOOD, NOTHING], None),
+        ([GOOD, NOTHING, NOTHING], "refused"),
+        ([WEAK, WEAK], "support"),
+        ([WEAK, GOOD], None),
+        ([BAD, GOOD, BAD], "thumbs"),
+        ([BAD, GOOD], None),
+        ([replace(GOOD, grounding=None)] * 2, None),
+    ],
+)
+def test_rules(answers: list[Judged], reason: str | None) -> None:
+    assert due(answers, False, 5) == reason
+
+
+def test_two_refusals_hand_over_while_somebody_is_there(people: People) -> None:
+    conversation = people.conversation(refused=2)
+    assert people.customers.hand_off_by_rule(conversation, ANN) is None  # nobody would come
+    people.agents.rows()
+    people.now += WATCHED_FOR * 2
+    assert people.customers.hand_off_by_rule(conversation, ANN) is None
+    people.agents.rows()
+    handed = people.customers.hand_off_by_rule(conversation, ANN)
+    assert handed is not None
+    assert (handed.state, handed.reason) == ("waiting", "refused")
+    assert people.customers.hand_off_by_rule(conversation, ANN) is None
+
+
+def test_there_are_no_loops(people: People) -> None:
+    """Back with the machine, the next refusals change nothing until five questions were asked."""
+    people.agents.rows()
+    conversation = people.conversation(refused=2)
+    handed = people.customers.hand_off_by_rule(conversation, ANN)
+    assert handed is not None
+    people.agents.close(handed.id)
+    for number in range(4):
+        add_turn(people.history, conversation, number, refused=True)
+        assert people.customers.hand_off_by_rule(conversation, ANN) is None
+    add_turn(people.history, conversation, 5, refused=True)
+    again = people.customers.hand_off_by_rule(conversation, ANN)
+    assert again is not None
+    assert again.id != handed.id
+
+
+def test_rules_look_at_answers_with_their_thumbs(people: People) -> None:
+    people.agents.rows()
+    conversation = people.conversation()
+    second = add_turn(people.history, conversation, 1)
+    first = people.history.turns(conversation, ANN)[1]
+    people.history.feedback(first.message_id, "down", owner=ANN)
+    assert people.customers.hand_off_by_rule(conversation, ANN) is None
+    people.history.feedback(second.message_id, "down", owner=ANN)
+    handed = people.customers.hand_off_by_rule(conversation, ANN)
+    assert handed is not None
+    assert handed.reason == "thumbs"
+
+
+@pytest.mark.parametrize("mode", ["asked", "off"])
+def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path, mode: str) -> None:
+    people.settings(Settings.model_validate({"data_dir": tmp_path, "handoff": mode}))
+    people.agents.rows()
+    conversation = people.conversation(refused=2)
+    assert people.customers.hand_off_by_rule(conversation, ANN) is None
+    if mode == "off":
+        assert people.customers.to_person("I want to talk to a human", None, ANN) is None
+        with pytest.raises(DeskError) as error:
+            people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
+        assert failure(error) == "handoff-off"
+
+
+# ------------------------------------------------------------------ office hours
+
+
+@pytest.mark.parametrize(
+    ("moment", "answers"),
+    [
+        (datetime(2026, 3, 9, 9, 0, tzinfo=UTC), True),
+        (datetime(2026, 3, 9, 17, 0, tzinfo=UTC), False),
+        (datetime(2026, 7, 6, 8, 30, tzinfo=UTC), True),  # summer time
+        (datetime(2026, 3, 8, 12, 0, tzinfo=UTC), False),
+    ],
+)
+def test_hours_are_those_of_the_office(moment: datetime, answers: bool) -> None:
+    assert is_open(HOURS, moment) is answers
+    assert is_open(None, moment)
+
+
+@pytest.mark.parametrize("text", ["Mon-Fri 9:00-17:00", "whenever Europe/Dublin", "Mon 9:00-17:00 Mars/Olympus", ""])
+def test_hours_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        office_hours(text)
+
+
+def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: People, tmp_path: Path) -> None:
+    people.settings(Settings(data_dir=tmp_path, office_hours=HOURS))
+    people.now = MONDAY + timedelta(hours=12)
+    conversation = people.conversation()
+    assert people.customers.to_person("I want to talk to a human", conversation, ANN) is None
+    for email, code in (("", "outside-hours"), ("no address", "bad-email")):
+        with pytest.raises(DeskError) as error:
+            people.customers.hand_off("button", owner=ANN, conversation_id=conversation, email=email)
+        assert failure(error) == code
+    left = people.customers.hand_off("button", owner=ANN, conversation_id=conversation, email="ann@example.com")
+    assert (left.state, left.email, left.is_with_person) == ("left", "ann@example.com", False)
+    people.customers.check_with_machine(conversation, ANN)
+    [row] = people.agents.rows()
+    assert row.handoff.email == "ann@example.com"
+    people.now = MONDAY + timedelta(days=1)  # back in the morning, the customer waits in person
+    waiting = people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
+    assert (waiting.id, waiting.state, waiting.email) == (left.id, "waiting", "ann@example.com")
+
+
+# ------------------------------------------------------------------ the machine
+
+
+def test_what_agents_wrote_is_the_conversations_past() -> None:
+    def said(role: str, text: str) -> PastMessage:
+        return PastMessage(role=role, text=text)
+
+    stored = [
+        *(said("user", "Can I return it?"), said("assistant", "")),  # nothing found
+        *(said("user", "Hello?"), said("agent", "Yes, you can."), said("agent", "Bring the receipt.")),
+        *(said("user", "Thanks"), said("assistant", "30 days.")),
+    ]
+    assert [(one.role, one.text) for one in with_agents(stored)] == [
+        ("user", "Can I return it?"),
+        ("assistant", ""),
+        ("user", "Hello?"),
+        ("assistant", "Yes, you can.\n\nBring the receipt."),
+        ("user", "Thanks"),
+        ("assistant", "30 days."),
+    ]
+    instead = [said("user", "Can I?"), said("assistant", ""), said("agent", "Yes.")]
+    assert [(one.role, one.text) for one in with_agents(instead)] == [("user", "Can I?"), ("assistant", "Yes.")]
+
+
+def test_the_machine_is_silent_while_a_person_answers_and_knows_afterwards(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")], warm=False)
+        first = finish(desk, "Can gift cards be returned?")
+        handed = desk.hand_off("button", owner=OPERATOR, conversation_id=first.conversation_id)
+        with pytest.raises(DeskError) as error:
+            desk.ask("And lamps?", conversation_id=first.conversation_id)
+        assert failure(error) == "with-person"
+        assert desk.to_person("And lamps?", first.conversation_id, OPERATOR) is not None
+        queue = AgentQueue(desk.database, desk.settings)
+        queue.take(handed.id, "Ann")
+        queue.answer(handed.id, "Ann", "Lamps can be returned, with their bulbs.")
+        queue.close(handed.id)
+        finish(desk, "Within how many days?", conversation_id=first.conversation_id)
+        roles = [turn.role for turn in desk.turns(first.conversation_id)]
+        assert roles == ["user", "assistant", "user", "agent", "user", "assistant"]
+        past = with_agents(desk.history.past(first.conversation_id))
+        prepared = desk._answering.questions.prepare("Which bulbs?", past)
+        assert prepared.plan is not None
+        tokens = [token for span in prepared.plan.spans for token in span.tokens]
+        shown = desk.engine.model.tokenizer.decode(tokens)
+        assert "Lamps can be returned, with their bulbs." in shown

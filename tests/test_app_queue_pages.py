@@ -1,0 +1,206 @@
+"""The line above the box of the chat in every state, and the agents' pages: what they show, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from desk_site import HTML, Site
+from fake_desk import HOSTILE, NOW, FakeDesk
+from fastapi.testclient import TestClient
+from page_check import check
+from stored_answers import add_turn
+
+from app.access.limits import QuestionLimits
+from app.access.passwords import new_account
+from app.domain.settings import Settings
+from app.storage.accounts import Accounts
+from app.storage.history import History
+from app.support.handing_off import HandingOff
+from app.web.chat_flow import ChatFlow, Reader
+from app.web.handoff_view import HandoffView
+
+READER = Reader(owner="v-ann", session="s")
+LIMITS = QuestionLimits(Settings(questions_per_minute=1000, answers_at_once=10))
+NIGHT = datetime(2026, 3, 9, 23, 0, tzinfo=UTC)
+HOURS = "Mon-Fri 9:00-17:00 Europe/Dublin"
+
+
+class Chat:
+    """The parts of the page, without Gradio."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.desk = FakeDesk(seeded=False)
+        self.flow = ChatFlow(self.desk, LIMITS, Settings(**settings), now=lambda: NOW)
+        self.view = HandoffView(self.desk, Settings(**settings), LIMITS, now=lambda: NIGHT)
+
+    def ask(self, question: str, conversation: str = "") -> str:
+        """The conversation that a question leads to."""
+        return list(self.flow.ask(question, conversation, READER))[-1].conversation_id or ""
+
+    def transcript(self, conversation: str) -> str:
+        return self.flow.open(conversation, READER).transcript or ""
+
+    def line(self, conversation: str) -> str:
+        return check(self.view.line(conversation, READER).html)
+
+
+# ------------------------------------------------------------------ chat
+
+
+def test_the_button_leads_to_a_person_and_back() -> None:
+    chat = Chat()
+    assert "Talk to a person" in chat.line("")
+    line = chat.view.act("ask", "", "", READER)  # nothing was asked yet
+    assert line.live
+    assert "You are number 2 in the queue." in check(line.html)
+    assert "Talk to a person" in check(chat.transcript(line.conversation_id))
+    back = chat.view.act("end", line.conversation_id, "", READER)
+    assert not back.live
+    assert "You are talking to our assistant again." in check(back.html)
+    assert "Talk to a person" in check(back.html)
+
+
+def test_while_a_person_answers_the_machine_is_not_asked() -> None:
+    chat = Chat()
+    conversation = chat.ask("I want to talk to a human")
+    asked = len(chat.desk.streams)
+    before = chat.view.line(conversation, READER)
+    assert chat.ask("My order is 1234.", conversation) == conversation
+    assert "My order is 1234." in check(chat.transcript(conversation))
+    assert len(chat.desk.streams) == asked == 0
+    chat.desk.say("It is on its way.", conversation, READER.owner, "agent", "Ann")
+    after = chat.view.line(conversation, READER)
+    assert (before.html, before.live) == (after.html, True)
+    assert before.mark != after.mark  # there is something to draw
+    page = chat.transcript(conversation)
+    assert "Ann" in check(page)
+    assert "It is on its way." in check(page)
+    assert page.count('class="wd-answer wd-agent"') == 1
+
+
+def test_two_refusals_lead_to_a_person() -> None:
+    chat = Chat()
+    conversation = chat.ask("the weather tomorrow")
+    assert not chat.view.line(conversation, READER).live
+    chat.ask("the weather today", conversation)
+    assert chat.view.line(conversation, READER).live
+
+
+def test_agents_names_may_be_kept_from_customers() -> None:
+    chat = Chat()
+    conversation = chat.ask("I want to talk to a human")
+    chat.desk.say("Hello", conversation, READER.owner, "agent")
+    assert "Our team" in check(chat.transcript(conversation))
+
+
+def test_outside_of_hours_an_address_can_be_left() -> None:
+    chat = Chat(office_hours=HOURS, contact_hours="Mon-Fri 9:00-17:00")
+    conversation = chat.ask("Can I return it?")
+    page = chat.view.line(conversation, READER).html
+    assert "Nobody is here right now." in page
+    assert 'href="mailto:care@larkmoor.example"' in page
+    assert "Mon-Fri 9:00-17:00" in page
+    left = chat.view.act("ask", conversation, " ann@example.com ", READER)
+    assert not left.live
+    assert "Our team will write to ann@example.com." in check(left.html)
+    chat.ask("And how?", conversation)
+    assert len(chat.desk.streams) == 2  # the machine goes on
+
+
+def test_a_desk_without_people_offers_none() -> None:
+    assert "Talk to a person" not in Chat(handoff="off").line("")
+
+
+def test_what_customers_and_agents_write_stays_text() -> None:
+    chat = Chat()
+    conversation = chat.ask(f"a human {HOSTILE}")
+    chat.desk.say(HOSTILE, conversation, READER.owner, "agent", HOSTILE)
+    check(chat.transcript(conversation))
+    chat.view.act("ask", "", HOSTILE, READER)
+
+
+# ------------------------------------------------------------------ agents
+
+
+class Office:
+    """A desk whose agents Ann and Ben are signed in, and a customer who waits."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.history = site, History(site.database)
+        self.customers = HandingOff(site.database, self.history, site.settings)
+        self.ann, self.ben = self.agent("Ann"), self.agent("Ben")
+
+    def agent(self, name: str) -> TestClient:
+        password = new_account(Accounts(self.site.database), name, "agent")
+        client = self.site.client()
+        response = client.post("/admin/login", data={"name": name, "password": password})
+        assert response.headers["location"] == "/admin/queue"  # where an agent lands
+        return client
+
+    def waiting(self, question: str = "Where is my parcel?") -> tuple[str, str]:
+        """Address of a case, and its conversation."""
+        conversation = self.history.start_conversation(question, "v-ann")
+        add_turn(self.history, conversation)
+        number = self.customers.hand_off("button", owner="v-ann", conversation_id=conversation).id
+        return f"/admin/queue/{number}", conversation
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    site = Site(tmp_path_factory.mktemp("desk"))
+    yield Office(site)
+    site.close()
+
+
+def test_an_agent_takes_answers_and_gives_back(office: Office) -> None:
+    case, conversation = office.waiting("Where is my lamp?")
+    rows = office.ann.get("/admin/queue/rows").json()
+    assert rows["waiting"] == 1
+    assert "Where is my lamp?" in rows["rows"]
+    assert f'href="{case}"' in rows["rows"]
+    page = office.ann.get(case)
+    assert page.headers["cache-control"] == "no-store"
+    for expected in ("question 0?", "You have 0 days.", "30 days, Grüße 退款", "Take this conversation"):
+        assert expected in page.text
+    taken = office.ann.post(f"{case}/take", json={}).json()
+    assert 'id="wd-answer"' in taken["controls"]
+    assert 'id="wd-answer"' not in office.ben.get(f"{case}/now").json()["controls"]
+    answered = office.ann.post(f"{case}/answer", json={"text": "On its way <b>"}).json()
+    assert "On its way &lt;b&gt;" in answered["turns"]
+    assert office.history.turns(conversation, "v-ann")[-1].author == "Ann"
+    closed = office.ann.post(f"{case}/close", json={}).json()
+    assert "This conversation is with the assistant again." in closed["controls"]
+    assert case not in office.ann.get("/admin/queue/rows").json()["rows"]
+
+
+def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> None:
+    case, _ = office.waiting()
+    early = office.ann.post(f"{case}/answer", json={"text": "Hello"}, headers={"accept-language": "zh-CN"})
+    assert (early.status_code, early.json()["error"]) == (409, "请先接手此对话，再回答。")
+    office.ann.post(f"{case}/take", json={})
+    late = office.ben.post(f"{case}/take", json={})
+    assert (late.status_code, late.json()["error"]) == (409, "Somebody else answers this customer already.")
+    assert office.ann.post(f"{case}/answer", json={"text": " "}).status_code == 409
+    assert office.ann.get("/admin/queue/9999/now").status_code == 404
+    assert office.ann.get("/admin/queue/9999").status_code == 404
+    assert office.ann.get("/admin/queue/x").status_code == 422
+
+
+def test_agents_see_the_queue_and_no_more(office: Office) -> None:
+    for path in ("/admin/documents", "/admin/", "/admin/config"):
+        assert office.ann.get(path).status_code == 403
+    assert office.site.admin().get("/admin/queue").status_code == 200
+    nobody = office.site.client()
+    assert nobody.get("/admin/queue/rows").status_code == 401
+    assert nobody.get("/admin/queue", headers=HTML).headers["location"] == "/admin/login"
+
+
+def test_hostile_text_stays_text_for_agents(office: Office) -> None:
+    case, conversation = office.waiting(HOSTILE)
+    office.customers.to_person(HOSTILE, conversation, "v-ann")
+    for text in (office.ann.get(case).text, office.ann.get("/admin/queue/rows").json()["rows"]):
+        assert "<script>window.owned" not in text
+        assert "<img" not in text
