@@ -71,6 +71,15 @@ TABLE: dict[str, set[str]] = {
     "GET /conversations/1/export.1": VISITORS,
     "GET /my-data": VISITORS,
     "POST /my-data/delete": VISITORS,
+    "GET /widget": EVERYBODY,
+    "GET /widget.js": EVERYBODY,
+    "GET /widget/page.css": EVERYBODY,
+    "GET /widget/page.js": EVERYBODY,
+    "POST /widget/visitor": EVERYBODY,
+    "POST /widget/open": VISITORS,
+    "POST /widget/ask": VISITORS,
+    "POST /widget/stop": VISITORS,
+    "POST /widget/feedback": VISITORS,
     "GET /admin/login": EVERYBODY,
     "POST /admin/login": EVERYBODY,
     "POST /admin/logout": EVERYBODY,
@@ -133,7 +142,8 @@ def doors(site: Site) -> dict[str, TestClient]:
         await send({"type": "http.response.body", "body": b"let through"})
 
     sessions, accounts = Sessions(site.database), Accounts(site.database)
-    app = Guard(inside, site=Address("127.0.0.1", None), identity=Identity(sessions, None, KEYS.get))
+    identity = Identity(sessions, None, KEYS.get)
+    app = Guard(inside, site=Address("127.0.0.1", None), identity=identity, widget_origins=["https://shop.example"])
     headers = {"nobody": {}, "ann": {"cookie": f"{COOKIE}={ANN}"}, "bob": {"cookie": f"{COOKIE}={BOB}"}}
     headers |= {key: {"authorization": f"Bearer {key}"} for key in KEYS}
     new_account(accounts, "agent", "agent")

@@ -101,6 +101,7 @@ ONLY_IN = {
     "gradio": {"app.web.chat_page", "app.web.handoff_part", "app.web.admin_page", "app.web.server"},
     "fastapi": {
         *("app.web.server", "app.web.document_routes", "app.web.login_routes", "app.web.source_routes"),
+        "app.web.widget_routes",
         *("app.web.command_socket", "app.web.event_stream", "app.web.opening", "app.web.api_page"),
         *("app.api.chat", "app.api.models", "app.api.conversations", "app.api.documents", "app.api.metrics"),
         *("app.api.errors", "app.api.routes", "app.web.visitor_routes", "app.web.queue_routes", "app.api.handoffs"),

@@ -38,6 +38,7 @@ OLD_NAMES: dict[str, str | None] = {"wording": "answer_mode", "order_margin": No
 """Settings of version 0.1 that are still accepted, and their names now. None: does nothing any more."""
 
 _MOST_BYTES = 2**53
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 
 def parse_size(text: object) -> object:
@@ -72,6 +73,17 @@ def _hours(text: str | None) -> str | None:
     if text is not None:
         office_hours(text)  # raises ValueError
     return text
+
+
+def _origins(raw: object) -> tuple[str, ...]:
+    """Origins of a list, or of a text with commas, as browsers write them."""
+    texts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(texts, list | tuple):
+        raise ValueError
+    origins = tuple(str(text).strip().lower().rstrip("/") for text in texts)
+    if not all(_ORIGIN.fullmatch(origin) for origin in origins):
+        raise ValueError
+    return origins
 
 
 def _needs(words: str, **limits: Any) -> Any:
@@ -119,6 +131,11 @@ Hours = Annotated[
 Webhook = Annotated[
     str | None, _needs("an address that begins with https:// or http://", pattern=r"^https?://[^\s/]\S*$")
 ]
+Origins = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_origins),
+    _needs('a list of addresses without a path, as ["https://www.example.com"]'),
+]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 Size = Annotated[int, BeforeValidator(parse_size)]
 
@@ -161,6 +178,9 @@ class Settings(BaseSettings):
     visitor_secret: Secret = Field(default=None, repr=False)
     """Signs visitor tokens (JSON Web Token, HS256, claims sub and exp) with which your own site hands over who the
     customer is: link to the chat with ?visitor=TOKEN. Unset: customers are known by a cookie only."""
+    widget_origins: Origins = ()
+    """Addresses of your own sites that may show the chat in a corner of their pages, as ["https://www.example.com"]
+    (docs/widget.md). None: the widget is off."""
     questions_per_minute: Annotated[int, _between(1, 10_000)] = 20
     """The most questions of one visitor in a minute; from one address it is five times as many."""
     answers_at_once: Annotated[int, _between(1, 1000)] = 2

@@ -51,9 +51,8 @@ def _reader(request: gr.Request) -> Reader:
     )
 
 
-def build_chat(desk: Desk, settings: Settings) -> gr.Blocks:
+def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
-    limits = QuestionLimits(settings)
     flow = ChatFlow(desk, limits, settings)
     static = Path(__file__).parent / "static"
     acts, page = ((static / name).read_text(encoding="utf-8") for name in ("chat.js", "page.js"))

@@ -9,6 +9,7 @@ Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline
 
 import re
 import secrets
+from collections.abc import Mapping, Sequence
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
@@ -24,6 +25,7 @@ from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
 from app.web.languages import LANGUAGES, page_language, translations
 from app.web.site import Site
+from app.web.widget_frame import WidgetFrame
 
 COOKIE = "warmdesk_admin"
 """Of people who are signed in; sent to /admin only."""
@@ -49,8 +51,10 @@ _HEADERS = {
 class Guard:
     """Wraps the whole application."""
 
-    def __init__(self, app: ASGIApp, *, site: Site, identity: Identity) -> None:
+    def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
+        """widget_origins: of the sites that may show the widget; none: there is no widget."""
         self._app, self._site, self._identity = app, site, identity
+        self._widget = WidgetFrame(widget_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +62,8 @@ class Guard:
                 await self._app(scope, receive, send)
             return  # no page uses websockets
         nonce = secrets.token_urlsafe(16)
-        send = _secured(send, nonce)
+        headers = _HEADERS | {"content-security-policy": _CSP.format(nonce=nonce)}
+        send = _secured(send, self._widget.loosened(scope["path"], headers))
         request = Request(scope)
         refusal = self._refused_unread(request) or await self._refused_by_rule(request)
         if refusal is not None:
@@ -97,7 +102,7 @@ class Guard:
         if path == "/admin":
             return RedirectResponse("/admin/", 307)
         rule = find_rule(path, method)
-        if rule is None:
+        if rule is None or self._widget.is_missing(path):
             return refused(request, 404, translatable("Not found."), "not_found")
         if rule.allows(caller):
             return None
@@ -161,14 +166,14 @@ def _with_cookie(send: Send, cookie: bytes) -> Send:
     return sending
 
 
-def _secured(send: Send, nonce: str) -> Send:
+def _secured(send: Send, more: Mapping[str, str]) -> Send:
     async def secured(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             # Gradio lets other local ports read answers with cookies; our pages need no cross-origin access.
             for name in {name for name in headers if name == "server" or name.startswith("access-control-")}:
                 del headers[name]
-            headers.update({**_HEADERS, "content-security-policy": _CSP.format(nonce=nonce)})
+            headers.update(more)
         await send(message)
 
     return secured

@@ -9,6 +9,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.access.identity import Identity, caller_of
 from app.access.keys import Keys
+from app.access.limits import QuestionLimits
 from app.api.routes import add_api_routes
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
@@ -28,6 +29,7 @@ from app.web.queue_routes import add_queue_routes
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
 from app.web.visitor_routes import add_visitor_routes
+from app.web.widget_routes import add_widget_routes
 
 _STATIC = Path(__file__).parent / "static"
 STATIC = {
@@ -68,9 +70,12 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_visitor_routes(app, desk)
     add_queue_routes(app, AgentQueue(database, settings))
     add_login_routes(app, Accounts(database), sessions, site)
-    _mount_pages(app, desk, settings)
+    limits = QuestionLimits(settings)
+    add_widget_routes(app, desk, limits, settings, css=_read("style.css") + brand_css(settings))
+    _mount_pages(app, desk, limits, settings)
     app.add_middleware(BodyLimit, most=largest_body, refused=too_large)
-    app.add_middleware(Guard, site=site, identity=Identity(sessions, settings.visitor_secret, keys.find_key))
+    identity = Identity(sessions, settings.visitor_secret, keys.find_key)
+    app.add_middleware(Guard, site=site, identity=identity, widget_origins=settings.widget_origins)
     if settings.trusted_proxies:  # outermost: everything behind it sees the customer's address and scheme
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
@@ -108,6 +113,10 @@ def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
         give_out(path, name, media_type)
 
 
+def _read(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
 def brand_css(settings: Settings) -> str:
     """The desk's own colour. In the dark it is mixed with white, to be read on black."""
     if settings.desk_colour is None:
@@ -120,7 +129,7 @@ def brand_css(settings: Settings) -> str:
     )
 
 
-def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
+def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings) -> None:
     # Gradio reads this when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
@@ -132,8 +141,7 @@ def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
         return caller_of(request).name or None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
-    names = ("style.css", "admin.css", "handoff.css")
-    css, admin_css, handoff_css = ((_STATIC / name).read_text(encoding="utf-8") for name in names)
+    css, admin_css, handoff_css = map(_read, ("style.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
         gr.mount_gradio_app(
@@ -155,4 +163,4 @@ def _mount_pages(app: FastAPI, desk: Desk, settings: Settings) -> None:
         )
 
     mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk, settings), "/", css + handoff_css + brand_css(settings))
+    mount(build_chat(desk, limits, settings), "/", css + handoff_css + brand_css(settings))

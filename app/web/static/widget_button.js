@@ -1,0 +1,54 @@
+// The round button on a page of another site, and the frame in which the chat opens. The server calls this function
+// with the desk's name, colour and words. The page's own styles do not reach what stands here, and nothing of it is inline.
+(desk) => {
+  const tag = document.currentScript;
+  const { origin } = new URL(tag.src);
+  const language = tag.dataset.language ?? navigator.language;
+  const words = desk.labels[language.toLowerCase().split("-")[0]] ?? desk.labels.en;
+  const host = document.createElement("div");
+  host.id = "warmdesk-widget";
+  const root = host.attachShadow({ mode: "open" });
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(`
+    :host { all: initial; }
+    button, iframe { position: fixed; z-index: 2147483000; box-sizing: border-box; border: 0; padding: 0; }
+    [hidden] { display: none; }
+    button { right: 20px; bottom: 20px; width: 56px; height: 56px; border-radius: 50%; cursor: pointer;
+      display: grid; place-items: center; background: ${desk.colour}; color: #fff; box-shadow: 0 4px 16px rgb(0 0 0 / .25); }
+    button:focus-visible { outline: 3px solid #fff; box-shadow: 0 0 0 6px ${desk.colour}; }
+    svg { width: 26px; height: 26px; fill: none; stroke: currentColor; stroke-width: 1.75; stroke-linecap: round; stroke-linejoin: round; }
+    iframe { right: 20px; bottom: 88px; width: min(400px, 100vw - 40px); height: min(640px, 100vh - 108px);
+      border-radius: 16px; box-shadow: 0 8px 40px rgb(0 0 0 / .25); background: #fff; }
+    @media (max-width: 480px) { iframe { inset: 0; width: 100%; height: 100%; border-radius: 0; }
+      iframe:not([hidden]) ~ button { display: none; } }
+  `);
+  root.adoptedStyleSheets = [sheet];
+  root.innerHTML = `<iframe hidden allow="clipboard-write"></iframe><button type="button">
+    <svg viewBox="0 0 24 24" aria-hidden="true"><path d="M4 5h16v11H9l-5 4z"/></svg></button>`;
+  const frame = root.querySelector("iframe");
+  const button = root.querySelector("button");
+  frame.title = desk.name;
+
+  // To the desk's own page only: the token says who the customer is.
+  const greet = () => frame.contentWindow.postMessage({ warmdesk: "open", visitor: tag.dataset.visitor ?? "" }, origin);
+  const show = (open) => {
+    frame.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+    button.setAttribute("aria-label", open ? words.close : words.open);
+    if (!open) { button.focus(); return; }
+    frame.focus();
+    if (frame.src) greet();
+    else frame.src = `${origin}/widget?language=${encodeURIComponent(language)}`;
+  };
+  frame.addEventListener("load", () => { if (frame.src) greet(); });
+  button.addEventListener("click", () => show(frame.hidden));
+  root.addEventListener("keydown", (event) => { if (event.key === "Escape" && !frame.hidden) show(false); });
+  addEventListener("message", (event) => {
+    if (event.origin === origin && event.source === frame.contentWindow && event.data?.warmdesk === "close") show(false);
+  });
+  button.setAttribute("aria-expanded", "false");
+  button.setAttribute("aria-label", words.open);
+  const add = () => document.body.append(host);
+  if (document.body) add();
+  else document.addEventListener("DOMContentLoaded", add);
+}

@@ -1,0 +1,181 @@
+// The chat within a page of another site. A frame there has no cookies: the visitor's token is kept here and sent in a
+// header. One that the page hands over is used and not kept, because it is the page that knows who is signed in.
+const $ = (selector) => document.querySelector(selector);
+const { scroller, transcript, live, form, box, send, stop, spoken } = Object.fromEntries(
+  ["scroller", "transcript", "live", "form", "box", "send", "stop", "spoken"].map((id) => [id, $(`#wd-${id}`)]),
+);
+const words = document.body.dataset;
+const origins = JSON.parse(words.origins);
+const session = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
+let signed = null; // the token handed over; "" for none
+let token = "";
+let conversation = "";
+let busy = false;
+let follow = true; // until the reader scrolls himself
+
+const kept = (name, value) => {
+  try {
+    if (value === undefined) return localStorage.getItem(`warmdesk-${name}`) ?? "";
+    localStorage.setItem(`warmdesk-${name}`, value);
+  } catch { /* the browser keeps nothing for frames: everything lasts as long as this page */ }
+  return "";
+};
+
+const call = async (path, body = {}) => {
+  const response = await fetch(`/widget/${path}`, {
+    method: "POST",
+    credentials: "omit",
+    headers: {
+      "accept-language": document.documentElement.lang,
+      "content-type": "application/json",
+      ...(token && { authorization: `bearer ${token}` }),
+    },
+    body: JSON.stringify(body),
+  });
+  if (!response.ok) throw new Error(response.status === 401 ? words.ended : words.broken);
+  return response;
+};
+
+const fail = (error) => {
+  const shown = $("#wd-failed").content.cloneNode(true);
+  shown.querySelector("span").textContent = Object.values(words).includes(error.message) ? error.message : words.broken;
+  live.replaceChildren(shown);
+};
+
+const answering = (on) => { send.hidden = on; stop.hidden = !on; };
+
+const draw = (view) => {
+  if (view.conversation_id !== undefined) { conversation = view.conversation_id; kept("conversation", conversation); }
+  if (view.transcript !== undefined) transcript.innerHTML = view.transcript;
+  if (view.live !== undefined) live.innerHTML = view.live;
+  if (view.box !== undefined) box.value = view.box;
+  if (view.answering !== undefined) answering(view.answering);
+  const last = [...scroller.querySelectorAll(".wd-question")].pop();
+  if (follow && last) scroller.scrollTop = last.offsetTop - 12; // so the answer's beginning stays in view while it grows
+};
+
+const ask = async (question, replaces_last = false) => {
+  if (busy || !question.trim()) return;
+  busy = follow = true;
+  try {
+    const { body } = await call("ask", { session, question, conversation_id: conversation, replaces_last });
+    const lines = body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (let part = await lines.read(); !part.done; part = await lines.read()) {
+      const whole = (rest + part.value).split("\n");
+      rest = whole.pop();
+      for (const line of whole) draw(JSON.parse(line));
+      spoken.textContent = $("#wd-live .wd-waiting")?.innerText ?? spoken.textContent;
+    }
+    if (!live.firstChild) spoken.textContent = [...transcript.querySelectorAll(".wd-text")].pop()?.innerText ?? "";
+  } catch (error) {
+    box.value = question;
+    fail(error);
+  }
+  busy = false;
+  answering(false);
+};
+
+const open = async (id) => {
+  try {
+    if (!token) token = (await (await call("visitor")).json()).token;
+    if (!signed) kept("visitor", token);
+    draw(await (await call("open", { session, conversation_id: id })).json());
+  } catch (error) { fail(error); }
+};
+
+const judge = (place, value, reason = "") => {
+  call("feedback", { message_id: place.dataset.message, value, reason }).then(
+    () => { place.querySelector(".wd-said").textContent = value === "none" ? "" : place.querySelector(".wd-said").dataset.thanks; },
+    fail,
+  );
+};
+
+const lastQuestion = () => [...scroller.querySelectorAll(".wd-bubble")].pop()?.textContent ?? "";
+const leave = () => parent.postMessage({ warmdesk: "close" }, "*"); // says nothing that anybody may not know
+
+const acts = {
+  close: leave,
+  new: () => { box.value = ""; open(""); box.focus(); },
+  example: (button) => ask(button.dataset.text),
+  retry: () => ask(lastQuestion(), true),
+  edit: () => { box.value = lastQuestion(); form.dataset.editing = "yes"; box.focus(); },
+  feedback: (button) => {
+    const place = button.closest("[data-message]");
+    const on = button.getAttribute("aria-pressed") !== "true";
+    for (const other of place.querySelectorAll("[data-act=feedback]")) other.setAttribute("aria-pressed", String(on && other === button));
+    place.querySelector("form").hidden = !on || button.dataset.value !== "down";
+    judge(place, on ? button.dataset.value : "none");
+    if (!place.querySelector("form").hidden) place.querySelector("input").focus();
+  },
+  source: (button) => {
+    const source = button.closest(".wd-answer").querySelector(`.wd-citation[data-source="${button.dataset.source}"]`);
+    if (!source) return;
+    follow = false;
+    source.open = true;
+    source.querySelector("summary").focus();
+  },
+  copy: (button) => {
+    const said = button.parentElement.querySelector(".wd-said");
+    const text = button.closest(".wd-answer").querySelector(".wd-text").innerText;
+    const copied = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error());
+    copied.then(() => { said.textContent = said.dataset.copied; }, () => { said.textContent = said.dataset.failed; });
+  },
+};
+
+// A link cannot send the header that says whose answer it is: the file is fetched, then saved.
+const save = async (link) => {
+  const response = await fetch(link.href, { credentials: "omit", headers: { authorization: `bearer ${token}` } });
+  if (!response.ok) { fail(new Error(words.broken)); return; }
+  const name = /filename\*=UTF-8''([^;]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? "";
+  const address = URL.createObjectURL(await response.blob());
+  Object.assign(document.createElement("a"), { href: address, download: decodeURIComponent(name) }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+};
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest('a[href^="/sources/"]');
+  if (link) { event.preventDefault(); save(link); return; }
+  const button = event.target.closest("button[data-act]");
+  if (button) acts[button.dataset.act]?.(button);
+});
+document.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (event.target === form) {
+    const editing = form.dataset.editing === "yes";
+    delete form.dataset.editing;
+    ask(box.value, editing);
+    return;
+  }
+  const place = event.target.closest("[data-message]");
+  event.target.hidden = true;
+  judge(place, "down", event.target.reason.value);
+});
+box.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  form.requestSubmit();
+});
+stop.addEventListener("click", () => { call("stop", { session }).catch(fail); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") leave(); });
+for (const act of ["wheel", "touchmove", "pointerdown"])
+  scroller.addEventListener(act, () => { follow = false; }, { passive: true });
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const paint = () => document.documentElement.classList.toggle("dark", dark.matches);
+dark.addEventListener("change", paint);
+paint();
+
+const start = (visitor) => {
+  if (visitor === signed) return undefined;
+  signed = visitor;
+  token = visitor || kept("visitor");
+  return open(kept("conversation"));
+};
+addEventListener("message", (event) => {
+  if (event.source !== parent || !origins.includes(event.origin) || event.data?.warmdesk !== "open") return;
+  start(String(event.data.visitor ?? ""));
+  if (matchMedia("(hover: hover)").matches) box.focus();
+  else $("h1").focus(); // no keyboard on the screen before it is asked for
+});
+if (parent === window) start(""); // opened by itself, for a look

@@ -1,0 +1,156 @@
+"""The chat within pages of other sites: the script that such a page loads, the page in its frame, and what that calls.
+
+What happens is the chat page's own (`chat_flow`), without the list of conversations. A frame of another site has no
+cookies, so the page sends the visitor's token in a header. Not covered: which sites may show it (`widget_frame`).
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
+
+from app.access.identity import caller_of
+from app.access.limits import QuestionLimits
+from app.access.visitors import new_token
+from app.api.running import RunningAnswer
+from app.desk.interface import Desk
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.domain.translation import gettext, speaking, translatable
+from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.languages import LANGUAGES, page_language, translations
+from app.web.rendering import render
+
+_STATIC = Path(__file__).parent / "static"
+_NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}
+_FRESH = {"cache-control": "public, max-age=600"}
+_COLOUR = "#a84a24"
+_Text = Annotated[str, Body(embed=True)]
+_LABELS = {"open": translatable("Open the chat"), "close": translatable("Close the chat")}
+
+
+class WidgetQuestion(BaseModel):
+    """A question. session: one opened page. conversation_id "" is a new conversation. replaces_last: in place of the
+    last question and its answer.
+    """
+
+    session: str
+    question: str
+    conversation_id: str = ""
+    replaces_last: bool = False
+
+
+class WidgetVerdict(BaseModel):
+    """What the reader thinks of an answer. value: up, down, or anything else to take it back."""
+
+    message_id: str
+    value: str
+    reason: str = ""
+
+
+class _Views:
+    """The views of an answer as lines of JSON, for `RunningAnswer`."""
+
+    def __init__(self, flow: ChatFlow, asked: WidgetQuestion, reader: Reader) -> None:
+        self._flow, self._asked, self._reader = flow, asked, reader
+
+    def __iter__(self) -> Iterator[str]:
+        asked = self._asked
+        views = self._flow.ask(asked.question, asked.conversation_id, self._reader, replaces_last=asked.replaces_last)
+        return (f"{json.dumps(_shown(view))}\n" for view in views)
+
+    @property
+    def answer(self) -> None:
+        return None  # the last view has it
+
+    def cancel(self) -> None:
+        self._flow.stop(self._reader)
+
+
+def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
+    """limits: the same as those of the chat page. css: the look of the chat, to which the widget adds its own."""
+    flow = ChatFlow(desk, limits, settings)
+
+    def give_out(path: str, text: str, media_type: str) -> None:
+        @app.get(path)
+        def file() -> Response:
+            return Response(text, media_type=media_type, headers=_FRESH)
+
+    give_out("/widget.js", button_script(settings), "text/javascript")
+    give_out("/widget/page.js", _read("widget_page.js"), "text/javascript")
+    give_out("/widget/page.css", css + _read("widget_page.css"), "text/css")
+
+    @app.get("/widget")
+    def page(request: Request, language: str = "") -> HTMLResponse:
+        wanted = {"accept-language": language} if language else request.headers
+        shown = {"name": settings.desk_name, "origins": settings.widget_origins}
+        return HTMLResponse(render("widget.html", language=page_language(wanted), **shown), headers=_NO_STORE)
+
+    @app.post("/widget/visitor")
+    def visitor() -> JSONResponse:
+        return JSONResponse({"token": new_token()}, headers=_NO_STORE)
+
+    @app.post("/widget/open")
+    def opened(request: Request, session: _Text, conversation_id: _Text) -> JSONResponse:
+        return JSONResponse(_shown(flow.open(conversation_id, _reader(request, session))), headers=_NO_STORE)
+
+    @app.post("/widget/ask")
+    async def ask(request: Request, asked: WidgetQuestion) -> StreamingResponse:
+        reader = _reader(request, asked.session)
+        running = RunningAnswer(lambda: _Views(flow, asked, reader))
+        return StreamingResponse(_lines(running), media_type="application/x-ndjson", headers=_NO_STORE)
+
+    @app.post("/widget/stop")
+    def stop(request: Request, session: _Text) -> Response:
+        flow.stop(_reader(request, session))
+        return Response(status_code=204)
+
+    @app.post("/widget/feedback")
+    def feedback(request: Request, verdict: WidgetVerdict) -> Response:
+        try:
+            flow.feedback(verdict.message_id, verdict.value, verdict.reason, _reader(request, ""))
+        except DeskError:
+            return Response(status_code=404)
+        return Response(status_code=204)
+
+
+def button_script(settings: Settings) -> str:
+    """The script that a page of another site loads, with the desk's colour and the button's words in all languages."""
+    labels = {}
+    for language in LANGUAGES:
+        with speaking(translations(language)):
+            labels[language] = {name: gettext(words) for name, words in _LABELS.items()}
+    desk = {"name": settings.desk_name, "colour": settings.desk_colour or _COLOUR, "labels": labels}
+    return f"({_read('widget_button.js')})({json.dumps(desk)});\n"
+
+
+async def _lines(running: RunningAnswer[None]) -> AsyncIterator[str]:
+    try:
+        async for line in running:
+            yield line
+    finally:  # who leaves ends the answer
+        running.cancel()
+
+
+def _shown(view: ChatView) -> dict[str, Any]:
+    """What is to be redrawn. The list of conversations has no place in the widget."""
+    return {name: part for name, part in asdict(view).items() if part is not None and name != "conversations"}
+
+
+def _reader(request: Request, session: str) -> Reader:
+    owner = caller_of(request).owner
+    return Reader(
+        owner=owner,
+        session=f"{owner} {session}",  # nobody ends an answer of somebody else
+        address=request.client.host if request.client else "",
+        language=page_language(request.headers),
+    )
+
+
+def _read(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
