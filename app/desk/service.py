@@ -123,7 +123,7 @@ class Service:
         self.history = history = History(self.database)
         # Methods of `Desk` that these have already.
         self.documents, self.conversations = self.library.documents, history.conversations
-        self.conversation, self.feedback = history.conversation, history.feedback
+        self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
         self.remove_last_turn = care.remove_last_turn
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
