@@ -143,7 +143,7 @@ def test_a_visitor_saves_its_own_conversations_only(site: Site) -> None:
         assert "Where is it?" not in bob.get(path).text
     assert ann.get(f"/conversations/{conversation}/export.exe").status_code == 404
     german = bob.get(f"/conversations/{conversation}/export.md", headers={"accept-language": "zh"})
-    assert german.text == "没有这段对话。\n"
+    assert german.text == "没有这段会话。\n"
 
 
 def test_a_visitor_saves_and_removes_everything(site: Site) -> None:
