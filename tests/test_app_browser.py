@@ -6,63 +6,22 @@ One server in a thread and one headless browser for all tests; each test opens t
 
 from __future__ import annotations
 
-import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from browser import NEEDS_BROWSER, Site, start_browser, until
 from desks import small_desk, write_pages
-from fake_desk import FakeDesk
 
-from app.access.passwords import ensure_admin, new_account
-from app.domain.settings import Settings
+from app.access.passwords import ensure_admin
 from app.storage.accounts import Accounts
-from app.storage.database import open_database
 from app.web.server import create_app
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-CHROMEDRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="Chromium and chromedriver are not installed"),
-]
-webdriver = pytest.importorskip("selenium.webdriver")
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,900",
-]
-WAIT_S = 30.0
-
-
-class Site:
-    def __init__(self, folder: Path, *, show_technical: bool = True) -> None:
-        self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
-        settings = Settings(data_dir=folder, show_technical=show_technical, questions_per_minute=1000)
-        self.database = open_database(settings.database_url)
-        self.password = new_account(Accounts(self.database), "admin", "admin")
-        application = create_app(self.desk, self.database, settings)
-        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.thread.start()
-        until(lambda: self.server.started)
-        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-
-    def close(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(timeout=10)
-        self.database.close()
+pytestmark = NEEDS_BROWSER
 
 
 class Page:
@@ -91,35 +50,11 @@ class Page:
         return self.driver.execute_script(code)
 
 
-def until(found: Callable[[], Any]) -> Any:
-    """Waits until `found` gives something true, through redraws."""
-    from selenium.common.exceptions import StaleElementReferenceException
-
-    end = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if value := found():
-                return value
-        except StaleElementReferenceException:
-            pass
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.03)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("admin"))
     yield site
     site.close()
-
-
-def start_browser(folder: Path) -> Any:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={folder}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
 
 
 @pytest.fixture(scope="module")

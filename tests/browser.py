@@ -1,0 +1,86 @@
+"""A desk served to a real browser, and the browser. For the tests that need Chromium."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fake_desk import FakeDesk
+
+from app.access.passwords import new_account
+from app.domain.settings import Settings
+from app.storage.accounts import Accounts
+from app.storage.database import open_database
+from app.web.server import create_app
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMEDRIVER = shutil.which("chromedriver")
+NEEDS_BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="Chromium and chromedriver are not installed"),
+]
+webdriver = pytest.importorskip("selenium.webdriver")
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+]
+WAIT_S = 30.0
+
+
+class Site:
+    """A fake desk, served on a free port of loopback."""
+
+    def __init__(self, folder: Path, **changed: Any) -> None:
+        self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
+        given = {"show_technical": True, "questions_per_minute": 1000, **changed}
+        settings = Settings(data_dir=folder, **given)
+        self.database = open_database(settings.database_url)
+        self.password = new_account(Accounts(self.database), "admin", "admin")
+        application = create_app(self.desk, self.database, settings)
+        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        until(lambda: self.server.started)
+        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(timeout=10)
+        self.database.close()
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Waits until `found` gives something true, through redraws."""
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if value := found():
+                return value
+        except StaleElementReferenceException:
+            pass
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.03)
+
+
+def start_browser(folder: Path) -> Any:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={folder}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
