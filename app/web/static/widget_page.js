@@ -175,7 +175,7 @@ const start = (visitor) => {
 addEventListener("message", (event) => {
   if (event.source !== parent || !origins.includes(event.origin) || event.data?.warmdesk !== "open") return;
   start(String(event.data.visitor ?? ""));
-  if (matchMedia("(hover: hover)").matches) box.focus();
-  else $("h1").focus(); // no keyboard on the screen before it is asked for
+  if (matchMedia("(pointer: coarse)").matches) $("h1").focus(); // no keyboard on the screen before it is asked for
+  else box.focus();
 });
 if (parent === window) start(""); // opened by itself, for a look

@@ -1,0 +1,236 @@
+"""The widget in a real browser: pages of other sites that show it, one that may and one that may not. Needs Chromium.
+
+The desk is at 127.0.0.1 and the others at localhost: different sites for a browser, so the frame gets no cookies.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jwt
+import pytest
+from browser import NEEDS_BROWSER, Site, start_browser, until
+
+pytestmark = NEEDS_BROWSER
+SECRET = "s" * 32
+
+
+class ShopPage(BaseHTTPRequestHandler):
+    """A company's page with a strict policy of its own. /TOKEN hands a signed token over."""
+
+    desk = ""
+
+    def do_GET(self) -> None:
+        token = f'data-visitor="{self.path[1:]}"' if "." in self.path else ""
+        page = (
+            f'<!doctype html><html lang="en"><title>Shop</title><h1>Shop</h1><a href="#top">Top</a>'
+            f'<script src="{self.desk}/widget.js" data-language="en" {token} async></script>'
+        )
+        self.send_response(200)
+        self.send_header("content-type", "text/html; charset=utf-8")
+        self.send_header(
+            "content-security-policy", f"default-src 'none'; script-src {self.desk}; frame-src {self.desk}"
+        )
+        self.end_headers()
+        self.wfile.write(page.encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Shop:
+    """Two sites: one that may show the widget (`url`) and one that may not (`other`)."""
+
+    def __init__(self) -> None:
+        self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), ShopPage) for _ in range(2)]
+        for server in self.servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.url, self.other = (f"http://localhost:{server.server_address[1]}" for server in self.servers)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
+
+
+class Widget:
+    """The few things the tests do with the page and the frame in it."""
+
+    def __init__(self, driver: Any, shop: Shop) -> None:
+        self.driver, self.shop = driver, shop
+
+    def go(self, address: str) -> None:
+        self.driver.switch_to.default_content()
+        self.driver.get(address)
+        self.button()
+
+    def within(self, selector: str) -> Any:
+        host = until(lambda: next(iter(self.driver.find_elements("css selector", "#warmdesk-widget")), None))
+        return host.shadow_root.find_element("css selector", selector)
+
+    def button(self) -> Any:
+        return self.within("button")
+
+    def enter(self) -> None:
+        self.driver.switch_to.frame(self.within("iframe"))
+
+    def leave(self) -> None:
+        self.driver.switch_to.default_content()
+
+    def all(self, selector: str) -> list[Any]:
+        return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
+
+    def one(self, selector: str) -> Any:
+        return until(lambda: next(iter(self.all(selector)), None))
+
+    def ask(self, question: str) -> None:
+        until(lambda: self.all("#wd-send"))
+        self.one("#wd-box").send_keys(question + "\n")
+
+    def said(self, selector: str, words: str) -> None:
+        until(lambda: any(words in e.text for e in self.all(selector)))
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    shop = Shop()
+    yield shop
+    shop.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"), widget_origins=(shop.url,), visitor_secret=SECRET)
+    ShopPage.desk = site.url
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    driver = start_browser(tmp_path_factory.mktemp("chromium"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def widget(driver: Any, site: Site, shop: Shop) -> Iterator[Widget]:
+    driver.get_log("browser")
+    yield Widget(driver, shop)
+    said = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    assert [message for message in said if "favicon" not in message] == []
+
+
+def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
+    widget.go(widget.shop.url)
+    assert widget.button().get_attribute("aria-label") == "Open the chat"
+    widget.button().click()
+    assert widget.button().get_attribute("aria-expanded") == "true"
+    widget.enter()
+    widget.one(".wd-examples button")
+    until(lambda: widget.driver.execute_script("return document.activeElement.id") == "wd-box")
+    widget.ask("Can I return a lamp?")
+    widget.one("#wd-stop")
+    widget.said("#wd-transcript .wd-text", "without giving a reason")
+    until(lambda: "30 days" in widget.driver.find_element("id", "wd-spoken").get_attribute("textContent"))
+    widget.all("#wd-transcript .wd-ref")[0].click()
+    assert "You have 30 days from delivery" in widget.one(".wd-citation[open] mark").text
+    widget.one("[data-value=down]").click()
+    widget.one(".wd-reason input").send_keys("too long\n")
+    until(lambda: site.desk.said and site.desk.said[-1][1:] == ("down", "too long"))
+    assert widget.driver.get_cookies() == []
+
+    widget.go(widget.shop.url)  # another page of the shop, later
+    widget.button().click()
+    widget.enter()
+    widget.said("#wd-transcript .wd-bubble", "Can I return a lamp?")
+    widget.one("[data-act=new]").click()
+    widget.one(".wd-examples button")
+    assert widget.all(".wd-bubble") == []
+
+
+def test_stop_keeps_the_part_and_the_question_can_be_changed(
+    widget: Widget, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widget.go(widget.shop.url)
+    widget.button().click()
+    widget.enter()
+    widget.one("[data-act=new]").click()
+    widget.one(".wd-examples button")
+    monkeypatch.setattr(site.desk, "piece_s", 0.3)
+    widget.ask("returns please")
+    widget.said("#wd-live .wd-text", "You")
+    widget.one("#wd-stop").click()
+    widget.said("#wd-transcript .wd-notice", "Stopped before the end")
+    monkeypatch.undo()
+    widget.one("[data-act=edit]").click()
+    assert widget.one("#wd-box").get_property("value") == "returns please"
+    widget.one("#wd-box").send_keys(" and weather\n")
+    widget.said("#wd-transcript .wd-outcome", "Not found")
+    assert [bubble.text for bubble in widget.all(".wd-bubble")] == ["returns please and weather"]
+    widget.ask("crash")
+    widget.said("#wd-live .wd-error", "went wrong")
+    assert widget.one("#wd-box").get_property("value") == "crash"
+
+
+def test_escape_closes_and_gives_the_focus_back(widget: Widget) -> None:
+    widget.go(widget.shop.url)
+    widget.button().send_keys("\n")
+    widget.enter()
+    until(lambda: widget.driver.execute_script("return document.activeElement.id") == "wd-box")
+    widget.one("#wd-box").send_keys("\ue00c")
+    widget.leave()
+    until(lambda: widget.button().get_attribute("aria-expanded") == "false")
+    assert not widget.within("iframe").is_displayed()
+    focused = "return document.activeElement.shadowRoot?.activeElement?.getAttribute('aria-label')"
+    assert widget.driver.execute_script(focused) == "Open the chat"
+
+
+def test_the_site_hands_its_customer_over(widget: Widget, site: Site) -> None:
+    token = jwt.encode({"sub": "customer-7", "exp": time.time() + 600}, SECRET, "HS256")
+    widget.go(f"{widget.shop.url}/{token}")
+    widget.button().click()
+    widget.enter()
+    widget.one(".wd-examples button")
+    widget.ask("Can I return a lamp?")
+    widget.said("#wd-transcript .wd-text", "30 days")
+    assert site.desk.streams[-1]._owner.startswith("u-")
+    assert token not in str(widget.driver.execute_script("return Object.values(localStorage)"))
+    ended = jwt.encode({"sub": "customer-7", "exp": time.time() - 600}, SECRET, "HS256")
+    widget.go(f"{widget.shop.url}/{ended}")
+    widget.button().click()
+    widget.enter()
+    widget.said(".wd-error", "You were signed out")
+    widget.driver.get_log("browser")  # the browser notes the 401
+
+
+def test_a_site_that_is_not_named_gets_no_frame(widget: Widget) -> None:
+    widget.go(widget.shop.other)
+    widget.button().click()
+    until(lambda: refusals(widget.driver))
+    widget.enter()
+    assert widget.driver.find_elements("id", "wd-box") == []
+
+
+def refusals(driver: Any) -> list[str]:
+    return [entry["message"] for entry in driver.get_log("browser") if "frame-ancestors" in entry["message"]]
+
+
+def test_on_a_phone_it_fills_the_screen(widget: Widget) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    widget.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        widget.go(widget.shop.url)
+        widget.button().click()
+        assert widget.within("iframe").size == {"width": 390, "height": 844}
+        assert not widget.button().is_displayed()
+        widget.enter()
+        widget.one("[data-act=close]").click()
+        widget.leave()
+        until(lambda: widget.button().is_displayed())
+    finally:
+        widget.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
