@@ -80,6 +80,7 @@ TABLE: dict[str, set[str]] = {
     "POST /widget/ask": VISITORS,
     "POST /widget/stop": VISITORS,
     "POST /widget/feedback": VISITORS,
+    "POST /widget/person": VISITORS,
     "GET /admin/login": EVERYBODY,
     "POST /admin/login": EVERYBODY,
     "POST /admin/logout": EVERYBODY,

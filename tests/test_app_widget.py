@@ -160,9 +160,21 @@ def test_the_last_question_is_replaced(site: Site) -> None:
 def test_feedback_reaches_the_desk(site: Site) -> None:
     client = frame(site)
     [message] = re.findall(r'data-message="(\w+)"', ask(client, "returns")[-1]["transcript"])
-    sent = client.post("/widget/feedback", json={"message_id": message, "value": "down", "reason": "too long"})
+    verdict = {"conversation_id": "", "message_id": message, "value": "down", "reason": "too long"}
+    sent = client.post("/widget/feedback", json=verdict)
     assert sent.status_code == 204
     assert site.desk.said[-1] == (message, "down", "too long")
+
+
+def test_a_person_steps_in_and_leaves(site: Site) -> None:
+    client = frame(site)
+    wanted = {"session": "one", "conversation_id": ask(client, "returns")[-1]["conversation_id"]}
+    assert client.post("/widget/person", json=wanted).json()["live"] is False
+    asked = client.post("/widget/person", json={**wanted, "act": "ask"}).json()
+    assert asked["live"] is True
+    assert "A person will answer here" in asked["html"]
+    assert frame(site).post("/widget/person", json=wanted).json()["live"] is False
+    assert client.post("/widget/person", json={**wanted, "act": "end"}).json()["live"] is False
 
 
 @pytest.mark.parametrize(("asked", "language"), [("zh", "zh-CN"), ("de", "en"), ("", "zh-CN")])

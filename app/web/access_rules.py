@@ -56,7 +56,7 @@ RULES = (
     _rule("GET", r"/sources/\w+/\d+", "visitor"),
     _rule("GET", r"/widget|/widget\.js|/widget/page\.(css|js)", "everyone"),
     _rule("POST", r"/widget/visitor", "everyone"),
-    _rule("POST", r"/widget/(open|ask|stop|feedback)", "visitor"),
+    _rule("POST", r"/widget/(open|ask|stop|feedback|person)", "visitor"),
     _rule("GET POST", r"/admin/login", "everyone"),
     _rule("POST", r"/admin/logout", "everyone"),
     _rule("GET", r"/admin/documents", "admin"),

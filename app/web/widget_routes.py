@@ -23,6 +23,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.handoff_view import HandoffView
 from app.web.languages import LANGUAGES, page_language, translations
 from app.web.rendering import render
 
@@ -48,9 +49,19 @@ class WidgetQuestion(BaseModel):
 class WidgetVerdict(BaseModel):
     """What the reader thinks of an answer. value: up, down, or anything else to take it back."""
 
+    conversation_id: str
     message_id: str
     value: str
     reason: str = ""
+
+
+class WidgetRequest(BaseModel):
+    """A request for a person. act: ask or end (`HandoffView.act`); "" only looks. email: where nobody is there."""
+
+    session: str
+    conversation_id: str = ""
+    act: str = ""
+    email: str = ""
 
 
 class _Views:
@@ -74,7 +85,7 @@ class _Views:
 
 def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
     """limits: the same as those of the chat page. css: the look of the chat, to which the widget adds its own."""
-    flow = ChatFlow(desk, limits, settings)
+    flow, handoffs = ChatFlow(desk, limits, settings), HandoffView(desk, settings, limits)
 
     def give_out(path: str, text: str, media_type: str) -> None:
         @app.get(path)
@@ -112,11 +123,22 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
 
     @app.post("/widget/feedback")
     def feedback(request: Request, verdict: WidgetVerdict) -> Response:
+        reader = _reader(request, "")
         try:
-            flow.feedback(verdict.message_id, verdict.value, verdict.reason, _reader(request, ""))
+            flow.feedback(verdict.message_id, verdict.value, verdict.reason, reader)
+            handoffs.judged(verdict.conversation_id, reader)
         except DeskError:
             return Response(status_code=404)
         return Response(status_code=204)
+
+    @app.post("/widget/person")
+    def person(request: Request, wanted: WidgetRequest) -> JSONResponse:
+        reader = _reader(request, wanted.session)
+        if wanted.act:
+            line = handoffs.act(wanted.act, wanted.conversation_id, wanted.email, reader)
+        else:
+            line = handoffs.line(wanted.conversation_id, reader)
+        return JSONResponse(asdict(line), headers=_NO_STORE)
 
 
 def button_script(settings: Settings) -> str:

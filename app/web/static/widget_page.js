@@ -1,8 +1,8 @@
 // The chat within a page of another site. A frame there has no cookies: the visitor's token is kept here and sent in a
 // header. One that the page hands over is used and not kept, because it is the page that knows who is signed in.
 const $ = (selector) => document.querySelector(selector);
-const { scroller, transcript, live, form, box, send, stop, spoken } = Object.fromEntries(
-  ["scroller", "transcript", "live", "form", "box", "send", "stop", "spoken"].map((id) => [id, $(`#wd-${id}`)]),
+const { scroller, transcript, live, handoff, form, box, send, stop, spoken } = Object.fromEntries(
+  ["scroller", "transcript", "live", "handoff", "form", "box", "send", "stop", "spoken"].map((id) => [id, $(`#wd-${id}`)]),
 );
 const words = document.body.dataset;
 const origins = JSON.parse(words.origins);
@@ -54,6 +54,21 @@ const draw = (view) => {
   if (follow && last) scroller.scrollTop = last.offsetTop - 12; // so the answer's beginning stays in view while it grows
 };
 
+// The line above the box: who answers here, the way to a person and back. While a person answers it is looked at again.
+let mark = ""; // of the line that is shown
+let next;
+const line = async (act = "", email = "", again = false) => {
+  clearTimeout(next);
+  try {
+    const shown = await (await call("person", { session, conversation_id: conversation, act, email })).json();
+    if (act || (again && shown.mark !== mark && !busy)) draw(await redrawn(shown.conversation_id));
+    if (shown.mark !== mark) handoff.innerHTML = shown.html;
+    mark = shown.mark;
+    if (shown.live) next = setTimeout(() => line("", "", true), 2000);
+  } catch (error) { fail(error); }
+};
+const redrawn = async (id) => (await call("open", { session, conversation_id: id })).json();
+
 const ask = async (question, replaces_last = false) => {
   if (busy || !question.trim()) return;
   busy = follow = true;
@@ -74,19 +89,21 @@ const ask = async (question, replaces_last = false) => {
   }
   busy = false;
   answering(false);
+  line();
 };
 
 const open = async (id) => {
   try {
     if (!token) token = (await (await call("visitor")).json()).token;
     if (!signed) kept("visitor", token);
-    draw(await (await call("open", { session, conversation_id: id })).json());
+    draw(await redrawn(id));
+    line();
   } catch (error) { fail(error); }
 };
 
 const judge = (place, value, reason = "") => {
-  call("feedback", { message_id: place.dataset.message, value, reason }).then(
-    () => { place.querySelector(".wd-said").textContent = value === "none" ? "" : place.querySelector(".wd-said").dataset.thanks; },
+  call("feedback", { conversation_id: conversation, message_id: place.dataset.message, value, reason }).then(
+    () => { place.querySelector(".wd-said").textContent = value === "none" ? "" : place.querySelector(".wd-said").dataset.thanks; line(); },
     fail,
   );
 };
@@ -136,6 +153,8 @@ const save = async (link) => {
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="/sources/"]');
   if (link) { event.preventDefault(); save(link); return; }
+  const person = event.target.closest("button[data-person]");
+  if (person) line(person.dataset.person);
   const button = event.target.closest("button[data-act]");
   if (button) acts[button.dataset.act]?.(button);
 });
@@ -147,6 +166,7 @@ document.addEventListener("submit", (event) => {
     ask(box.value, editing);
     return;
   }
+  if (handoff.contains(event.target)) { line("ask", event.target.elements.email.value); return; }
   const place = event.target.closest("[data-message]");
   event.target.hidden = true;
   judge(place, "down", event.target.reason.value);
