@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from test_app_browser import Page, Site, start_browser, until
+from browser import Page, start_browser, until
+from test_app_browser import Site
 
 from app.storage.accounts import ADMIN
 
