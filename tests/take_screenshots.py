@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from browser import Page, start_browser, until
-from test_app_browser import Site
+from browser import Site, start_browser, until
+from test_app_browser import Page
 
 from app.storage.accounts import ADMIN
 
@@ -78,6 +78,12 @@ def deleted(page: Page) -> None:
     page.one(".wd-undo")
 
 
+def with_person(page: Page) -> None:
+    asked("weather in Galway?")(page)
+    page.one("[data-person=ask]").click()
+    page.one("[data-person=end]")
+
+
 def many(page: Page) -> None:
     """A thousand conversations, of which the list shows the latest."""
     desk, first = page.site.desk, page.site.desk.first
@@ -119,6 +125,7 @@ CHAT = (
     State(name="chat-long", show=long_conversation),
     State(name="chat-menu", show=with_menu),
     State(name="chat-deleted", show=deleted),
+    State(name="chat-person", show=with_person),
     State(name="login", path="/admin/login", show=lambda page: page.one("#password")),
 )
 ADMIN_PAGES = (

@@ -59,7 +59,8 @@ class HandingOff:
             raise DeskError("nobody answers now: leave an e-mail address", code="outside-hours")
         if owned is None:
             most = self._settings.conversations_kept
-            owned = self._history.start_conversation(text or email, owner, most)
+            title = redact(email) if self._settings.redact else email
+            owned = self._history.start_conversation(text or title, owner, most)
         handoff = self._handoffs.request(owned, owner, state, reason, email, self._now())
         if text:
             self._history.record_said(owned, text, handoff.id)
