@@ -38,9 +38,8 @@ class SearchAlone:
         spent = (time.perf_counter() - started) * 1e3
         text = BETWEEN.join([*([decision.says] if decision.says else []), *statements])
         results = decision.results
-        said = {one.text: one.passage for one in decision.statements}
         found = [(one.passage, one.cosine) for one in results.found]
-        cited = cite_quotation(BETWEEN.join(statements), said, found) if statements else []
+        cited = cite_quotation(BETWEEN.join(statements), decision.statements, found) if statements else []
         named = [] if decision.outcome == "nothing" else [one.passage for one in results.passages]
         shown = [passage for passage, _ in cited] or named
         return ShownAnswer(

@@ -492,7 +492,7 @@ class FakeDesk:
     def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
         plain = safe_name(name)
         self.uploads[plain] = data
-        report = self.ingest([Path("/desk/uploads") / plain], progress, collection=collection)
+        report = self.ingest([Path("/desk/uploads") / plain], progress, collection=collection, warm=False)
         if report.failed:
             raise DeskError(f"{plain}: {report.failed[0].reason}", code="unreadable")
         return report

@@ -142,7 +142,7 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
     assert {"retrieve", "load", "prefill", "ttft", "total"} <= set(first["timings_ms"])
     assert first["answer"]
     assert first["citations"][0]["document"].endswith("gift-cards.md")
-    assert set(first["citations"][0]) == {"document", "title", "passage", "quote", "score", "see_also"}
+    assert set(first["citations"][0]) == {"document", "title", "passage", "quote", "score", "see_also", "url", "marks"}
     details = first["usage"]["prompt_tokens_details"]
     assert details["cached_tokens"] == details["session"] + details["prefix"] + details["module"]
     assert first["usage"]["prompt_tokens"] == details["cached_tokens"] + first["usage"]["computed_tokens"]

@@ -375,7 +375,7 @@ def test_an_upload_that_fails_is_kept_only_if_it_is_a_document(
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(desk._ingestion, "_warm" if is_stored else "_store", stop)
+        monkeypatch.setattr(desk._ingestion, "_choose_neighbours" if is_stored else "_store", stop)
         for name in ("a.md", "b.md"):
             with pytest.raises(KeyboardInterrupt):
                 desk.upload(name, b"# A\n\nSecond.\n")

@@ -174,7 +174,7 @@ def test_endpoints_are_the_known_ones(site: Site) -> None:
 
 
 def test_hostile_text_reaches_the_page_escaped(site: Site) -> None:
-    messages = call(site.client(), "", "submit", ["html please", ""], "s9")
+    messages = call(site.client(), "", "submit", ["html please", "", ""], "s9")
     text = json.dumps(messages)
     assert "window.owned=1" in text
     for piece in ("<script", "<img", "<iframe", "<a href='https://evil", "<svg onload"):

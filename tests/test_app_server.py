@@ -42,7 +42,7 @@ def test_health_and_chat_are_open(site: Site) -> None:
 
 
 def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: Site) -> None:
-    messages = call(site.client(), "", "submit", ["Can I return a duvet?", ""], "s1")
+    messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], "s1")
     kinds = [message["msg"] for message in messages]
     assert "process_generating" in kinds
     done = next(message for message in messages if message["msg"] == "process_completed")
@@ -52,15 +52,15 @@ def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: 
 
 
 def test_an_internal_error_is_not_shown(site: Site) -> None:
-    text = json.dumps(call(site.client(), "", "submit", ["please crash", ""], "s2"))
+    text = json.dumps(call(site.client(), "", "submit", ["please crash", "", ""], "s2"))
     assert "Something went wrong" in text
     assert "/secret/place" not in text
 
 
 def test_two_sessions_do_not_mix(site: Site) -> None:
     ann, bob = site.client(), site.client()
-    first = json.dumps(call(ann, "", "submit", ["Question of Ann", ""], "ann"))
-    second = json.dumps(call(bob, "", "submit", ["Question of Bob", ""], "bob"))
+    first = json.dumps(call(ann, "", "submit", ["Question of Ann", "", ""], "ann"))
+    second = json.dumps(call(bob, "", "submit", ["Question of Bob", "", ""], "bob"))
     assert "Question of Ann" in first
     assert "Question of Ann" not in second
     assert "Question of Bob" not in first
@@ -83,7 +83,7 @@ def test_own_pages_follow_the_language_of_the_browser(site: Site, accepted: str,
 def test_the_chat_speaks_the_language_of_the_browser(site: Site) -> None:
     client = site.client()
     client.headers["accept-language"] = "zh-CN,zh;q=0.9,en;q=0.8"
-    messages = json.dumps(call(client, "", "submit", ["please crash", ""], "s3"), ensure_ascii=False)
+    messages = json.dumps(call(client, "", "submit", ["please crash", "", ""], "s3"), ensure_ascii=False)
     assert "系统出了点问题" in messages
     assert "Something went wrong" not in messages
 
