@@ -177,6 +177,17 @@ def test_stop_keeps_the_part_and_the_question_can_be_changed(
     assert widget.one("#wd-box").get_property("value") == "crash"
 
 
+def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
+    widget.go(widget.shop.url)
+    widget.button().click()
+    widget.enter()
+    widget.one("[data-person=ask]").click()
+    widget.said("#wd-handoff", "A person will answer here")
+    widget.said("#wd-transcript .wd-bubble", "Talk to a person")
+    widget.one("[data-person=end]").click()
+    widget.said("#wd-handoff", "our assistant again")
+
+
 def test_escape_closes_and_gives_the_focus_back(widget: Widget) -> None:
     widget.go(widget.shop.url)
     widget.button().send_keys("\n")
