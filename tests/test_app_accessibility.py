@@ -1,0 +1,132 @@
+"""Every page with axe, which looks for faults of accessibility: light, dark, and on a phone. Needs Chromium.
+
+No finding that axe calls serious or critical is allowed, and nothing may be wider than the screen. A new page is a line
+in PAGES. Not covered: what no program can see; the keyboard is in the tests of the browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from browser import NEEDS_BROWSER, Site, start_browser, until
+
+pytestmark = NEEDS_BROWSER
+AXE = files(pytest.importorskip("axe_core_python")).joinpath("axe.min.js").read_text(encoding="utf-8")
+LOOKS = {"light": ("light", 1280), "phone": ("light", 390), "dark": ("dark", 1280)}
+"""What the reader prefers, and the width of the window in pixels."""
+GRADIO = {
+    ("label-title-only", ".search-input"): "the table's search field has its name in `title` only",
+}
+"""What axe finds in Gradio's own markup, which we cannot change: the rule, the place and the reason."""
+RUN = """
+const done = arguments[arguments.length - 1];
+axe.run({resultTypes: ["violations"]}).then((found) => done(found.violations), (error) => done(String(error)));
+"""
+STILL = """
+const sheet = new CSSStyleSheet();
+sheet.replaceSync("*, ::before, ::after { transition: none !important; animation: none !important; }");
+document.adoptedStyleSheets = [sheet];
+"""
+"""Colours that are on their way from one to another would be taken for what is shown."""
+GO_DARK = "if (document.querySelector('.gradio-container')) document.body.classList.toggle('dark', arguments[0])"
+"""Gradio's pages read only when they are opened what the reader prefers, and keep it in this class."""
+
+
+def see(driver: Any, selector: str) -> Any:
+    return until(lambda: next((e for e in driver.find_elements("css selector", selector) if e.is_displayed()), None))
+
+
+def asked(question: str, end: str) -> Callable[[Any], None]:
+    """A question in a new conversation, and what is there when its answer has ended."""
+
+    def ask(driver: Any) -> None:
+        see(driver, ".wd-empty")
+        see(driver, "textarea").send_keys(question + "\n")
+        see(driver, end)
+
+    return ask
+
+
+def opened(selector: str) -> Callable[[Any], None]:
+    """Nothing but the page, with this part of it."""
+    return lambda driver: see(driver, selector)
+
+
+def answered(driver: Any) -> None:
+    """With its first source and the numbers of reuse open."""
+    asked("Can I return a lamp?", "#wd-transcript .wd-ref")(driver)
+    driver.execute_script("for (const one of document.querySelectorAll('.wd-citation, .wd-reuse')) one.open = true")
+
+
+PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "chat": ("/", opened(".wd-examples button")),
+    "answer": ("/", answered),
+    "refusal": ("/", asked("weather", "#wd-transcript .wd-outcome")),
+    "unsure": ("/", asked("perhaps", "#wd-transcript .wd-outcome")),
+    "error": ("/", asked("crash", "#wd-live .wd-error")),
+    "login": ("/admin/login", opened("#password")),
+    "dashboard": ("/admin/", opened("#wd-module-table")),
+    "documents": ("/admin/documents", opened("#documents")),
+    "queue": ("/admin/queue", opened("main")),
+    "api": ("/admin/api", opened("section h2 code")),
+    "widget": ("/widget", opened(".wd-examples button")),
+    "widget with an answer": ("/widget", asked("Can I return a lamp?", "#wd-transcript .wd-ref")),
+}
+"""Each page: its path, and what to do until it is there."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"), widget_origins=("https://shop.example",))
+    site.desk.wait_s = site.desk.piece_s = 0.0
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
+    driver = start_browser(tmp_path_factory.mktemp("chromium"))
+    driver.get(site.url + "/admin/login")
+    see(driver, "#password").send_keys(site.password + "\n")
+    see(driver, "#wd-admin")
+    yield driver
+    driver.quit()
+
+
+def look(driver: Any, prefers: str, width: int) -> None:
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [
+        {"name": "prefers-color-scheme", "value": prefers},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def findings(driver: Any) -> list[str]:
+    """What axe calls serious or critical: rule, place and reason of each."""
+    if driver.execute_script("return typeof axe") == "undefined":
+        driver.execute_script(AXE)
+    found = driver.execute_async_script(RUN)
+    assert isinstance(found, list), found
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    places = [(one["id"], node["target"][-1], node["failureSummary"]) for one in serious for node in one["nodes"]]
+    return [f"{rule} at {place}: {words}" for rule, place, words in places if (rule, place) not in GRADIO]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_serious_finding_and_nothing_wider_than_the_screen(driver: Any, site: Site, page: str) -> None:
+    path, ready = PAGES[page]
+    driver.get("about:blank")  # so that an address with another "#" is a new page, too
+    for name, (prefers, width) in LOOKS.items():
+        look(driver, prefers, width)
+        if name == "light":
+            driver.get(site.url + path)
+            ready(driver)
+            driver.execute_script(STILL)
+        driver.execute_script(GO_DARK, prefers == "dark")
+        assert findings(driver) == [], name
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width, name
