@@ -25,7 +25,7 @@ ROOMS = {
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
     "app.desk": "app.support app.answering app.knowledge app.replies app.privacy app.storage app.domain cache "
     "retrieval",
-    "app.support": "app.replies app.privacy app.storage app.domain retrieval.text",
+    "app.support": "app.knowledge app.replies app.privacy app.storage app.domain retrieval.search retrieval.text",
     "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache "
     "retrieval.documents retrieval.statements retrieval.text",
     "app.knowledge": "app.storage app.domain cache retrieval",
@@ -92,6 +92,8 @@ ONLY_IN = {
             "app.storage.library",
             "app.storage.history",
             "app.storage.conversation_care",
+            "app.storage.faq",
+            "app.storage.transcripts",
         ),
         *("app.storage.passage_rows", "app.storage.sessions", "app.storage.accounts", "app.storage.statistics"),
         *("app.storage.tallies", "app.storage.first_tallies", "app.storage.forgotten", "app.storage.api_keys"),
@@ -105,6 +107,7 @@ ONLY_IN = {
         *("app.web.command_socket", "app.web.event_stream", "app.web.opening", "app.web.api_page"),
         *("app.api.chat", "app.api.models", "app.api.conversations", "app.api.documents", "app.api.metrics"),
         *("app.api.errors", "app.api.routes", "app.web.visitor_routes", "app.web.queue_routes", "app.api.handoffs"),
+        "app.web.quality_routes",
     },
     "opening_hours": {"app.domain.office_hours"},
     "jwt": {"app.access.visitors"},

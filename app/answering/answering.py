@@ -5,17 +5,20 @@ that was said is lost.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
 from app.answering.check import CheckedText
+from app.answering.curated import CuratedAnswers
 from app.answering.earlier import past_of
 from app.answering.past import with_agents
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
-from app.answering.record import AskedQuestion
+from app.answering.record import AskedQuestion, finished, without_model
 from app.answering.stream import AnswerInProgress, OpenAnswers
+from app.domain.answers import Answer
 from app.domain.callers import OPERATOR, is_customer
 from app.domain.errors import DeskError
 from app.domain.plain import Said
@@ -52,10 +55,11 @@ class Answering:
         policy: Policy,
         answer_mode: AnswerMode,
         refusal_bias: float,
+        curated: CuratedAnswers | None = None,
     ) -> None:
         """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy = settings, engine, policy
-        self.questions = QuestionPreparer(settings, library, finder, engine, prompts)
+        self.questions = QuestionPreparer(settings, library, finder, engine, prompts, curated)
         self._library, self._history, self._in_flight = library, history, in_flight
         self._answer_mode, self._opening = answer_mode, None
         self.open = OpenAnswers()
@@ -109,6 +113,20 @@ class Answering:
         ids = {"conversation_id": conversation_id, "question_id": question_id}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
         return AnswerInProgress(self._history, asked, running, self.open)
+
+    def try_out(self, question: str) -> Answer:
+        """What a first question is answered now. Nothing is stored or counted. Raises DeskError, CacheError."""
+        started = time.perf_counter()
+        question = self.questions.valid(question)
+        with self._in_flight.track():
+            prepared = self.questions.prepare(question, [])
+            asked = AskedQuestion(started=started, prepared=prepared, policy=self.policy)
+            if prepared.plan is None:
+                return without_model(asked)[0]
+            generation = self.engine.submit(self.request(prepared, "on", None, self.policy))
+        shown = self.checked(generation, prepared)
+        deque(shown, maxlen=0)  # to the end
+        return finished(generation.completion, shown, asked)[0]
 
     def rehearse(self) -> None:
         """Search and compute once without recording anything, so that the first customer does not wait for what is

@@ -60,6 +60,11 @@ def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -
     return quoted + [(by_id[id_][0], citation(*by_id[id_], see_also=True)) for id_ in near]
 
 
+def cite_faq(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of a pair of the FAQ, whose answer is said as it stands there."""
+    return [(passage, replace(citation(passage, score), marks=_marks_of(answer, passage))) for passage, score in found]
+
+
 def nearest(found: Found) -> list[tuple[StoredPassage, float]]:
     """The best passage of each of the nearest documents."""
     first = {passage.document: (passage, score) for passage, score in reversed(found)}
@@ -78,6 +83,15 @@ def citation(passage: StoredPassage, score: float, *, see_also: bool = False) ->
         see_also=see_also,
         url=passage.url,
     )
+
+
+def _marks_of(answer: str, passage: StoredPassage) -> tuple[Mark, ...]:
+    places = [
+        (number, start, len(said))
+        for number, paragraph in enumerate(answer.split(BETWEEN))
+        if (said := paragraph.strip()) and (start := passage.text.find(said)) >= 0
+    ]
+    return tuple(Mark(number, start, start + length) for number, start, length in places)
 
 
 def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int, tuple[Mark, ...]]:

@@ -10,9 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.answering.compose import composed
+from app.answering.curated import CuratedAnswer, CuratedAnswers
 from app.domain.answers import Outcome
 from app.domain.settings import Settings
-from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults
+from app.knowledge.finder import (
+    NOTHING,
+    Finder,
+    FoundPassage,
+    RankedStatement,
+    SearchResults,
+    may_stand_alone,
+)
 from app.replies.answers import human_text, nothing_text, vague_text
 from app.replies.contacts import contact_links
 from app.replies.languages import texts_in
@@ -30,7 +38,7 @@ TOPICS = 3
 class Decision:
     """results: what was searched, as far as the answer may use it. says: the desk's own words: the whole answer, or if
     `asks_model` the line before what the documents say (empty where the desk is sure). nothing: what to say if the
-    model finds no answer after all.
+    model finds no answer after all. faq: the number of the pair that answers by itself.
     """
 
     outcome: Outcome
@@ -38,6 +46,7 @@ class Decision:
     says: str = ""
     asks_model: bool = False
     nothing: str = ""
+    faq: int | None = None
 
     @property
     def statements(self) -> list[RankedStatement]:
@@ -49,13 +58,17 @@ class Decision:
 class Decider:
     """Decides by the settings, and where they leave it open, by what was fitted for the embedder."""
 
-    def __init__(self, settings: Settings, finder: Finder) -> None:
-        self._settings, self._finder = settings, finder
+    def __init__(self, settings: Settings, finder: Finder, curated: CuratedAnswers | None = None) -> None:
+        """curated: the FAQ; None for what is measured without it."""
+        self._settings, self._finder, self._curated = settings, finder, curated
 
     def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
         """Search where it is needed, and decide. A follow-up is also searched together with the question before it."""
         earlier = earlier_question(past)
         language = language_of(question, "en" if earlier is None else language_of(earlier))
+        stands_alone = earlier is None or may_stand_alone(question)
+        if self._curated is not None and stands_alone and (found := self._curated.answer(question, collections)):
+            return _from_faq(found)
         find = partial(self._finder.find, count=self._settings.passages, collections=collections)
         said = heard(question, language)
         if said is not None and said.kind != "vague":
@@ -69,9 +82,9 @@ class Decider:
         if said is not None and earlier is None and results.passages:
             return _question_back(results, said.language)
         nothing = nothing_text(self._settings, language)
-        if not results.passages or results.relevance < self._refuse_below:
+        if not results.passages or results.relevance < self.refuse_below:
             return Decision(outcome="nothing", results=results, says=nothing)
-        if results.relevance >= self._answer_above:
+        if results.relevance >= self.answer_above:
             return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
         if not results.statements or (earlier is None and is_topic(question)):
             return _question_back(results, language)
@@ -79,18 +92,20 @@ class Decider:
         return Decision(outcome="unsure", results=results, says=lead, asks_model=True, nothing=nothing)
 
     @property
-    def _refuse_below(self) -> float:
+    def refuse_below(self) -> float:
+        """Chance that the documents answer, below which the desk says that they do not."""
         own = self._settings.refuse_below
         return self._finder.classifier.threshold if own is None else own
 
     @property
-    def _answer_above(self) -> float:
+    def answer_above(self) -> float:
+        """Chance from which on it is sure."""
         own = self._settings.answer_above
         return self._finder.classifier.certain if own is None else own
 
     def _contact_page(self, results: SearchResults, language: str) -> Decision:
         """What the documents say about reaching a person, if they surely do."""
-        if not results.statements or results.relevance < self._answer_above:
+        if not results.statements or results.relevance < self.answer_above:
             return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
         best = results.statements[0].text
         holding = [one for one in results.passages if best in one.passage.text] or results.passages
@@ -113,6 +128,15 @@ def is_topic(question: str) -> bool:
     """Whether a question names one thing ("delivery") and asks nothing about it; a code or a model asks enough."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) == 1 and not any(map(str.isdigit, question))
+
+
+def _from_faq(curated: CuratedAnswer) -> Decision:
+    found = tuple(
+        FoundPassage(passage=one, score=curated.nearest.likeness, cosine=curated.nearest.likeness)
+        for one in curated.passages
+    )
+    results = replace(NOTHING, passages=found, found=found, relevance=1.0)
+    return Decision(outcome="answered", results=results, says=curated.pair.answer, faq=curated.pair.id)
 
 
 def _question_back(results: SearchResults, language: str) -> Decision:

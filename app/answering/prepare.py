@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from app.answering.curated import CuratedAnswers
 from app.answering.decide import Decider, Decision
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
@@ -49,9 +50,15 @@ class QuestionPreparer:
     """Searches for questions and plans their prompts."""
 
     def __init__(
-        self, settings: Settings, library: Library, finder: Finder, engine: Engine, prompts: PromptBuilder
+        self,
+        settings: Settings,
+        library: Library,
+        finder: Finder,
+        engine: Engine,
+        prompts: PromptBuilder,
+        curated: CuratedAnswers | None = None,
     ) -> None:
-        self._settings, self._library, self._decider = settings, library, Decider(settings, finder)
+        self._settings, self._library, self.decider = settings, library, Decider(settings, finder, curated)
         self._engine, self._prompts = engine, prompts
 
     def valid(self, question: str) -> str:
@@ -72,7 +79,7 @@ class QuestionPreparer:
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
         """Decide and, if the model is to be asked, plan. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
-        decision = self._decider.decide(question, past, collections)
+        decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
         plan, notice = None, None
@@ -86,7 +93,7 @@ class QuestionPreparer:
 
     def answered_from(self, question: str) -> str | None:
         """The document from which a first question is surely answered; None if the desk is not sure of it."""
-        decision = self._decider.decide(question, [])
+        decision = self.decider.decide(question, [])
         if decision.outcome != "answered" or not decision.statements:
             return None
         documents = {one.passage.id: one.passage.document for one in decision.results.passages}

@@ -4,11 +4,12 @@ import time
 from dataclasses import dataclass, fields
 
 from app.answering.check import CheckedText
-from app.answering.cite import citation, cite, cite_quotation
+from app.answering.cite import citation, cite, cite_faq, cite_quotation
 from app.answering.prepare import PreparedQuestion
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
 from app.domain.notices import CUT, QUOTED, STOPPED
 from app.domain.policies import Policy
+from app.domain.quality import FAQ
 from app.storage.answer_rows import AnswerDetails, ModuleDetails
 from app.storage.history import new_id
 from cache.engine.request import Completion
@@ -31,9 +32,12 @@ class AskedQuestion:
 
 
 def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    """The answer in the desk's own words, with the pages that it names."""
+    """The answer in the desk's own words, with the pages that it names, or that of the FAQ."""
     decision = asked.prepared.decision
-    cited = () if decision.outcome == "nothing" else decision.results.passages
+    found = () if decision.outcome == "nothing" else decision.results.passages
+    cited = [(one.passage, citation(one.passage, one.cosine, see_also=True)) for one in found]
+    if decision.faq is not None:
+        cited = cite_faq(decision.says, [(one.passage, one.cosine) for one in found])
     total = round((time.perf_counter() - asked.started) * 1e3, 3)
     retrieve = round(asked.prepared.retrieve_ms, 3)
     answer = Answer(
@@ -41,7 +45,7 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
         outcome=decision.outcome,
         conversation_id=asked.conversation_id,
         message_id=new_id(),
-        citations=tuple(citation(one.passage, one.cosine, see_also=True) for one in cited),
+        citations=tuple(one for _, one in cited),
         usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
         modules=(),
         timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
@@ -51,8 +55,9 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
     )
     details = AnswerDetails(
         question_id=asked.question_id,
-        finish_reason="refused" if answer.refused else "stop",
-        passage_ids=tuple(one.passage.id for one in cited),
+        finish_reason="refused" if answer.refused else "stop" if decision.faq is None else FAQ,
+        passage_ids=tuple(passage.id for passage, _ in cited),
+        faq_id=decision.faq,
     )
     return answer, details
 

@@ -12,6 +12,7 @@ from app.domain.documents import StoredDocument
 from app.domain.handoffs import Handoff, HandoffReason
 from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
 from app.domain.progress import PassagesRead, Progress, no_progress
+from app.domain.quality import Cause, FaqDraft, FaqPair, FaqSaved, QualityReport, SearchExplanation
 from app.domain.served import Load, Served
 from app.knowledge.forget import Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
@@ -48,10 +49,37 @@ class PlainAnswerStream(Protocol):
     def cancel(self) -> None: ...
 
 
+class QualityDesk(Protocol):
+    """What agents see of bad answers, and the FAQ that they write. All methods may be called from several threads at
+    once and may raise DeskError.
+    """
+
+    def report(self, days: int, cause: Cause | None = None) -> QualityReport:
+        """The bad answers of the last days, grouped by question; of one cause, or of all."""
+
+    def faq(self) -> list[FaqPair]:
+        """Every pair of the FAQ, the latest first."""
+
+    def save_faq(
+        self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress
+    ) -> FaqSaved:
+        """Stores a pair (changes that of a number), indexes and encodes it, and asks its question again."""
+
+    def delete_faq(self, id_: int, progress: Progress = no_progress) -> None:
+        """Deletes a pair; an unknown number is no error."""
+
+    def explain(self, question: str) -> SearchExplanation:
+        """What search finds for a question and how it would end; nothing is stored."""
+
+
 class Desk(Protocol):
     """Everything a page needs. All methods may be called from several threads at once and may raise DeskError. owner:
     whose conversations (`app.domain.callers`); those of others do not exist.
     """
+
+    @property
+    def quality(self) -> QualityDesk:
+        """For agents only."""
 
     def ask(
         self,

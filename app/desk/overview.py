@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.domain.answers import ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel
+from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
 from app.knowledge.prompts import SYSTEM
 from app.storage.library import Library
@@ -23,8 +24,6 @@ from cache.memory.store import PrefixUse
 SHOWN_PREFIXES = 10
 PREFIX_TOKENS = 24
 """Tokens of a prefix that are shown."""
-SUPPORTED = 0.5
-"""Answers of at most this grounding are shown as weakly supported (see `grounding.CheckedSentence`)."""
 NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
@@ -95,7 +94,7 @@ def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overvie
         reasons=tuple(statistics.miss_reasons()),
         misses=tuple(statistics.misses()),
         points=tuple(statistics.points()),
-        weak=tuple(statistics.weakly_supported(SUPPORTED)),
+        weak=tuple(statistics.weakly_supported(WEAK)),
     )
 
 

@@ -17,7 +17,9 @@ from typing import Any, Generic, TypeVar, Unpack, cast, get_args
 import torch
 
 from app.answering.answering import Answering
+from app.answering.curated import CuratedAnswers
 from app.answering.examples import example_questions
+from app.answering.explain import Explainer
 from app.answering.plain import PlainStream, complete
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
@@ -32,6 +34,7 @@ from app.domain.errors import DeskError
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import AnswerMode, Policy, policy_named
 from app.domain.progress import Bars, PassagesRead, Progress, no_bars, no_progress
+from app.domain.quality import FAQ
 from app.domain.served import Load, Served
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
@@ -48,10 +51,15 @@ from app.privacy.redaction import redact
 from app.replies.contacts import contact_links
 from app.storage.conversation_care import ConversationCare, Erased
 from app.storage.database import open_database
+from app.storage.faq import FaqStore
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import Statistics
+from app.storage.transcripts import Transcripts
+from app.support.faq import FaqEditor, Publisher
+from app.support.groups import Grouping
 from app.support.handing_off import HandingOff
+from app.support.quality import Quality
 from cache.engine.engine import Engine
 from cache.engine.request import Reuse
 from cache.memory.disk import DiskTier
@@ -61,6 +69,7 @@ from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
 from retrieval.search.embedding import Embedder
+from retrieval.search.last_questions import LastQuestionsEmbedder
 from retrieval.search.reranker import CrossEncoderReranker
 from retrieval.search.retriever import Retriever
 from retrieval.search.sentence_embedder import SentenceEmbedder
@@ -131,6 +140,7 @@ class Service:
         self._handing_off = people = HandingOff(self.database, history, settings)
         self.handoff, self.hand_off, self.to_person = people.handoff, people.hand_off, people.to_person
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
+        self._faq = FaqStore(self.database)
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None
         self._examples: list[str] = []
@@ -175,7 +185,8 @@ class Service:
     @_Part
     def search(self) -> Search:
         """The vector index with its embedder."""
-        return Search(self.library, self._load_embedder(self.settings), self.settings.index_path)
+        embedder = LastQuestionsEmbedder(self._load_embedder(self.settings))
+        return Search(self.library, embedder, self.settings.index_path)
 
     @_Part
     def statements(self) -> StatementStore:
@@ -200,7 +211,28 @@ class Service:
             self.policy,
             self.answer_mode,
             0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
+            self.curated,
         )
+
+    @_Part
+    def curated(self) -> CuratedAnswers:
+        """The FAQ as questions see it."""
+        return CuratedAnswers(self.settings, self._faq, self.library, self.search)
+
+    @_Part
+    def quality(self) -> Quality:
+        """What agents do for the quality of answers."""
+        publisher = Publisher(
+            take_in=lambda file, progress: self.ingest([file], progress, collection=FAQ),
+            forget=self._forget_faq,
+            reload=self.curated.reload,
+            vectors_of=self.curated.vectors_of,
+            try_out=self._answering.try_out,
+        )
+        editor = FaqEditor(self._faq, self.settings.faq_file, publisher)
+        explainer = Explainer(self._answering.questions, self.finder, self.curated)
+        grouping = Grouping(self.search.embedder)
+        return Quality(Transcripts(self.database), self._faq, editor, grouping, explainer.explain)
 
     @_Part
     def finder(self) -> Finder:
@@ -287,8 +319,16 @@ class Service:
         path = find_document(self.library, name)
         forgotten = Forgetting(self._ingestion, self.history, self._in_flight).forget(path)
         self._uploads.delete(Path(path))
+        if Path(path) == self.settings.faq_file.resolve():  # else its text would come back with the next pair
+            self._faq.delete()
+            Path(path).unlink(missing_ok=True)
+            self.curated.reload()
         self._documents_changed()
         return forgotten
+
+    def _forget_faq(self, file: Path) -> None:
+        if self.library.find(path := str(file.resolve())) is not None:
+            self.forget(path)
 
     def _documents_changed(self) -> None:
         if self._ahead is not None:

@@ -244,6 +244,12 @@ class Settings(BaseSettings):
     answer_above: Annotated[float | None, _between(-1, 1, "a number")] = None
     """From this probability on the desk answers; between it and refuse_below it says that it is not certain, quotes at
     most two statements and names the nearest pages. Unset: the value fitted by `warmdesk calibrate-search`."""
+    faq_answers: bool = True
+    """Whether a question of the FAQ, asked again in nearly the same words, is answered with the FAQ's answer as it
+    stands, without search and model."""
+    faq_threshold: Annotated[float | None, _between(0, 1, "a number")] = None
+    """How alike the two questions must be for that; words that tell what is asked must be the same in any case. Unset:
+    0.85."""
     max_question_chars: Annotated[int, _between(1, 1_000_000)] = 4000
     """Longest question, in characters."""
     system_text: NonEmpty = (
@@ -320,6 +326,11 @@ class Settings(BaseSettings):
     def uploads_folder(self) -> Path:
         """Files that were uploaded on the dashboard."""
         return self.data_dir / "uploads"
+
+    @property
+    def faq_file(self) -> Path:
+        """The document that is made of the FAQ."""
+        return self.data_dir / "faq" / "FAQ.jsonl"
 
     @property
     def models_folder(self) -> Path:

@@ -26,7 +26,8 @@ class AnswerDetails:
     """What is stored of an answer beyond `Answer`.
 
     question_id: the message it answers. tokens: the exact ids generated, if known. queue_ms: wait for the
-    engine. passage_ids and modules: one for each citation and each used module of the answer, in its order.
+    engine. passage_ids and modules: one for each citation and each used module of the answer, in its order. faq_id: the
+    pair of the FAQ that answered by itself, whose hits are counted.
     """
 
     question_id: str
@@ -35,6 +36,7 @@ class AnswerDetails:
     queue_ms: float = 0.0
     passage_ids: tuple[int | None, ...] = ()
     modules: tuple[ModuleDetails, ...] = ()
+    faq_id: int | None = None
 
 
 def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:

@@ -26,12 +26,13 @@ from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
 from app.storage.forgotten import NEVER, documents_of, forgotten_at, mark_forgotten, resting_on_forgotten
-from app.storage.tables import CitationRow, ConversationRow, FeedbackRow, MessageRow
+from app.storage.tables import CitationRow, ConversationRow, FaqRow, FeedbackRow, MessageRow
 from app.storage.tallies import tally
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
-_MAX_QUERY = 200
+MAX_QUERY = 200
+"""Characters of a search that are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +87,12 @@ class History:
         only those in which each of its words stands, in the title or a message; case does not matter.
         """
         message = MessageRow
-        words = query[:_MAX_QUERY].split()
-        listed = _summaries(owner).where(*(_holds(word) for word in words))
+        words = query[:MAX_QUERY].split()
+        listed = _summaries(owner).where(*(holds(word) for word in words))
         if all(word.isascii() for word in words):
             return [ConversationSummary(**row._mapping) for row in self._database.rows(listed.limit(limit))]
         said = select(func.aggregate_strings(message.text, "\n")).where(message.conversation_id == ConversationRow.id)
-        folded = query[:_MAX_QUERY].casefold().split()
+        folded = query[:MAX_QUERY].casefold().split()
         with self._database.read() as session:
             rows = session.execute(listed.add_columns(said.scalar_subquery()).execution_options(yield_per=limit))
             found = (
@@ -113,9 +114,7 @@ class History:
 
     def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
         """All messages of a conversation, each answer behind its question; empty when there is none."""
-        message = MessageRow
-        parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
-        query = _messages_of(conversation_id, owner).options(*(selectinload(part) for part in parts))
+        query = whole(_messages_of(conversation_id, owner))
         being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
         rows = self._database.values(query)
         done = being_answered.union(row.question_id for row in rows if row.question_id)
@@ -192,6 +191,9 @@ class History:
             if gone and row.quoted:
                 row.text, row.tokens = REMOVED_QUOTE, None
             _append(session, answer.conversation_id, row)
+            if details.faq_id is not None:
+                hit = {FaqRow.hits: FaqRow.hits + 1, FaqRow.last_hit: row.created}
+                session.execute(update(FaqRow).where(FaqRow.id == details.faq_id).values(hit))
             if question is None:  # removed while the answer was generated
                 raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
             tally(session, row)
@@ -249,16 +251,26 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
     session.add(row)
 
 
-def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
-    """The messages in the order in which they are read: an answer stands behind its question, also if another question
-    was asked before it ended.
+def messages_where(*which: ColumnElement[bool]) -> Select[MessageRow]:
+    """Messages in the order in which they are read: an answer stands behind its question, also if another question was
+    asked before it ended. which: conditions on messages and conversations.
     """
-    its = (MessageRow.conversation_id == conversation_id, ConversationRow.of(owner))
     question = aliased(MessageRow)
     place = func.coalesce(question.position, MessageRow.position)
     query = select(MessageRow).join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
     query = query.outerjoin(question, question.id == MessageRow.question_id)
-    return query.where(*its).order_by(place, MessageRow.position)
+    return query.where(*which).order_by(place, MessageRow.position)
+
+
+def whole(query: Select[MessageRow]) -> Select[MessageRow]:
+    """Messages with everything that `turn` needs."""
+    message = MessageRow
+    parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
+    return query.options(*(selectinload(part) for part in parts))
+
+
+def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
+    return messages_where(MessageRow.conversation_id == conversation_id, ConversationRow.of(owner))
 
 
 def _said(row: MessageRow) -> str:
@@ -284,7 +296,7 @@ def _summaries(owner: str) -> Select[str, str, datetime, int]:
     return listed.order_by(table.updated.desc(), table.id)
 
 
-def _holds(word: str) -> ColumnElement[bool]:
+def holds(word: str) -> ColumnElement[bool]:
     """Whether a word may stand in a conversation. SQLite knows capitals of ASCII only: another letter that has one
     matches any character.
     """

@@ -399,6 +399,25 @@ def m014_handoffs(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE messages ADD COLUMN handoff_id INTEGER"))
 
 
+def m015_faq(connection: Connection) -> None:
+    """Questions that agents answered themselves."""
+    required = partial(Column, nullable=False)
+    faq = Table(
+        "faq",
+        MetaData(naming_convention=NAMING),
+        Column("id", Integer, primary_key=True),
+        *(required(name, Text) for name in ("question", "answer")),
+        required("wordings", JSON),
+        required("author", Text),
+        *(required(name, DateTime) for name in ("created", "updated")),
+        required("hits", Integer, server_default="0"),
+        Column("last_hit", DateTime),
+        required("embedder", Text),
+        required("vectors", LargeBinary),
+    )
+    faq.create(connection)
+
+
 def m018_deleted(connection: Connection) -> None:
     """Deleted conversations that can still be brought back: since when each is hidden."""
     connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
@@ -430,6 +449,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m012_tallies,
     m013_forgotten_documents,
     m014_handoffs,
+    m015_faq,
     m018_deleted,
     m019_sources,
 )

@@ -384,6 +384,26 @@ class DeliveryRow(Base):
     problem: Mapped[str]
 
 
+class FaqRow(Base):
+    """A question that an agent answered, with other wordings of it. author: the account that wrote it last. hits: how
+    often it answered a customer by itself. vectors: of the question and its wordings, float32, little-endian.
+    """
+
+    __tablename__ = "faq"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    question: Mapped[str]
+    answer: Mapped[str]
+    wordings: Mapped[list[str]] = mapped_column(JSON)
+    author: Mapped[str]
+    created: Mapped[datetime]
+    updated: Mapped[datetime]
+    hits: Mapped[int] = mapped_column(server_default="0")
+    last_hit: Mapped[datetime | None]
+    embedder: Mapped[str]
+    vectors: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 class AccountRow(Base):
     """Somebody who looks after the desk. role: agent or admin."""
 

@@ -1,3 +1,3 @@
-"""People who step in: when a conversation goes to a person, the agents' queue, the webhook that tells of it. Pages and
-routes are in `app.web`.
+"""People who step in and look after the answers: hand-offs with the agents' queue and the webhook, answers that were bad,
+the questions that agents answer themselves. Pages and routes are in `app.web`.
 """

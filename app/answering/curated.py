@@ -1,0 +1,114 @@
+"""Questions that an agent answered already: a pair of the FAQ answers by itself, before search and without the model.
+
+It does so only for a question with the same telling words as one of the pair's wordings, and only if the two are at
+least as alike as the threshold (`app.knowledge.likeness`). Whatever is worded otherwise is searched for, and finds the
+FAQ's document like any other. Wordings are looked up by their telling words, so that the number of pairs does not
+matter. Not covered: writing pairs (`app.support.faq`).
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.domain.documents import StoredPassage
+from app.domain.quality import FAQ, FaqPair, NearestPair
+from app.domain.settings import Settings
+from app.knowledge.likeness import EmbeddedQuestion, Telling, embedded, likeness, telling
+from app.knowledge.search import Search
+from app.storage.faq import FaqStore, FaqVectors
+from app.storage.library import Library
+
+log = logging.getLogger(__name__)
+
+THRESHOLD = 0.85
+"""The default of the setting `faq_threshold`. See `app.knowledge.likeness` for what it was chosen on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CuratedAnswer:
+    """A pair that answers a question. passages: those of the pair in the FAQ's document, at least one."""
+
+    pair: FaqPair
+    nearest: NearestPair
+    passages: tuple[StoredPassage, ...]
+
+
+Wordings = Mapping[Telling, list[tuple[FaqPair, EmbeddedQuestion]]]
+
+
+class CuratedAnswers:
+    """The FAQ as questions see it. Safe to use from any thread; `reload` after a change of pairs."""
+
+    def __init__(self, settings: Settings, store: FaqStore, library: Library, search: Search) -> None:
+        self._settings, self._store, self._library, self._search = settings, store, library, search
+        self._passages: Mapping[int, tuple[int, ...]] = {}
+        self._wordings: Wordings = {}
+        self.reload()
+
+    @property
+    def threshold(self) -> float:
+        """How alike a question must be."""
+        return THRESHOLD if self._settings.faq_threshold is None else self._settings.faq_threshold
+
+    def reload(self) -> None:
+        """Read all pairs again. Raises DeskError."""
+        pairs, vectors, embedder = self._store.pairs(), self._store.vectors(), self._search.embedder
+        if outdated := [pair for pair in pairs if vectors[pair.id].embedder != embedder.name]:
+            log.warning("%d FAQs are embedded again: the embedder is %s now", len(outdated), embedder.name)
+            new = {pair.id: self.vectors_of(pair.questions) for pair in outdated}
+            self._store.set_vectors(new)
+            vectors |= new
+        passages = passages_by_question(self._library, self._settings.faq_file) if pairs else {}
+        wordings: defaultdict[Telling, list[tuple[FaqPair, EmbeddedQuestion]]] = defaultdict(list)
+        for pair in pairs:
+            for text, vector in zip(pair.questions, vectors[pair.id].rows, strict=True):
+                key = telling(text)
+                wordings[key].append((pair, EmbeddedQuestion(text, vector, embedder.knowledge(text) ** 2, key)))
+        self._passages = {pair.id: passages.get(one_line(pair.question), ()) for pair in pairs}
+        self._wordings = dict(wordings)
+
+    def vectors_of(self, questions: Collection[str]) -> FaqVectors:
+        """The vectors of a pair's question and wordings."""
+        embedder = self._search.embedder
+        return FaqVectors(embedder=embedder.name, rows=embedder.embed_queries(list(questions)))
+
+    def answer(self, question: str, collections: Collection[str] = ()) -> CuratedAnswer | None:
+        """The pair that answers a question by itself, if there is one. collections: those that may be searched."""
+        if not self._settings.faq_answers or (collections and FAQ not in collections):
+            return None
+        found = self._nearest(question)
+        if found is None or found[1].likeness < self.threshold:
+            return None
+        pair, nearest = found
+        passages = tuple(self._library.passages(self._passages.get(pair.id, ())))
+        return CuratedAnswer(pair, nearest, passages) if passages else None  # its document was forgotten
+
+    def nearest(self, question: str) -> NearestPair | None:
+        """The wording with the question's telling words that is most like it, whether it answers or not."""
+        found = self._nearest(question)
+        return None if found is None else found[1]
+
+    def _nearest(self, question: str) -> tuple[FaqPair, NearestPair] | None:
+        alike = self._wordings.get(telling(question))
+        if not alike:
+            return None
+        [asked] = embedded(self._search.embedder, [question])
+        scored = [(likeness(asked, wording), pair, wording.text) for pair, wording in alike]
+        score, pair, text = max(scored, key=lambda one: one[0])
+        return pair, NearestPair(wording=text, likeness=score, threshold=self.threshold)
+
+
+def passages_by_question(library: Library, file: Path) -> dict[str, tuple[int, ...]]:
+    """The passages of the FAQ's document, by the question above each."""
+    found: dict[str, tuple[int, ...]] = {}
+    for passage in library.passages_of(str(file.resolve())):
+        question = one_line(passage.heading_path[-1]) if passage.heading_path else ""
+        found[question] = (*found.get(question, ()), passage.id)
+    return found
+
+
+def one_line(text: str) -> str:
+    """A question as it stands in the document."""
+    return " ".join(text.split())

@@ -1,0 +1,125 @@
+"""The FAQ that agents write: a pair is stored, written into the FAQ's document, taken in like any other document
+(indexed, encoded), and its question is asked again.
+
+The document is one JSON Lines file in the data folder, a line for each pair, in the collection "faq". The table is what
+counts; the file is written from it. If the document cannot be taken in, the table is as it was before. Not covered:
+answering from it (`app.answering.curated`).
+"""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
+from app.domain.progress import Progress, no_progress
+from app.domain.quality import FaqDraft, FaqPair, FaqSaved
+from app.knowledge.ingest import IngestReport
+from app.storage.faq import FaqStore, FaqVectors
+from app.storage.files import replace_file
+
+LONGEST_QUESTION, LONGEST_ANSWER, MOST_WORDINGS = 500, 10_000, 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publisher:
+    """What the desk does for the FAQ. take_in: index and encode a document. forget: remove a document, if it is there.
+    reload: answer from the pairs as they are now. vectors_of: the vectors of a pair's questions. try_out: what a
+    question is answered now, without storing anything. Each may raise DeskError.
+    """
+
+    take_in: Callable[[Path, Progress], IngestReport]
+    forget: Callable[[Path], None]
+    reload: Callable[[], None]
+    vectors_of: Callable[[Sequence[str]], FaqVectors]
+    try_out: Callable[[str], Answer]
+
+
+class FaqEditor:
+    """Changes the FAQ, one change at a time. Safe to use from any thread; methods may raise DeskError."""
+
+    def __init__(self, store: FaqStore, file: Path, publisher: Publisher) -> None:
+        self._store, self._file, self._publisher = store, file, publisher
+        self._changing = threading.Lock()
+
+    def save(self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
+        """Add a pair, or change that of a number; gives what its question is answered now. Raises DeskError for one
+        that cannot be stored.
+        """
+        draft = checked(draft)
+        vectors = self._publisher.vectors_of(draft.questions)
+        with self._changing:
+            before = None if id_ is None else self._store.find(id_)
+            self._refuse_known(draft, id_)
+            saved = self._store.save(draft, vectors, author, id_)
+            try:
+                self._publish(progress)
+            except BaseException:
+                if before is None:
+                    self._store.delete(saved)
+                else:
+                    self._store.save(before, self._publisher.vectors_of(before.questions), before.author, saved)
+                raise
+        progress("asking", 0, 1)
+        return FaqSaved(id=saved, answer=self._publisher.try_out(draft.question))
+
+    def delete(self, id_: int, progress: Progress = no_progress) -> None:
+        """Delete a pair, and its text from the document; an unknown number is no error."""
+        with self._changing:
+            self._store.delete(id_)
+            self._publish(progress)
+
+    def _publish(self, progress: Progress) -> None:
+        """Make the document what the table says, and answer from it."""
+        pairs = self._store.pairs()
+        if pairs:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._file, document_of(pairs))
+            report = self._publisher.take_in(self._file, progress)
+            if report.failed:
+                raise DeskError(f"the FAQ cannot be taken in: {report.failed[0].reason}", code="unreadable")
+        else:
+            self._publisher.forget(self._file)
+        self._publisher.reload()
+
+    def _refuse_known(self, draft: FaqDraft, id_: int | None) -> None:
+        asked = {folded_line(text) for text in draft.questions}
+        for pair in self._store.pairs():
+            if pair.id != id_ and (known := asked & {folded_line(text) for text in pair.questions}):
+                raise DeskError(f"another FAQ asks {sorted(known)[0]!r} already: change that one", code="faq-known")
+
+
+def checked(draft: FaqDraft) -> FaqDraft:
+    """The draft without space around its texts and without empty or repeated wordings. Raises DeskError."""
+    question, answer = one_line(draft.question), draft.answer.strip()
+    wordings = list(dict.fromkeys(text for text in map(one_line, draft.wordings) if text and text != question))
+    if not question:
+        raise DeskError("the question is empty: write one", code="question-empty")
+    if not answer:
+        raise DeskError("the answer is empty: write one", code="answer-empty")
+    if len(answer) > LONGEST_ANSWER or max(map(len, [question, *wordings])) > LONGEST_QUESTION:
+        raise DeskError(
+            f"a question has at most {LONGEST_QUESTION} characters, an answer {LONGEST_ANSWER:,}: shorten it",
+            code="faq-too-long",
+        )
+    if len(wordings) > MOST_WORDINGS:
+        raise DeskError(f"a question has at most {MOST_WORDINGS} other wordings: remove some", code="faq-too-long")
+    return replace(draft, question=question, answer=answer, wordings=tuple(wordings))
+
+
+def document_of(pairs: Sequence[FaqPair]) -> bytes:
+    """The FAQ's document: a JSON object a line."""
+    lines = (json.dumps({"question": pair.question, "answer": pair.answer}, ensure_ascii=False) for pair in pairs)
+    return ("\n".join(lines) + "\n").encode("utf-8", "replace")
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks and repeated spaces."""
+    return " ".join(text.split())
+
+
+def folded_line(text: str) -> str:
+    """A question as it is compared with others: without case and punctuation at its end."""
+    return one_line(text).casefold().rstrip("?？!！.。 ")
