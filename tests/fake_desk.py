@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fake_overview import make_overview
+from fake_quality import FakeQuality
 
 from app.desk.interface import Feedback
 from app.domain.answers import (
@@ -269,6 +270,7 @@ class FakeDesk:
         self._titles: dict[str, str] = {}
         self._hidden: dict[str, tuple[list[Turn], datetime]] = {}
         self._owners: dict[str, str] = {}
+        self.quality = FakeQuality(now, make_answer("", "", "returns"))
         self.file: Path | None = None  # of the first citation of every answer
         self.handed: dict[str, Handoff] = {}
         self.first = ""  # the first who looks owns what was there

@@ -14,7 +14,7 @@ TAGS = {
 
 
 LINKS = re.compile(
-    r"/|/my-data|/admin/(logout|documents|queue)|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
+    r"/|/my-data|/admin/(logout|documents|quality|queue)|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
     r"|/conversations/[\w%./~-]+/export\.(md|csv|json)"
 )
 

@@ -59,6 +59,21 @@ def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk: Service,
     assert desk.turns(answer.conversation_id)[-1].answer == answer
 
 
+def test_long_questions_and_answers_are_cited_whole(desk: Service) -> None:
+    about = "Which of the many forms do I need to fill in before the courier comes to collect"
+    pairs = [
+        FaqDraft(question=f"{about} a {thing}?", answer="\n\n".join(f"Form {n} of the {thing}. " * 9 for n in range(9)))
+        for thing in ("lamp", "sofa")
+    ]
+    for pair in pairs:
+        desk.quality.save_faq(pair, "ann")
+    for pair in pairs:
+        answer = finish(desk, pair.question)
+        assert answer.answer == pair.answer.strip()
+        assert len(answer.citations) > 1
+        assert {mark.paragraph for one in answer.citations for mark in one.marks} == set(range(9))
+
+
 @pytest.mark.parametrize(
     "question",
     [

@@ -8,9 +8,8 @@ matter. Not covered: writing pairs (`app.support.faq`).
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.domain.documents import StoredPassage
 from app.domain.quality import FAQ, FaqPair, NearestPair
@@ -43,7 +42,7 @@ class CuratedAnswers:
 
     def __init__(self, settings: Settings, store: FaqStore, library: Library, search: Search) -> None:
         self._settings, self._store, self._library, self._search = settings, store, library, search
-        self._passages: Mapping[int, tuple[int, ...]] = {}
+        self._passages: Mapping[int, tuple[StoredPassage, ...]] = {}
         self._wordings: Wordings = {}
         self.reload()
 
@@ -60,13 +59,13 @@ class CuratedAnswers:
             new = {pair.id: self.vectors_of(pair.questions) for pair in outdated}
             self._store.set_vectors(new)
             vectors |= new
-        passages = passages_by_question(self._library, self._settings.faq_file) if pairs else {}
         wordings: defaultdict[Telling, list[tuple[FaqPair, EmbeddedQuestion]]] = defaultdict(list)
         for pair in pairs:
             for text, vector in zip(pair.questions, vectors[pair.id].rows, strict=True):
-                key = telling(text)
-                wordings[key].append((pair, EmbeddedQuestion(text, vector, embedder.knowledge(text) ** 2, key)))
-        self._passages = {pair.id: passages.get(one_line(pair.question), ()) for pair in pairs}
+                key = telling(text)  # whose is the same is in the same language: the question's trust is enough
+                wordings[key].append((pair, EmbeddedQuestion(text, vector, 1.0, key)))
+        stored = self._library.passages_of(str(self._settings.faq_file.resolve())) if pairs else []
+        self._passages = passages_by_pair(pairs, stored)
         self._wordings = dict(wordings)
 
     def vectors_of(self, questions: Collection[str]) -> FaqVectors:
@@ -82,8 +81,8 @@ class CuratedAnswers:
         if found is None or found[1].likeness < self.threshold:
             return None
         pair, nearest = found
-        passages = tuple(self._library.passages(self._passages.get(pair.id, ())))
-        return CuratedAnswer(pair, nearest, passages) if passages else None  # its document was forgotten
+        passages = self._passages.get(pair.id, ())
+        return CuratedAnswer(pair, nearest, passages) if passages else None  # it is not in the document yet
 
     def nearest(self, question: str) -> NearestPair | None:
         """The wording with the question's telling words that is most like it, whether it answers or not."""
@@ -100,15 +99,28 @@ class CuratedAnswers:
         return pair, NearestPair(wording=text, likeness=score, threshold=self.threshold)
 
 
-def passages_by_question(library: Library, file: Path) -> dict[str, tuple[int, ...]]:
-    """The passages of the FAQ's document, by the question above each."""
-    found: dict[str, tuple[int, ...]] = {}
-    for passage in library.passages_of(str(file.resolve())):
-        question = one_line(passage.heading_path[-1]) if passage.heading_path else ""
-        found[question] = (*found.get(question, ()), passage.id)
-    return found
+def passages_by_pair(
+    pairs: Sequence[FaqPair], passages: Iterable[StoredPassage]
+) -> dict[int, tuple[StoredPassage, ...]]:
+    """The passages of each pair by its number. Both in the order of the document, which has a section for each pair; a
+    long question is shortened in the heading and stands above the answer.
+    """
+    found: defaultdict[int, tuple[StoredPassage, ...]] = defaultdict(tuple)
+    left, current = list(pairs), None
+    for passage in passages:
+        heading = one_line(passage.heading_path[-1]) if passage.heading_path else ""
+        text = one_line(passage.text)
+        place = next(
+            (place for place, pair in enumerate(left) if heading == pair.question or text.startswith(pair.question)),
+            None,
+        )
+        if place is not None:
+            current, left = left[place], left[place + 1 :]
+        if current is not None:
+            found[current.id] += (passage,)
+    return dict(found)
 
 
 def one_line(text: str) -> str:
-    """A question as it stands in the document."""
+    """A text as questions are stored: without line breaks and repeated spaces."""
     return " ".join(text.split())

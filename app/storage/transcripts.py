@@ -62,12 +62,6 @@ class Transcripts:
             return FaqDraft(question=question, answer=from_documents(answer, cast("Outcome", outcome)))
         return None
 
-    def reasons(self, conversation_id: str) -> dict[str, str]:
-        """What customers wrote with their thumbs, by answer."""
-        query = select(FeedbackRow.message_id, FeedbackRow.reason).join(MessageRow)
-        rows = self._database.rows(query.where(MessageRow.conversation_id == conversation_id, FeedbackRow.reason != ""))
-        return {message: reason for message, reason in rows}  # noqa: C416  # rows are no tuples for mypy
-
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
         """Answers since then that were none, unsure, not liked or not supported; the latest first."""
         disliked = FeedbackRow.value == "down"

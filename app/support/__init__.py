@@ -1,3 +1,3 @@
-"""People who step in and look after the answers: hand-offs with the agents' queue and the webhook, answers that were bad,
-the questions that agents answer themselves. Pages and routes are in `app.web`.
+"""People who step in and look after the answers: hand-offs, the agents' queue and the webhook; bad answers, and the FAQ
+that agents write. Pages and routes are in `app.web`.
 """

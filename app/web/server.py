@@ -18,6 +18,7 @@ from app.domain.translation import translatable
 from app.storage.accounts import Accounts
 from app.storage.database import Database
 from app.storage.sessions import Sessions
+from app.storage.transcripts import Transcripts
 from app.support.queue import AgentQueue
 from app.web.api_page import add_api_page
 from app.web.body_limit import BodyLimit
@@ -25,6 +26,7 @@ from app.web.document_routes import add_document_routes
 from app.web.guard import Guard, refused
 from app.web.login_routes import add_login_routes
 from app.web.opening import ALIVE, READY, readiness
+from app.web.quality_routes import add_quality_routes
 from app.web.queue_routes import add_queue_routes
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
@@ -39,6 +41,9 @@ STATIC = {
     "/documents.js": ("documents.js", "text/javascript"),
     "/handoff.css": ("handoff.css", "text/css"),
     "/queue.js": ("queue.js", "text/javascript"),
+    "/events.js": ("events.js", "text/javascript"),
+    "/quality.css": ("quality.css", "text/css"),
+    "/quality.js": ("quality.js", "text/javascript"),
     "/favicon.ico": ("favicon.svg", "image/svg+xml"),
 }
 """Own files, by path: name in the package and media type."""
@@ -66,6 +71,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_api_routes(app, desk, keys)
     add_api_page(app, settings.public_url)
     add_document_routes(app, desk)
+    add_quality_routes(app, desk, Transcripts(database))
     add_source_routes(app, desk)
     add_visitor_routes(app, desk)
     add_queue_routes(app, AgentQueue(database, settings))

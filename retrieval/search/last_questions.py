@@ -21,7 +21,7 @@ class LastQuestionsEmbedder:
         self._embedder = embedder
         self.name, self.dimension = embedder.name, embedder.dimension
         self.embed_documents, self.knowledge = embedder.embed_documents, embedder.knowledge
-        self.knows_word = embedder.knows_word
+        self.knows_word, self.count_tokens = embedder.knows_word, embedder.count_tokens
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Vectors] = OrderedDict()
 

@@ -1,26 +1,6 @@
 // The admin's page of documents: uploads one file after another, shows how far each is, forgets documents on request.
 "use strict";
 
-const WORDS = JSON.parse(document.getElementById("words").textContent);
-const words = (name, values = {}) => WORDS[name].replace(/\{(\w+)\}/g, (all, key) => values[key] ?? all);
-
-async function follow(response, show) {
-  if (!response.ok) throw new Error((await response.text()).trim() || words("status", { status: response.status }));
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Error(words("broken"));
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const event of lines.map((line) => JSON.parse(line))) {
-      if (event.error) throw new Error(event.error.message);
-      if (event.result) return event.result;
-      show(words("progress", { ...event, stage: WORDS[event.stage] ?? event.stage }));
-    }
-  }
-}
-
 async function upload(event) {
   event.preventDefault();
   const form = event.target;
@@ -58,8 +38,7 @@ async function forget(button) {
   button.disabled = true;
   button.textContent = words("forgetting");
   try {
-    const body = JSON.stringify({ document: name });
-    await follow(await fetch("/admin/documents/forget", { method: "POST", body, headers: { "content-type": "application/json" } }), () => {});
+    await follow(await send("/admin/documents/forget", { document: name }), () => {});
     window.location.reload();
   } catch (error) {
     button.textContent = error.message;

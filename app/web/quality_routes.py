@@ -1,0 +1,106 @@
+"""The agents' pages: questions that were answered badly, the FAQ, everybody's conversations, and a test of search.
+
+Their behaviour is in quality.js. The guard shows them to agents and admins only.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query, Request
+from fastapi.responses import HTMLResponse, Response
+
+from app.access.identity import caller_of
+from app.desk.interface import Desk
+from app.domain.errors import DeskError
+from app.domain.progress import Progress
+from app.domain.quality import CAUSES, Cause, FaqDraft
+from app.storage.transcripts import Transcripts
+from app.web.event_stream import events
+from app.web.languages import page_language
+from app.web.rendering import render
+
+PERIODS = (7, 30, 90, 365)
+"""Days that the quality page offers."""
+LISTED = 200
+"""Conversations that are listed."""
+
+
+def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> None:
+    """The pages, and the routes their script calls."""
+
+    def page(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
+        language, is_admin = page_language(request.headers), caller_of(request).role == "admin"
+        html = render(f"quality/{template}.html", language=language, is_admin=is_admin, now=datetime.now(UTC), **values)
+        return HTMLResponse(html, status, headers={"cache-control": "no-store"})
+
+    @app.get("/admin/quality")
+    def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: str = "") -> HTMLResponse:
+        chosen: Cause | None = next((one for one in CAUSES if one == cause), None)
+        shown: dict[str, Any] = {
+            "report": desk.quality.report(days, chosen),
+            "days": days,
+            "cause": chosen,
+            "periods": PERIODS,
+        }
+        return page(request, "quality", **shown)
+
+    @app.get("/admin/faq")
+    def faq(
+        request: Request,
+        id_: Annotated[int | None, Query(alias="id")] = None,
+        message: str = "",
+        question: str = "",
+        wording: Annotated[list[str] | None, Query(max_length=50)] = None,
+    ) -> HTMLResponse:
+        pairs = desk.quality.faq()
+        changed = next((pair for pair in pairs if pair.id == id_), None)
+        corrected = transcripts.answered(message) if message else None
+        draft = changed or corrected or FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
+        return page(request, "faq", pairs=pairs, draft=draft, changed=changed)
+
+    @app.post("/admin/faq")
+    def save(
+        request: Request,
+        question: Annotated[str, Body()],
+        answer: Annotated[str, Body()],
+        wordings: Annotated[list[str] | None, Body()] = None,
+        id_: Annotated[int | None, Body(alias="id")] = None,
+    ) -> Response:
+        draft = FaqDraft(question=question, answer=answer, wordings=tuple(wordings or ()))
+        author = caller_of(request).name
+        return events(lambda progress: _saved(desk, draft, author, id_, progress))
+
+    @app.post("/admin/faq/delete")
+    def delete(id_: Annotated[int, Body(alias="id", embed=True)]) -> Response:
+        def work(progress: Progress) -> dict[str, Any]:
+            desk.quality.delete_faq(id_, progress)
+            return {"id": id_}
+
+        return events(work)
+
+    @app.get("/admin/conversations")
+    def conversations(request: Request, query: str = "", owner: str = "") -> HTMLResponse:
+        found = transcripts.conversations(query, owner, LISTED)
+        return page(request, "conversations", summaries=found, query=query, owner=owner, most=LISTED)
+
+    @app.get("/admin/conversations/{conversation_id}")
+    def conversation(request: Request, conversation_id: str) -> HTMLResponse:
+        owner, turns = transcripts.owner_of(conversation_id), transcripts.turns(conversation_id)
+        status = 404 if owner is None else 200
+        return page(request, "conversation", status, owner=owner, turns=turns)
+
+    @app.get("/admin/search")
+    def search(request: Request, question: str = "") -> HTMLResponse:
+        found, problem = None, ""
+        if question.strip():
+            try:
+                found = desk.quality.explain(question)
+            except DeskError as error:
+                problem = str(error)
+        return page(request, "search", question=question, found=found, problem=problem)
+
+
+def _saved(desk: Desk, draft: FaqDraft, author: str, id_: int | None, progress: Progress) -> dict[str, Any]:
+    saved = desk.quality.save_faq(draft, author, id_, progress)
+    said = saved.answer.answer
+    return {"id": saved.id, "answer": said, "is_verbatim": said.strip() == draft.answer.strip()}

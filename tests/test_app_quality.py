@@ -1,0 +1,230 @@
+"""The agents' pages: bad answers by cause and question, transcripts, the FAQ's form, the test of search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_site import HTML, Site
+from desks import finish, small_desk, write_pages
+from fake_quality import bad_answer
+from fastapi.testclient import TestClient
+from meanings import HashEmbedder, MeaningEmbedder
+
+from app.access.passwords import new_account
+from app.answering.explain import STATEMENTS
+from app.desk.service import Service
+from app.domain.quality import FaqDraft
+from app.knowledge.likeness import embedded, likeness
+from app.storage.accounts import Accounts
+from app.storage.transcripts import Transcripts
+from app.support.groups import Grouping
+from retrieval.search.last_questions import REMEMBERED, LastQuestionsEmbedder
+
+NOW = datetime(2026, 3, 12, tzinfo=UTC)
+
+
+# ------------------------------------------------------------------ grouping
+
+
+def test_questions_that_ask_about_the_same_are_one_group_the_largest_first() -> None:
+    meanings = {"lamp?": (0, 1, 0), "refund?": (1, 0, 0), "money back?": (0.9, 0.1, 0), "refunds?": (0.8, 0.3, 0)}
+    asked = ["lamp?", "refund?", "money back?", "refunds?", "refund?"]
+    groups = Grouping(MeaningEmbedder(meanings)).groups([bad_answer(text, "nothing", when=NOW) for text in asked])
+    assert [[one.question for one in group.answers] for group in groups] == [asked[1:], ["lamp?"]]
+
+
+def test_questions_in_a_language_that_the_embedder_does_not_know_are_grouped_by_their_words() -> None:
+    asked = ["怎么退货？", "退货怎么办", "怎么换货？"]
+    answers = [bad_answer(text, "nothing", when=NOW) for text in asked]
+    groups = Grouping(MeaningEmbedder(knowledge=0.2)).groups(answers)  # their cosines are 1
+    assert [[one.question for one in group.answers] for group in groups] == [asked[:2], asked[2:]]
+
+
+def test_a_question_is_embedded_once() -> None:
+    class Counting(HashEmbedder):
+        asked: list[str] = []  # noqa: RUF012
+
+        def embed_queries(self, texts: Any) -> Any:
+            self.asked += texts
+            return self.embed_documents(texts)
+
+    embedder = LastQuestionsEmbedder(Counting())
+    one, other = (embedder.embed_queries(["a b", "c"]) for _ in range(2))
+    assert (one == other).all()
+    assert (embedder.embed_queries(["c"]) == one[1:]).all()
+    assert Counting.asked == ["a b", "c"]
+    embedder.embed_queries([str(number) for number in range(REMEMBERED)])
+    embedder.embed_queries(["c"])
+    assert Counting.asked.count("c") == 2
+    assert embedder.embed_queries([]).shape == (0, embedder.dimension)
+
+
+def test_likeness_is_between_no_word_and_every_word() -> None:
+    same, other = embedded(MeaningEmbedder(knowledge=0.0), ["Is the lid free?", "Who sharpens knives?"])
+    assert (likeness(same, same), likeness(same, other)) == (1.0, 0.0)
+
+
+# ------------------------------------------------------------------ a real desk
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("quality")
+    with small_desk(folder / "desk", refuse_below=0.2, answer_above=2.0) as desk:
+        desk.ingest([write_pages(folder / "pages")])
+        yield desk
+
+
+def test_bad_answers_are_there_with_their_causes(desk: Service) -> None:
+    nothing = finish(desk, "quantum chromodynamics", owner="v-ann")
+    unsure = finish(desk, "returns take how many days from delivery", owner="v-bob")
+    desk.feedback(unsure.message_id, "down", "too long", owner="v-bob")
+    hidden = finish(desk, "zygote morphology", owner="v-bob")
+    desk.delete_conversation(hidden.conversation_id, "v-bob")
+    report = desk.quality.report(30)
+    found = {one.message_id: one for group in report.groups for one in group.answers}
+    assert (nothing.outcome, unsure.outcome) == ("nothing", "unsure")
+    assert set(found) == {nothing.message_id, unsure.message_id}
+    assert found[nothing.message_id].causes == ("nothing",)
+    assert found[unsure.message_id].causes[:2] == ("unsure", "down")
+    assert found[unsure.message_id].reason == "too long"
+    assert {cause: report.counts[cause] for cause in ("nothing", "unsure", "down")} == {
+        "nothing": 1,
+        "unsure": 1,
+        "down": 1,
+    }
+    [group] = desk.quality.report(30, "nothing").groups
+    assert group.question == "quantum chromodynamics"
+    later = datetime.now(UTC) + timedelta(seconds=1)
+    assert Transcripts(desk.database).bad_answers(later, 10) == []
+
+
+def test_transcripts_are_of_everybody(desk: Service) -> None:
+    transcripts = Transcripts(desk.database)
+    said = finish(desk, "Do stores have a bench?", owner="v-cleo")
+    [listed] = transcripts.conversations(query="BENCH stores", owner="v-cleo")
+    assert (listed.id, listed.owner, listed.turns) == (said.conversation_id, "v-cleo", 2)
+    assert transcripts.owner_of(listed.id) == "v-cleo"
+    assert transcripts.turns(listed.id) == desk.turns(listed.id, "v-cleo")
+    assert transcripts.conversations(owner="v-nobody") == []
+    draft = transcripts.answered(said.message_id)
+    assert draft is not None
+    assert draft.question == "Do stores have a bench?"
+    desk.delete_conversation(listed.id, "v-cleo")
+    assert transcripts.owner_of(listed.id) is None
+    assert transcripts.turns(listed.id) == []
+    assert transcripts.answered(said.message_id) is None
+
+
+def test_a_test_of_search_says_why_and_stores_nothing(desk: Service) -> None:
+    before = Transcripts(desk.database).conversations()
+    found = desk.quality.explain("returns take how many days from delivery")
+    assert (found.outcome, found.why) == ("unsure", "between")
+    assert found.refuse_below <= found.relevance < found.answer_above
+    assert found.passages[0].title == "Returns"
+    assert found.passages[0].score == pytest.approx(found.passages[0].cosine + found.passages[0].share, abs=0.01)
+    assert found.statements[0].shown
+    assert len(found.statements) <= STATEMENTS
+    assert desk.quality.explain("quantum chromodynamics").why == "low"
+    assert desk.quality.explain("hello").why == "smalltalk"
+    assert Transcripts(desk.database).conversations() == before
+
+
+def test_a_gap_is_closed_in_one_flow(desk: Service) -> None:
+    """Asked in vain, turned into an FAQ, asked again."""
+    asked = "Which paint suits a cellar?"
+    assert finish(desk, asked, owner="v-dan").outcome == "nothing"
+    desk.quality.save_faq(FaqDraft(question=asked, answer="Lime paint."), "ann")
+    assert finish(desk, asked, owner="v-dan").answer == "Lime paint."
+    assert desk.quality.explain(asked).why == "faq"
+
+
+# ------------------------------------------------------------------ pages
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("pages"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def agent(site: Site) -> TestClient:
+    password = new_account(Accounts(site.database), "cleo", "agent")
+    client = site.client()
+    assert client.post("/admin/login", data={"name": "cleo", "password": password}).status_code == 303
+    return client
+
+
+def result(response: Any) -> dict[str, Any]:
+    lines = [json.loads(line) for line in response.text.splitlines()]
+    assert [line["stage"] for line in lines[:-1]] == ["reading", "embedding", "encoding", "asking"]
+    return dict(lines[-1]["result"])
+
+
+def test_an_agent_sees_groups_with_causes_and_hostile_text_stays_text(agent: TestClient) -> None:
+    page = agent.get("/admin/quality", headers=HTML)
+    assert page.status_code == 200
+    assert "weather in Galway tomorrow" in page.text
+    assert "not &lt;b&gt;helpful&lt;/b&gt;" in page.text
+    assert 'href="/admin/conversations/' in page.text
+    assert "/admin/documents" not in page.text  # for admins only
+    only = agent.get("/admin/quality?cause=unsure", headers=HTML).text
+    assert "the pan covered" in only
+    assert "weather" not in only
+    assert agent.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
+
+
+def test_a_pair_is_saved_listed_changed_and_deleted(site: Site, agent: TestClient) -> None:
+    pair = {"question": "Is it <i>safe</i>?", "answer": "Yes.", "wordings": ["Safe?", ""]}
+    saved = result(agent.post("/admin/faq", json=pair))
+    assert saved == {"id": 1, "answer": "Yes.", "is_verbatim": True}
+    assert site.desk.quality.pairs[1].author == "cleo"
+    form = agent.get("/admin/faq?id=1", headers=HTML).text
+    assert 'data-id="1"' in form
+    assert "Is it &lt;i&gt;safe&lt;/i&gt;?" in form
+    assert result(agent.post("/admin/faq", json={**pair, "id": 1, "answer": "No."}))["id"] == 1
+    error = json.loads(agent.post("/admin/faq", json={**pair, "question": "crash"}).text)
+    assert error == {"error": {"code": "disk-full", "message": "the disk is full"}}
+    assert json.loads(agent.post("/admin/faq/delete", json={"id": 1}).text) == {"result": {"id": 1}}
+    assert site.desk.quality.pairs == {}
+
+
+def test_search_is_tested_on_a_page(agent: TestClient) -> None:
+    page = agent.get("/admin/search?question=pan", headers=HTML).text
+    for shown in ("0.412", "0.210", "0.630", "0.810 / 0.85", "1.204", "0.704", "You have 30 days."):
+        assert shown in page
+    assert "the question is too long" in agent.get("/admin/search?question=crash", headers=HTML).text
+    assert 'id="decision"' not in agent.get("/admin/search", headers=HTML).text
+
+
+def test_an_answer_is_corrected_from_its_transcript(agent: TestClient, site: Site, tmp_path: Path) -> None:
+    with small_desk(tmp_path, database_url=site.settings.database_url) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        answer = finish(desk, "How long do <b>returns</b> take?", owner="v-ann")
+    listed = agent.get("/admin/conversations?query=returns+take&owner=v-ann", headers=HTML).text
+    assert f'href="/admin/conversations/{answer.conversation_id}"' in listed
+    page = agent.get(f"/admin/conversations/{answer.conversation_id}", headers=HTML).text
+    assert "How long do &lt;b&gt;returns&lt;/b&gt; take?" in page
+    assert f"/admin/faq?message={answer.message_id}" in page
+    assert "data-pin" in page
+    form = agent.get(f"/admin/faq?message={answer.message_id}", headers=HTML).text
+    assert 'value="How long do &lt;b&gt;returns&lt;/b&gt; take?"' in form
+    assert agent.get("/admin/conversations/nobody", headers=HTML).status_code == 404
+
+
+def test_the_pages_in_chinese(agent: TestClient) -> None:
+    chinese = {**HTML, "accept-language": "zh-CN"}
+    for path, words in (
+        ("quality", "回答不佳的问题"),
+        ("faq", "保存并重新提问"),
+        ("conversations", "会话"),
+        ("search?question=pan", "文档能够回答的概率介于两个阈值之间。"),
+    ):
+        assert words in agent.get(f"/admin/{path}", headers=chinese).text
