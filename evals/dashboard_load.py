@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from app.desk.overview import SUPPORTED
+from app.domain.quality import WEAK
 from app.storage.database import Database, open_database
 from app.storage.first_tallies import count_recorded
 from app.storage.statistics import Statistics
@@ -90,7 +90,7 @@ def queries(database: Database) -> dict[str, Callable[[], object]]:
         "totals": numbers.totals,
         "points": numbers.points,
         "misses": numbers.misses,
-        "weakly supported": lambda: numbers.weakly_supported(SUPPORTED),
+        "weakly supported": lambda: numbers.weakly_supported(WEAK),
         "miss reasons": numbers.miss_reasons,
         "module hits": numbers.module_hits,
         "a month": lambda: numbers.over_time(NOW - timedelta(days=30), NOW, timedelta(hours=6)),

@@ -365,3 +365,10 @@ def test_a_question_without_an_answer_says_so(unanswered: Unanswered, line: str)
     shown = render("chat/transcript.html", language="en", turns=[turn, replace(turn, unanswered=None)], **PLAIN)
     assert check(shown).count("Ask again") == 1
     assert line in " ".join(check(shown).split())
+
+
+def test_the_file_of_the_desks_own_faq_is_not_given_out(desk: FakeDesk) -> None:
+    answer = make_answer("c", "m", "Can I return it?")
+    own = replace(answer.citations[1], document="/data/faq/FAQ.jsonl")
+    desk.store("Can I return it?", replace(answer, citations=(own,)))
+    assert "/sources/" not in transcript(desk, "c", technical=False)

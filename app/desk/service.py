@@ -448,6 +448,8 @@ class Service:
         document = self.history.cited_document(message_id, rank, owner)
         if document is None or self.library.find(document) is None or not Path(document).is_file():
             return None
+        if Path(document) == self.settings.faq_file.resolve():  # it has other customers' questions in it, too
+            return None
         return Path(document)
 
     def examples(self) -> Sequence[str]:

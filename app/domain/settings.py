@@ -31,6 +31,8 @@ PREFIX = "WARMDESK_"
 SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"
 """What comes with the bundled model."""
 SETTINGS_FILE = "warmdesk.toml"
+FAQ_FILE = "FAQ.jsonl"
+"""Name of the desk's own document of questions that agents answered."""
 MIB = 1024**2
 GIB = 1024**3
 
@@ -330,7 +332,7 @@ class Settings(BaseSettings):
     @property
     def faq_file(self) -> Path:
         """The document that is made of the FAQ."""
-        return self.data_dir / "faq" / "FAQ.jsonl"
+        return self.data_dir / "faq" / FAQ_FILE
 
     @property
     def models_folder(self) -> Path:

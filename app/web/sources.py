@@ -6,10 +6,12 @@ Not covered: which passages are cited (`app.answering.cite`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from markupsafe import Markup, escape
 
 from app.domain.answers import BETWEEN, Answer, Citation, Mark
+from app.domain.settings import FAQ_FILE
 from app.web.markup import answer_html, at_its_end, without_controls
 
 
@@ -19,6 +21,11 @@ class Source:
 
     number: int
     citation: Citation
+
+    @property
+    def has_file(self) -> bool:
+        """Whether customers may have its file: that of the desk's own FAQ has everything else in it, too."""
+        return PurePath(self.citation.document).name != FAQ_FILE
 
     @property
     def quote(self) -> Markup:
