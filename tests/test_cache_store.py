@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cache.errors import CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.module_header import ModuleHeader
 from cache.memory.prefix_tree import PathStep
 from cache.memory.store import CacheEntry, Lookup, Store
@@ -272,6 +272,64 @@ def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
     for i in range(20):
         add(store, segment_of(str(i)))
     assert find(store, A).reason == "evicted"
+
+
+def test_what_is_to_be_kept_is_evicted_last() -> None:
+    store = store_of(slots=30)
+    add(store, A, B, C)
+    store.keep({store.key(A)})
+    find(store, B)  # used more, but not to be kept
+    add(store, D)
+    assert {one: store.has(store.key(one)) for one in (A, B, C)} == {A: True, B: True, C: False}
+    store.keep(frozenset())
+    find(store, D)
+    store.release(build(store, C))
+    assert not store.has(store.key(A))
+    store.check_integrity()
+
+
+def test_when_all_is_to_be_kept_there_is_still_room() -> None:
+    store = store_of(slots=20)
+    add(store, A, B)
+    store.keep({store.key(A), store.key(B)})
+    add(store, C)
+    assert store.has(store.key(C))
+
+
+def test_files_that_are_to_be_kept_go_last(tmp_path: Path) -> None:
+    store = store_of(folder=tmp_path)
+    add(store, A, B)
+    store.flush()
+    assert store.disk is not None
+    store.keep({store.key(A)})
+    store.disk.capacity = store.disk.num_bytes
+    add(store, C)
+    store.close()
+    assert [store.key(one) in store.disk for one in (A, B, C)] == [True, False, True]
+
+
+def test_a_module_is_taken_out_of_memory_unless_it_is_in_use(store: Store) -> None:
+    entry = build(store, A)
+    assert not store.evict(store.key(A))
+    store.release(entry)
+    assert store.evict(store.key(A))
+    assert not store.evict(store.key(A)), "it is not there any more"
+    assert store.tier(store.key(A)) == "disk"
+    assert torch.equal(store.rows(store.key(A)), rows_of(A))
+    assert find(store, A).source == "disk"
+    assert torch.equal(store.rows(store.key(A)), rows_of(A))
+    store.check_integrity()
+
+
+def test_a_module_is_removed_from_every_tier_and_prefixes_stay(store: Store) -> None:
+    entry = build(store, A)
+    assert not store.remove(store.key(A))
+    store.release(entry)
+    assert store.remove(store.key(A))
+    assert not store.has(store.key(A))
+    with pytest.raises(LoadFailed):
+        store.rows(store.key(A))
+    store.check_integrity()
 
 
 @pytest.mark.parametrize("in_arena", [True, False])

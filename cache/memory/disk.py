@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,12 +39,13 @@ class DiskEntry:
 
 
 class DiskTier:
-    """Encoded modules under `folder`, at most `capacity` bytes."""
+    """Encoded modules under `folder`, at most `capacity` bytes. kept: keys of those that go last."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self.folder, self.capacity = folder, capacity
         self.entries: dict[str, DiskEntry] = {}
         self.evictions = 0
+        self.kept: Set[str] = frozenset()
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(f"*{SUFFIX}"):
@@ -130,7 +132,7 @@ class DiskTier:
                 victims = [key for key in self.entries if key != keep]
                 if not victims:
                     return
-                victim = min(victims, key=lambda key: self.entries[key].last_used)
+                victim = min(victims, key=lambda key: (key in self.kept, self.entries[key].last_used))
             self.remove(victim)
             self.evictions += 1
 

@@ -1,9 +1,10 @@
 """Where KV lives: encoded modules and exact prefixes in the device arena, modules on disk behind it.
 
 What no request uses may be evicted, in the order of GDSF (greedy dual size frequency, Cherkasova 1998): the entry of
-lowest priority goes first. An entry's priority, renewed whenever it is used, is `clock + hits * seconds`; seconds: what
-it costs to get one of its tokens back, by loading it if it is on disk, else by computing it. (GDSF divides by the size;
-here every token has the same size.) The clock is the priority of the last victim, so that old entries fall behind.
+lowest priority goes first, those that are to be kept last. An entry's priority, renewed whenever it is used, is
+`clock + hits * seconds`; seconds: what it costs to get one of its tokens back, by loading it if it is on disk, else by
+computing it. (GDSF divides by the size; here every token has the same size.) The clock is the priority of the last
+victim, so that old entries fall behind.
 Owned by the engine thread. Files are written by a thread of their own, from a copy.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from cache.errors import CapacityError
 from cache.memory.allocator import Extent, ExtentAllocator, join_extents
@@ -79,7 +81,7 @@ class Cost:
 
 
 class Store:
-    """Modules and prefixes of one model."""
+    """Modules and prefixes of one model. kept: see `keep`."""
 
     def __init__(self, arena: Arena, fingerprint: str, disk: DiskTier | None = None) -> None:
         self.arena, self.fingerprint, self.disk = arena, fingerprint, disk
@@ -88,6 +90,7 @@ class Store:
         self.entries: dict[str, CacheEntry] = {}
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
         self.evictions: Counter[str] = Counter()
+        self.kept = frozenset[str]()
         self._clock = 0.0
         self._evicted: deque[str] = deque(maxlen=REMEMBERED_EVICTIONS)
         self._known_names = {(h.tenant, h.name): h for h in (disk.headers() if disk is not None else ())}
@@ -166,6 +169,44 @@ class Store:
             if key in self._evicted:
                 self._evicted.remove(key)
         return found
+
+    def keep(self, keys: Set[str]) -> None:
+        """From now on evict these modules only when nothing else may be evicted, in memory and on disk."""
+        self.kept = frozenset(keys)
+        if self.disk is not None:
+            self.disk.kept = self.kept
+
+    def evict(self, key: str) -> bool:
+        """Free the memory of a module that no request uses; its copy on disk stays. Gives whether it was freed."""
+        entry = self.entries.get(key)
+        if entry is None or entry.refs:
+            return False
+        self._evict(entry)
+        return True
+
+    def remove(self, key: str) -> bool:
+        """Remove a module that no request uses from every tier. Gives whether it is gone."""
+        entry = self.entries.get(key)
+        if entry is not None and entry.refs:
+            return False
+        self.flush(key)
+        if entry is not None:
+            del self.entries[key]
+            self.allocator.free(entry.extent)
+        if self.disk is not None:
+            self.disk.remove(key)
+        return True
+
+    def rows(self, key: str) -> Tensor:
+        """What is stored of a module, `[2, layers, length, kv_heads, head_dim]` on the host: from memory, else from its
+        file, whose checksum is checked. Raises LoadFailed, also if it is in no tier.
+        """
+        if (entry := self.entries.get(key)) is not None:
+            return self.arena.read(entry.extent)
+        self.flush(key)
+        if self.disk is None:
+            raise LoadFailed("it is in no tier")
+        return self.disk.read(key)
 
     def drop_prefixes(self, tenant: str) -> bool:
         """Remove what was computed for a tenant, but no modules. Gives whether all of it is gone: what a request in
@@ -261,7 +302,12 @@ class Store:
         """Evict the entry of lowest priority; there is one."""
         victims: list[CacheEntry | PrefixNode] = [entry for entry in self.entries.values() if not entry.refs]
         victims.extend(self.prefixes.leaves())
-        victim = min(victims, key=lambda v: v.priority)
+        self._evict(min(victims, key=lambda victim: (self._is_kept(victim), victim.priority)))
+
+    def _is_kept(self, victim: CacheEntry | PrefixNode) -> bool:
+        return isinstance(victim, CacheEntry) and victim.header.key in self.kept
+
+    def _evict(self, victim: CacheEntry | PrefixNode) -> None:
         self._clock = max(self._clock, victim.priority)
         self.allocator.free(victim.extent)
         if isinstance(victim, CacheEntry):
