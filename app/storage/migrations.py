@@ -434,6 +434,21 @@ def m019_sources(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def m021_audit(connection: Connection) -> None:
+    """Who did what."""
+    required = partial(Column, nullable=False)
+    audit = Table(
+        "audit",
+        MetaData(naming_convention=NAMING),
+        Column("id", Integer, primary_key=True),
+        required("created", DateTime, index=True),
+        required("who", Text),
+        required("action", String(32)),
+        required("subject", Text),
+    )
+    audit.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -452,6 +467,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m015_faq,
     m018_deleted,
     m019_sources,
+    m021_audit,
 )
 
 

@@ -427,6 +427,18 @@ class SessionRow(Base):
     expires: Mapped[datetime] = mapped_column(index=True)
 
 
+class AuditRow(Base):
+    """Something that somebody who looks after the desk did: see `audit`."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    created: Mapped[datetime] = mapped_column(index=True)
+    who: Mapped[str]
+    action: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str]
+
+
 class ApiKeyRow(Base):
     """A key with which programs reach the API. id: part of the owner of its conversations. token_hash: SHA-256 of the
     key; shown: how it begins. scopes: separated by spaces. revoked: since when it no longer works.
