@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fake_overview import make_overview
+from fake_overview import make_overview, make_usage
 from fake_quality import FakeQuality
 
 from app.desk.interface import Feedback
@@ -38,8 +38,10 @@ from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.handoffs import Handoff, HandoffReason, HandoffState
 from app.domain.plain import ModelNames, Said
-from app.domain.progress import PassagesRead, Progress, no_progress
+from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.served import Load, Served
+from app.domain.trends import UsageSpan
+from app.domain.verified import Verified
 from app.knowledge.forget import Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
@@ -261,6 +263,7 @@ class FakeDesk:
         self.streams: list[FakeStream] = []
         self.ingested: list[Ingested] = []
         self.uploads: dict[str, bytes] = {}
+        self.cared: list[tuple[str, str]] = []
         self.listed: dict[str, StoredDocument] = {}
         if seeded:
             for one in CITATIONS:
@@ -520,6 +523,27 @@ class FakeDesk:
                 ttft_ms_p95=None,
             )
         )
+
+    def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
+        return make_usage(since, until, step) if self.seeded else []
+
+    def reading_cost(self, neighbours: int) -> ReadingCost:
+        return ReadingCost(modules=412, seconds=60.0 * (1 + neighbours))
+
+    def warm_module(self, key: str) -> None:
+        self.cared.append(("warm", key))
+
+    def evict_module(self, key: str) -> None:
+        self.cared.append(("evict", key))
+
+    def keep_module(self, key: str, *, is_kept: bool) -> None:
+        self.cared.append(("keep" if is_kept else "release", key))
+
+    def verify_module(self, key: str) -> Verified:
+        if key not in {row.id for row in self.overview().modules}:
+            raise DeskError("this passage is not there any more", code="module-unknown")
+        self.cared.append(("verify", key))
+        return Verified(largest_difference=0.0 if key.endswith("0") else 0.5)
 
     def source_file(self, message_id: str, rank: int, owner: str = OPERATOR) -> Path | None:
         cited = [one for key in self._turns for one in self.turns(key, owner) if one.message_id == message_id]

@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
-from app.domain.answers import AnswerPoint, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
+from app.domain.answers import MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
+from app.domain.trends import FirstTokenTimes, UsageSpan
 
 PAGES = (
     "returns/returns-policy.md",
@@ -26,20 +27,30 @@ REASONS = (
 )  # fmt: skip
 
 
-def make_overview(now: datetime) -> Overview:
-    points = []
-    for i in range(180):
-        prompt = 980 + (i * 137) % 700
-        reused = int(prompt * min(0.95, 0.35 + i / 120)) if i % 17 else 104
-        points.append(
-            AnswerPoint(
-                created=now - timedelta(hours=(180 - i) * 0.6),
-                ttft_ms=90 + 900 * (1 - reused / prompt) + 25 * math.sin(i),
-                prompt_tokens=prompt,
-                reused_tokens=reused,
-                policy="balanced",
+def make_usage(since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
+    """A desk that grows warm, with a pause in the middle of the time."""
+    steps = round((until - since) / step)
+    spans = []
+    for i in range(steps):
+        if 0.4 < i / steps < 0.55:
+            continue
+        read, found = 9_000 - 8_000 * i // steps, 2_000 + 9_000 * i // steps
+        slow = 900.0 - 500 * i / steps + 60 * math.sin(i)
+        spans.append(
+            UsageSpan(
+                start=since + step * i,
+                answers={"answered": 9, "nothing": 1},
+                tokens={"computed": read, "module": found, "session": 900, "prefix": 1_400},
+                modules={"device": 10 + 30 * i // steps, "disk": 6, "computed": 20 - 19 * i // steps},
+                misses={"never built": 3},
+                warm=FirstTokenTimes(answers=6, p50_ms=120 + 8 * math.sin(i), p95_ms=190 + 30 * math.cos(i)),
+                cold=FirstTokenTimes(answers=4, p50_ms=slow, p95_ms=1.4 * slow) if i % 5 else None,
             )
         )
+    return spans
+
+
+def make_overview(now: datetime) -> Overview:
     modules = tuple(
         ModuleRow(
             id=f"b2:{i:016x}",
@@ -79,7 +90,7 @@ def make_overview(now: datetime) -> Overview:
     )
     used = sum(row.num_bytes for row in modules if row.tier == "device")
     kept = sum(row.num_bytes for row in modules if row.tier != "none")
-    prompt, reused = sum(p.prompt_tokens for p in points), sum(p.reused_tokens for p in points)
+    prompt, reused = 238_670, 186_495
     return Overview(
         documents=37, passages=412, conversations=61, answers=180, answered=141, unsure=17, refusals=14, smalltalk=8,
         computed_tokens=prompt - reused, session_tokens=int(reused * 0.12), prefix_tokens=int(reused * 0.09),
@@ -87,6 +98,6 @@ def make_overview(now: datetime) -> Overview:
         ttft_ms_median=131.0, ttft_ms_p95=842.0,
         tier_bytes={"device": used, "disk": kept}, tier_capacity={"device": 1 << 30, "disk": 4 << 30},
         evictions={"device": 12, "disk": 0}, modules=modules, prefixes=prefixes, reasons=reasons,
-        misses=misses, points=tuple(points),
+        misses=misses,
         model="SmolLM2-135M-Instruct", device="cpu",
     )  # fmt: skip

@@ -298,10 +298,16 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     page.go("/admin/")
     page.one("#password").send_keys(page.site.password + "\n")
     assert "78%" in page.text(".wd-tile-wide")
-    until(lambda: len(page.all("#wd-plots canvas, #wd-plots svg.marks")) >= 2)
-    until(lambda: "Model memory" in page.text("#wd-module-table"))
-    page.one("#wd-module-table input").send_keys("warranty")
-    until(lambda: "payments/" not in page.text("#wd-module-table"))
+    until(lambda: len(page.all(".wd-chart svg")) == 4)
+    days = page.text(".wd-ticks")
+    page.all("#wd-range label")[-1].click()
+    until(lambda: page.text(".wd-ticks") != days)
+    page.go("/admin/modules")
+    page.one("#q").send_keys("warranty\n")
+    until(lambda: "payments/" not in page.text(".wd-modules"))
+    page.one("[formaction$=keep]").click()
+    assert "kept" in page.text(".wd-done")
+    assert page.site.desk.cared[-1][0] == "keep"
     page.one(".wd-admin-head button").click()
     page.one("#password")
 
@@ -338,9 +344,9 @@ def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path
                 assert "prompt tokens reused from" in visible(".wd-reuse-line")[0].text
                 driver.get(url + "/admin/login")
                 until(lambda: visible("input[type=password]"))[0].send_keys(password + "\n")
-                assert "gift-cards.md" in until(
-                    lambda: visible("table") and driver.find_element("css selector", "body").text
-                )
+                until(lambda: visible(".wd-tile-wide"))
+                driver.get(url + "/admin/modules")
+                assert "gift-cards.md" in visible(".wd-modules")[0].text
             finally:
                 server.should_exit = True
                 thread.join(timeout=10)

@@ -17,15 +17,18 @@ from babel.messages.pofile import read_po
 from bs4 import BeautifulSoup
 from bs4.element import Doctype
 from fake_desk import NOW, FakeDesk, make_answer
-from fake_overview import make_overview
+from fake_overview import make_overview, make_usage
 from jinja2 import nodes
 from page_check import check
 
+from app.domain.callers import Caller
 from app.domain.formatting import ago, counted
 from app.domain.notices import CUT, NOTICES, QUOTED, notice_words
 from app.domain.translation import gettext, speaking
 from app.web import rendering
+from app.web.admin_frame import links_for
 from app.web.admin_page import PARTS
+from app.web.charts import Axis, charts
 from app.web.languages import CATALOGUES, ENGLISH, LANGUAGES, page_language, translations
 from app.web.rendering import render
 
@@ -213,6 +216,10 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
     )
     summary = replace(desk.conversations()[0], title="会话", updated=NOW)
     listing: dict[str, object] = {"open_id": "", "query": "", "deleted": "c", "now": NOW}
+    axis = Axis.ending(NOW, "week")
+    with speaking(translations("zh")):
+        drawn = charts(axis, make_usage(axis.since, axis.until, axis.range.step))
+    admin = {"now": NOW, "links": links_for(Caller(role="admin")), "load": desk.load(), "charts": drawn, "ticks": []}
     pages = [
         render(
             "chat/transcript.html", language="zh", turns=desk.turns("c"), contacts={}, technical=True, topics=["问"]
@@ -222,9 +229,31 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
         render("chat/conversations.html", language="zh", summaries=[summary], **listing),
         render("chat/conversations.html", language="zh", summaries=[], **listing),
         *(render(f"chat/{name}.html", language="zh", name="客服") for name in ("side", "header", "foot", "data")),
-        *(render(f"admin/{name}.html", language="zh", overview=overview, now=NOW) for name in PARTS),
-        render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), now=NOW),
+        *(render(f"admin/{name}.html", language="zh", overview=overview, **admin) for name in PARTS),
+        render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), **admin),
     ]
-    known = {"token", "ms", "s", "MiB", "GiB", "KiB", "B", "Enter", "Shift", "Warmdesk", "Cookie", "md", "csv", "json"}
+    known = {
+        "API",
+        "memory",
+        "disk",
+        "placement",
+        "contiguous",
+        "fast",
+        "balanced",
+        "token",
+        "ms",
+        "s",
+        "MiB",
+        "GiB",
+        "KiB",
+        "B",
+        "Enter",
+        "Shift",
+        "Warmdesk",
+        "Cookie",
+        "md",
+        "csv",
+        "json",
+    }
     for page in pages:
         assert set(re.findall("[A-Za-z]+", check(page))) <= known

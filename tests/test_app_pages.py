@@ -27,7 +27,7 @@ PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "topics": ()}
 
 
 def admin(name: str, overview: Overview) -> str:
-    return render(f"admin/{name}.html", language="en", overview=overview, now=NOW)
+    return render(f"admin/{name}.html", language="en", overview=overview, now=NOW, links=[])
 
 
 def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) -> str:
@@ -270,27 +270,6 @@ def test_new_install_is_told_what_to_do() -> None:
     assert admin("welcome", make_overview(NOW)) == ""
     assert [admin(name, empty) for name in ("tiles", "answers", "prefixes", "misses")] == [""] * 4
     assert "–" in check(admin("tiles", replace(empty, answers=1)))
-
-
-def test_admin_rows_plots_and_what_counts_as_change() -> None:
-    from app.web.admin_page import bins, latency_frame, module_rows, signature, token_frame
-
-    overview = make_overview(NOW)
-    rows = module_rows(overview, NOW)
-    saved = [row[7] for row in rows]
-    assert saved == sorted(saved, reverse=True)  # type: ignore[type-var]
-    assert {row[6] for row in rows} == {0, 1, 2, 3}
-    assert {row[4] for row in rows} == {"Model memory", "Disk", "Not kept"}
-    frame = token_frame(overview.points)
-    assert frame["Tokens"].sum() == sum(point.prompt_tokens for point in overview.points)
-    assert len(latency_frame(overview.points)) == 180
-    assert len(token_frame(())) == len(latency_frame(())) == 0
-    assert bins(()) == ("1m", "%H:%M")
-    assert bins(overview.points)[0] == "6h"
-    before = signature(overview, NOW)
-    assert before == signature(make_overview(NOW), NOW + timedelta(seconds=10))
-    assert before != signature(overview, NOW + timedelta(minutes=1))
-    assert before != signature(replace(overview, points=overview.points[1:]), NOW)
 
 
 # ------------------------------------------------------------------ sources and suggestions

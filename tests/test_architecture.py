@@ -85,6 +85,7 @@ ONLY_IN = {
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "babel": {"app.web.languages"},
     "sqlalchemy": {
+        "app.storage.audit",
         *(
             "app.storage.tables",
             "app.storage.database",
@@ -100,8 +101,14 @@ ONLY_IN = {
         *("app.storage.handoffs", "app.storage.deliveries"),
     },
     "prometheus_client": {"app.api.metrics"},
+    "tomlkit": {"app.storage.settings_file"},
     "gradio": {"app.web.chat_page", "app.web.handoff_part", "app.web.admin_page", "app.web.server"},
     "fastapi": {
+        "app.web.account_routes",
+        "app.web.audit_page",
+        "app.web.admin_frame",
+        "app.web.module_routes",
+        "app.web.settings_routes",
         *("app.web.server", "app.web.document_routes", "app.web.login_routes", "app.web.source_routes"),
         "app.web.widget_routes",
         *("app.web.command_socket", "app.web.event_stream", "app.web.opening", "app.web.api_page"),

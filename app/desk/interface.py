@@ -4,6 +4,7 @@ Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol, Unpack
 
@@ -11,9 +12,11 @@ from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
 from app.domain.handoffs import Handoff, HandoffReason
 from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
-from app.domain.progress import PassagesRead, Progress, no_progress
+from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.quality import Cause, FaqDraft, FaqPair, FaqSaved, QualityReport, SearchExplanation
 from app.domain.served import Load, Served
+from app.domain.trends import UsageSpan
+from app.domain.verified import Verified
 from app.knowledge.forget import Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.storage.conversation_care import Erased
@@ -164,6 +167,24 @@ class Desk(Protocol):
 
     def overview(self) -> Overview:
         """The dashboard's numbers. Does not wait for running answers."""
+
+    def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
+        """What happened in each `step` between two times; see `app.storage.statistics.Statistics.over_time`."""
+
+    def reading_cost(self, neighbours: int) -> ReadingCost:
+        """What it takes to encode all passages again, each behind so many neighbours."""
+
+    def warm_module(self, key: str) -> None:
+        """Has an encoded passage ready in memory: from disk, or encoded now. key: `ModuleRow.id`."""
+
+    def evict_module(self, key: str) -> None:
+        """Takes an encoded passage out of memory; a copy on disk stays."""
+
+    def keep_module(self, key: str, *, is_kept: bool) -> None:
+        """Lets an encoded passage be evicted only when nothing else may be; or not any more."""
+
+    def verify_module(self, key: str) -> Verified:
+        """Computes an encoded passage anew and compares it with what is stored."""
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of the document that is citation `rank` of an answer, if there is one."""

@@ -12,6 +12,7 @@ from app.domain.answers import ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
+from app.knowledge.module_care import kept_modules
 from app.knowledge.prompts import SYSTEM
 from app.storage.library import Library
 from app.storage.statistics import ModuleHits, Statistics
@@ -99,19 +100,28 @@ def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overvie
 
 
 def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Iterable[ModuleRow]:
-    """Every module of the desk in its fastest tier, the one that saved most tokens first; none of PML prompts."""
-    modules = {module[1].key: module for module in tiers.modules if module[1].tenant == PUBLIC_TENANT}
-    labels = library.module_labels(list(modules))
-    hits = statistics.module_hits()
+    """Every module of the desk in its fastest tier, the one that saved most tokens first; none of PML prompts. Modules
+    of passages that are in no tier have the tier "none".
+    """
+    modules = {
+        header.key: (tier, header.name, header.num_tokens, num_bytes)
+        for tier, header, num_bytes in tiers.modules
+        if header.tenant == PUBLIC_TENANT
+    }
+    for one in library.module_sizes():
+        if one.module_key is not None:
+            modules.setdefault(one.module_key, ("none", "", one.num_tokens, 0))
+    labels, hits, kept = library.module_labels(list(modules)), statistics.module_hits(), kept_modules(library)
     rows = []
-    for key, (tier, header, num_bytes) in modules.items():
-        unlabelled = ModuleLabel(document=SYSTEM_TEXT if header.name == SYSTEM else header.name, passage="")
+    for key, (tier, name, tokens, num_bytes) in modules.items():
+        unlabelled = ModuleLabel(document=SYSTEM_TEXT if name == SYSTEM else name, passage="")
         rows.append(
             ModuleRow(
                 id=key,
-                tokens=header.num_tokens,
+                tokens=tokens,
                 num_bytes=num_bytes,
                 tier=tier,
+                is_kept=key in kept,
                 **asdict(labels.get(key, unlabelled)),
                 **asdict(hits.get(key, NEVER_USED)),
             )

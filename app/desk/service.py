@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, TypeVar, Unpack, cast, get_args
@@ -33,14 +33,17 @@ from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import AnswerMode, Policy, policy_named
-from app.domain.progress import Bars, PassagesRead, Progress, no_bars, no_progress
+from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
 from app.domain.quality import FAQ
 from app.domain.served import Load, Served
 from app.domain.settings import Settings
+from app.domain.trends import UsageSpan
+from app.domain.verified import Verified
 from app.knowledge.finder import Finder
 from app.knowledge.forget import Forgetting, Forgotten, find_document
 from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
+from app.knowledge.module_care import ModuleCare, kept_modules
 from app.knowledge.prompts import PromptBuilder
 from app.knowledge.reading_ahead import ReadingAhead
 from app.knowledge.search import Search
@@ -178,9 +181,11 @@ class Service:
         disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
         if disk is not None:
             disk.clean_up()
-        return Engine(
+        engine = Engine(
             model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
-        ).start()
+        )
+        engine.store.keep(kept_modules(self.library))
+        return engine.start()
 
     @_Part
     def search(self) -> Search:
@@ -273,6 +278,11 @@ class Service:
         return Warming(self.library, self.engine, self.prompts, self._in_flight)
 
     @_Part
+    def module_care(self) -> ModuleCare:
+        """What an admin can do with one encoded passage."""
+        return ModuleCare(self._warming, self._in_flight)
+
+    @_Part
     def _ingestion(self) -> Ingestion:
         return Ingestion(
             self.library,
@@ -340,6 +350,28 @@ class Service:
             return self._uploads.take(name, data, progress, collection)
         finally:
             self._documents_changed()
+
+    def reading_cost(self, neighbours: int) -> ReadingCost:
+        """What it takes to encode all passages again."""
+        encoded = [one.num_tokens for one in self.library.module_sizes() if one.module_key is not None]
+        seconds = sum(encoded) * (1 + neighbours) * self.engine.store.compute_cost.mean
+        return ReadingCost(modules=len(encoded), seconds=seconds)
+
+    def warm_module(self, key: str) -> None:
+        """Have a module ready in memory."""
+        self.module_care.warm(key)
+
+    def evict_module(self, key: str) -> None:
+        """Take a module out of memory."""
+        self.module_care.evict(key)
+
+    def keep_module(self, key: str, *, is_kept: bool) -> None:
+        """Let a module be evicted last, or not any more."""
+        self.module_care.keep(key, is_kept=is_kept)
+
+    def verify_module(self, key: str) -> Verified:
+        """Compare a module with what the model computes."""
+        return self.module_care.verify(key)
 
     # --- questions -----------------------------------------------------------------------------------------
 
@@ -442,6 +474,10 @@ class Service:
             calibration="" if self.calibration is None else self.calibration.line(),
             reading=self.passages_read(),
         )
+
+    def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
+        """What happened in each `step` between two times."""
+        return Statistics(self.database).over_time(since, until, step)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""

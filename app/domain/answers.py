@@ -166,7 +166,7 @@ class ConversationSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
     """A module as the dashboard shows it. tier: device, disk, or none (not encoded). hits: prompts that found it
-    encoded; misses: prompts for which it had to be computed.
+    encoded; misses: prompts for which it had to be computed. is_kept: it is evicted last.
     """
 
     id: str
@@ -178,6 +178,7 @@ class ModuleRow:
     hits: int
     last_used: datetime | None
     misses: int = 0
+    is_kept: bool = False
 
     @property
     def saved(self) -> int:
@@ -234,7 +235,7 @@ class SupportRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPoint:
-    """One answer on the dashboard's time axis."""
+    """One answer on a time axis."""
 
     created: datetime
     ttft_ms: float

@@ -40,6 +40,14 @@ def no_bars() -> Iterator[Progress]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingCost:
+    """What encoding takes. modules: how many; seconds: about how long, at the speed that was measured last."""
+
+    modules: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassagesRead:
     """How many of the passages the model has read (encoded). is_reading: it goes on; else the others have no room, and
     are read when a question needs them.

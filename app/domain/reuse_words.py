@@ -27,6 +27,19 @@ REASONS = {
         "It was not to be used for this question: reuse was off, or the policy computes passages anew."
     ),
 }
+CURES = {
+    "never built": translatable("Nothing to do, if the document is new; the desk reads ahead when nobody asks."),
+    "evicted": translatable(
+        "Give the desk more memory or disk (settings memory and disk), or keep the passages that matter."
+    ),
+    "document changed": translatable("Nothing to do: it is read once for each change. Add changes at a quiet hour."),
+    "model or template changed": translatable("Nothing to do: passages are read again once after such a change."),
+    "placement": translatable("Use a model with rotary positions, or placement = contiguous."),
+    "too short": translatable("Nothing to do: reading it costs less than keeping it."),
+    "load failed": translatable("Look at the disk and its free space; the passage was read again and stored anew."),
+    "bypassed": translatable("Use the policy fast or balanced, and leave reuse on."),
+}
+"""What an admin can do about each reason."""
 EXACT = translatable("Exact: the same computation as reading everything again for this question.")
 APPROXIMATE = translatable(
     "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
@@ -43,6 +56,11 @@ def source_words(source: str) -> str:
 def reason_words(reason: str | None) -> str:
     """A miss reason (a key of REASONS) as a sentence; an unknown one is shown as it is."""
     return gettext(REASONS[reason]) if reason in REASONS else reason or ""
+
+
+def cure_words(reason: str) -> str:
+    """What to do about a miss reason; nothing for an unknown one."""
+    return gettext(CURES[reason]) if reason in CURES else ""
 
 
 def reuse_line(answer: Answer) -> str:

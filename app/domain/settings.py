@@ -378,6 +378,17 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     return _merged(*sources, _Source(in_file, lambda key: str(file)))
 
 
+def settings_in(values: Mapping[str, object], file: Path) -> Settings:
+    """What a settings file with these values gives by itself. Raises DeskError (code "settings")."""
+    return _merged(_Source(values, lambda key: str(file)))
+
+
+def value_in(key: str, text: str) -> Any:
+    """What a settings file holds for a value that a person wrote; what does not fit stays text, and is refused then."""
+    value = _from_text(key, text)
+    return str(value) if isinstance(value, Path) else value
+
+
 def _merged(*sources: _Source) -> Settings:
     """Settings from sources, the first wins."""
     try:

@@ -174,6 +174,11 @@ class Library:
                 for key, path, headings, ordinal in where_in(session, query, passage.module_key, keys)
             }
 
+    def passage_of_module(self, key: str) -> StoredPassage | None:
+        """The oldest passage that a module encodes, if there is one."""
+        query = select(PassageRow.id).where(PassageRow.module_key == key).order_by(PassageRow.id).limit(1)
+        return next(iter(self.passages(self._database.values(query))), None)
+
     def fact(self, key: str) -> str | None:
         """Something the program remembered."""
         return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)

@@ -11,12 +11,10 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from app.web.languages import page_language
-from app.web.rendering import render
+from app.web.admin_frame import NO_STORE, admin_page
 
 FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
 """How the paths begin that are described."""
-_NO_STORE = {"cache-control": "no-store"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,12 @@ def add_api_page(app: FastAPI, public_url: str | None) -> None:
 
     @app.get("/admin/openapi.json")
     def document() -> JSONResponse:
-        return JSONResponse(describe(app), headers=_NO_STORE)
+        return JSONResponse(describe(app), headers=NO_STORE)
 
     @app.get("/admin/api")
     def page(request: Request) -> HTMLResponse:
         described, base = list(operations(describe(app))), public_url or str(request.base_url)
-        html = render("api.html", language=page_language(request.headers), operations=described, base=base.rstrip("/"))
-        return HTMLResponse(html, headers=_NO_STORE)
+        return admin_page(request, "api.html", operations=described, base=base.rstrip("/"))
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

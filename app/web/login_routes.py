@@ -7,15 +7,20 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.login_rate import LoginRateLimiter
 from app.access.passwords import verified
+from app.domain.callers import Caller
 from app.storage.accounts import ADMIN, Accounts
+from app.storage.audit import Audit
 from app.storage.sessions import LIFETIME_S, Sessions
+from app.web.admin_frame import home_of
 from app.web.guard import COOKIE
 from app.web.languages import page_language
 from app.web.rendering import render
 from app.web.site import Site
 
+LONGEST_NAME = 80
 
-def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site) -> None:
+
+def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
     """The form, and what it and the button "Sign out" send."""
     limiter = LoginRateLimiter()
 
@@ -38,9 +43,11 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
             return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
         account = verified(accounts, name.strip(), password)
         if account is None:
+            audit.record(name.strip()[:LONGEST_NAME], "sign-in-failed")
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
-        response = RedirectResponse("/admin/" if account.role == "admin" else "/admin/queue", status_code=303)
+        audit.record(account.name, "sign-in")
+        response = RedirectResponse(home_of(Caller(name=account.name, role=account.role)), status_code=303)
         response.set_cookie(
             COOKIE,
             sessions.start(account),

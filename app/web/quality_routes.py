@@ -15,9 +15,8 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft
 from app.storage.transcripts import Transcripts
+from app.web.admin_frame import admin_page
 from app.web.event_stream import events
-from app.web.languages import page_language
-from app.web.rendering import render
 
 PERIODS = (7, 30, 90, 365)
 """Days that the quality page offers."""
@@ -29,9 +28,7 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> No
     """The pages, and the routes their script calls."""
 
     def page(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
-        language, is_admin = page_language(request.headers), caller_of(request).role == "admin"
-        html = render(f"quality/{template}.html", language=language, is_admin=is_admin, now=datetime.now(UTC), **values)
-        return HTMLResponse(html, status, headers={"cache-control": "no-store"})
+        return admin_page(request, f"quality/{template}.html", status, now=datetime.now(UTC), **values)
 
     @app.get("/admin/quality")
     def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: str = "") -> HTMLResponse:

@@ -15,7 +15,9 @@ from app.access.identity import caller_of
 from app.domain.errors import DeskError
 from app.domain.handoffs import REASONS
 from app.domain.translation import gettext, speaking, translatable
+from app.storage.audit import Audit
 from app.support.queue import AgentQueue
+from app.web.admin_frame import links_for
 from app.web.error_words import UNEXPECTED
 from app.web.languages import page_language, translations
 from app.web.rendering import render
@@ -30,11 +32,12 @@ _WORDS = {
 }
 
 
-def add_queue_routes(app: FastAPI, queue: AgentQueue) -> None:
+def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
     """The pages, and the routes their script calls."""
 
     def drawn(request: Request, template: str, **values: object) -> str:
-        values |= {"reasons": REASONS, "caller": caller_of(request), "now": datetime.now(UTC)}
+        caller = caller_of(request)
+        values |= {"reasons": REASONS, "caller": caller, "links": links_for(caller), "now": datetime.now(UTC)}
         return render(f"queue/{template}.html", language=page_language(request.headers), **values)
 
     def case(request: Request, number: int) -> dict[str, Any]:
@@ -50,9 +53,10 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue) -> None:
                 words = gettext(_WORDS.get(error.code, UNEXPECTED))
             return JSONResponse({"error": words}, 404 if error.code == "no-such-handoff" else 409)
 
-    def done(request: Request, number: int, work: Callable[[str], None]) -> Response:
+    def done(request: Request, number: int, action: str, work: Callable[[str], None]) -> Response:
         def then_case() -> dict[str, Any]:
             work(caller_of(request).name)
+            audit.record(caller_of(request).name, f"handoff-{action}", str(number))
             return case(request, number)
 
         return answered(request, then_case)
@@ -85,12 +89,12 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue) -> None:
 
     @app.post("/admin/queue/{number}/take")
     def take(request: Request, number: int) -> Response:
-        return done(request, number, lambda agent: queue.take(number, agent))
+        return done(request, number, "take", lambda agent: queue.take(number, agent))
 
     @app.post("/admin/queue/{number}/answer")
     def answer(request: Request, number: int, text: Annotated[str, Body(embed=True)]) -> Response:
-        return done(request, number, lambda agent: queue.answer(number, agent, text))
+        return done(request, number, "answer", lambda agent: queue.answer(number, agent, text))
 
     @app.post("/admin/queue/{number}/close")
     def close(request: Request, number: int) -> Response:
-        return done(request, number, lambda agent: queue.close(number))
+        return done(request, number, "close", lambda agent: queue.close(number))

@@ -21,7 +21,7 @@ from app.web.sources import sources_of, statements_html
 _FUNCTIONS = (
     *(formatting.ago, formatting.count, formatting.counted, formatting.milliseconds, formatting.percent),
     *(formatting.short_path, formatting.size, notices.notice_words),
-    *(reuse_words.reason_words, reuse_words.reuse_line, reuse_words.source_words),
+    *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
 )
 _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE")
 
@@ -54,7 +54,7 @@ def _environment() -> Environment:
     environment.globals |= {"translated": translation.gettext, "_": _in_page_language}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
-    environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table")}
+    environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table", "admin_head")}
     return environment
 
 

@@ -16,18 +16,23 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.translation import translatable
 from app.storage.accounts import Accounts
+from app.storage.audit import Audit
 from app.storage.database import Database
 from app.storage.sessions import Sessions
 from app.storage.transcripts import Transcripts
 from app.support.queue import AgentQueue
+from app.web.account_routes import add_account_routes, add_key_routes
 from app.web.api_page import add_api_page
+from app.web.audit_page import add_audit_page
 from app.web.body_limit import BodyLimit
 from app.web.document_routes import add_document_routes
 from app.web.guard import Guard, refused
 from app.web.login_routes import add_login_routes
+from app.web.module_routes import add_module_routes
 from app.web.opening import ALIVE, READY, readiness
 from app.web.quality_routes import add_quality_routes
 from app.web.queue_routes import add_queue_routes
+from app.web.settings_routes import add_settings_routes
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
 from app.web.visitor_routes import add_visitor_routes
@@ -70,12 +75,18 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     _add_api(app, desk, settings)
     add_api_routes(app, desk, keys)
     add_api_page(app, settings.public_url)
-    add_document_routes(app, desk)
+    accounts, audit = Accounts(database), Audit(database)
+    add_document_routes(app, desk, audit)
+    add_module_routes(app, desk, audit)
+    add_account_routes(app, accounts, audit)
+    add_key_routes(app, keys, audit)
+    add_settings_routes(app, desk, settings, audit)
+    add_audit_page(app, audit)
     add_quality_routes(app, desk, Transcripts(database))
     add_source_routes(app, desk)
     add_visitor_routes(app, desk)
-    add_queue_routes(app, AgentQueue(database, settings))
-    add_login_routes(app, Accounts(database), sessions, site)
+    add_queue_routes(app, AgentQueue(database, settings), audit)
+    add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
     chat_css = _read("style.css") + _read("handoff.css") + brand_css(settings)
     add_widget_routes(app, desk, limits, settings, css=chat_css)

@@ -1,0 +1,45 @@
+"""The admins' page of who did what."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+
+from app.domain.translation import translatable
+from app.storage.audit import Audit
+from app.web.admin_frame import admin_page
+
+ACTIONS: Mapping[str, str] = {
+    "sign-in": translatable("signed in"),
+    "sign-in-failed": translatable("could not sign in: wrong name or password"),
+    "account-add": translatable("added the account"),
+    "account-role": translatable("changed the role of"),
+    "account-password": translatable("made a new password for"),
+    "account-remove": translatable("removed the account"),
+    "key-create": translatable("made the key"),
+    "key-revoke": translatable("revoked the key"),
+    "document-add": translatable("added the document"),
+    "document-forget": translatable("forgot the document"),
+    "settings": translatable("changed the settings"),
+    "handoff-take": translatable("took over the conversation number"),
+    "handoff-answer": translatable("answered in the conversation number"),
+    "handoff-close": translatable("gave back the conversation number"),
+    "module-warm": translatable("made ready the passage"),
+    "module-evict": translatable("took out of memory the passage"),
+    "module-keep": translatable("kept the passage"),
+    "module-release": translatable("no longer kept the passage"),
+    "module-verify": translatable("verified the passage"),
+}
+"""What was done, in words; an action that is not here is shown as it is called."""
+SHOWN = 100
+
+
+def add_audit_page(app: FastAPI, audit: Audit) -> None:
+    """The page."""
+
+    @app.get("/admin/audit")
+    def page(request: Request, before: int | None = None) -> HTMLResponse:
+        entries = audit.latest(SHOWN + 1, before)
+        values = {"entries": entries[:SHOWN], "has_more": len(entries) > SHOWN, "actions": ACTIONS}
+        return admin_page(request, "audit.html", now=datetime.now(UTC), **values)

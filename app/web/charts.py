@@ -1,0 +1,214 @@
+"""The dashboard's charts over time, as paths of SVG: all of them have one time axis, and nothing is drawn where nothing
+was measured.
+
+A chart is 100 x 100 units and is stretched by the page. Not covered: counting (`app.storage.statistics`); colours and
+labels on the page (`templates/admin/charts.html`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil, log10
+from typing import Literal
+
+from app.domain.formatting import count, milliseconds, percent
+from app.domain.reuse_words import SOURCES
+from app.domain.translation import gettext, translatable
+from app.domain.trends import UsageSpan
+
+Range = Literal["hour", "day", "week", "month"]
+_CLOCK, _DATE = "%H:%M", translatable("%-d %b")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """What a chart covers. ticks: labels along the time axis. label: their format."""
+
+    words: str
+    length: timedelta
+    step: timedelta
+    ticks: int
+    label: str
+
+
+RANGES: Mapping[Range, TimeRange] = {
+    "hour": TimeRange(translatable("Hour"), timedelta(hours=1), timedelta(minutes=1), 4, _CLOCK),
+    "day": TimeRange(translatable("Day"), timedelta(days=1), timedelta(minutes=30), 4, _CLOCK),
+    "week": TimeRange(translatable("Week"), timedelta(days=7), timedelta(hours=3), 7, _DATE),
+    "month": TimeRange(translatable("Month"), timedelta(days=30), timedelta(hours=12), 5, _DATE),
+}
+READ_FROM = (
+    *(("module", translatable("Passages")), ("session", translatable("Same conversation"))),
+    *(("prefix", translatable("Shared beginning")), ("computed", translatable("Read now"))),
+)
+TIERS = tuple(SOURCES.items())
+FIRST_TOKEN = (
+    ("warm-p50", translatable("Warm, median")),
+    ("warm-p95", translatable("Warm, slowest 5%")),
+    ("cold-p50", translatable("Cold, median")),
+    ("cold-p95", translatable("Cold, slowest 5%")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """A step of the time axis, as what a pointer finds there. words: when, and every value."""
+
+    x: float
+    width: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One series. name: of its colour. path: in SVG's words, empty if it has no value."""
+
+    name: str
+    words: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart in the page's language. scale: labels of the vertical axis, from the top; the last one is zero."""
+
+    title: str
+    are_bars: bool
+    scale: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    bins: tuple[Bin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time axis that charts share."""
+
+    since: datetime
+    until: datetime
+    range: TimeRange
+
+    @classmethod
+    def ending(cls, now: datetime, name: Range) -> "Axis":
+        """The latest `name` of time, in whole steps."""
+        chosen = RANGES[name]
+        until = datetime.fromtimestamp(ceil(now.timestamp() / _seconds(chosen.step)) * _seconds(chosen.step), UTC)
+        return cls(until - chosen.length, until, chosen)
+
+    @property
+    def ticks(self) -> list[str]:
+        """Labels at equal distances, the last one at the end; in the time zone of the desk."""
+        parts = self.range.ticks
+        times = (self.since + self.range.length * part / parts for part in range(parts + 1))
+        return [time.astimezone().strftime(gettext(self.range.label)) for time in times]
+
+    def place(self, span: UsageSpan) -> int:
+        """Which step of the axis a span is."""
+        return round((span.start - self.since) / self.range.step)
+
+    def when(self, step: int) -> str:
+        """A step's beginning, for people."""
+        time = (self.since + self.range.step * step).astimezone()
+        return f"{time.strftime(gettext(_DATE))} {time.strftime(_CLOCK)}"
+
+
+def charts(axis: Axis, spans: Sequence[UsageSpan]) -> list[Chart]:
+    """All charts of the dashboard. spans: of the axis; of those outside nothing is drawn."""
+    steps = {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
+    tokens = {step: [span.tokens.get(name, 0) for name, _ in READ_FROM] for step, span in steps.items()}
+    uses = {step: [span.modules.get(name, 0) for name, _ in TIERS] for step, span in steps.items()}
+    first = {step: _first_token(span) for step, span in steps.items()}
+    return [
+        _bars(gettext("Prompt tokens, by where they came from"), axis, READ_FROM, tokens),
+        _bars(gettext("Share of prompt tokens"), axis, READ_FROM, tokens, as_shares=True),
+        _bars(gettext("Where passages were found"), axis, TIERS, uses, as_shares=True),
+        _lines(gettext("Time to first token"), axis, FIRST_TOKEN, first),
+    ]
+
+
+def _first_token(span: UsageSpan) -> list[float | None]:
+    times = (span.warm, span.cold)
+    return [value for one in times for value in ((one.p50_ms, one.p95_ms) if one else (None, None))]
+
+
+def _bars(
+    title: str,
+    axis: Axis,
+    names: Sequence[tuple[str, str]],
+    values: Mapping[int, Sequence[int]],
+    *,
+    as_shares: bool = False,
+) -> Chart:
+    """Values upon one another in each step. as_shares: of their sum."""
+    values = {step: row for step, row in values.items() if sum(row)}
+    top = 100.0 if as_shares else _round_up(max(map(sum, values.values()), default=0))
+    width = 100 * axis.range.step / axis.range.length
+    paths = [""] * len(names)
+    for step, row in sorted(values.items()):
+        unit = 100 / (sum(row) if as_shares else top)
+        height = 100.0
+        for i, value in enumerate(row):
+            if value:
+                height -= value * unit
+                paths[i] += (
+                    f"M{step * width:.2f} {height:.2f}h{0.86 * width:.2f}v{value * unit:.2f}h-{0.86 * width:.2f}z"
+                )
+    shown: Callable[[int, int], str] = percent if as_shares else lambda value, whole: count(value)
+    words = {step: [shown(value, sum(row)) for value in row] for step, row in values.items()}
+    scale = ("100%", "50%", "0%") if as_shares else (count(int(top)), count(int(top / 2)), "0")
+    return _chart(title, axis, names, paths, words, scale, are_bars=True)
+
+
+def _lines(
+    title: str, axis: Axis, names: Sequence[tuple[str, str]], values: Mapping[int, Sequence[float | None]]
+) -> Chart:
+    """Values as steps in time; a line ends where the next step has no value."""
+    measured = {step: row for step, row in values.items() if any(value is not None for value in row)}
+    top = _round_up(max((value for row in measured.values() for value in row if value is not None), default=0))
+    width = 100 * axis.range.step / axis.range.length
+    paths = [""] * len(names)
+    for i in range(len(names)):
+        before = -2
+        for step, row in sorted(measured.items()):
+            if (value := row[i]) is None:
+                continue
+            begin = "L" if step == before + 1 else "M"
+            paths[i] += f"{begin}{step * width:.2f} {100 - 100 * value / top:.2f}h{width:.2f}"
+            before = step
+    words = {step: ["–" if value is None else milliseconds(value) for value in row] for step, row in measured.items()}
+    return _chart(title, axis, names, paths, words, (milliseconds(top), milliseconds(top / 2), "0"), are_bars=False)
+
+
+def _chart(
+    title: str,
+    axis: Axis,
+    names: Sequence[tuple[str, str]],
+    paths: Sequence[str],
+    words: Mapping[int, Sequence[str]],
+    scale: tuple[str, ...],
+    *,
+    are_bars: bool,
+) -> Chart:
+    width = 100 * axis.range.step / axis.range.length
+    labels = [gettext(label) for _, label in names]
+    layers = tuple(Layer(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True))
+    bins = tuple(
+        Bin(
+            step * width,
+            width,
+            "\n".join([axis.when(step), *(f"{label}: {value}" for label, value in zip(labels, row, strict=True))]),
+        )
+        for step, row in sorted(words.items())
+    )
+    return Chart(title=title, are_bars=are_bars, scale=scale, layers=layers, bins=bins)
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ..."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** int(log10(value)) if value >= 1 else 1.0
+    return next(power * step for step in (1, 2, 5, 10) if power * step >= value)
+
+
+def _seconds(step: timedelta) -> int:
+    return int(step.total_seconds())

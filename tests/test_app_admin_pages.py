@@ -1,0 +1,295 @@
+"""The admins' pages: one frame for all, charts over time, passages, accounts, keys, settings, who did what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from desk_site import HTML, Site
+from fake_overview import make_usage
+from fastapi.testclient import TestClient
+from sqlalchemy import delete
+
+from app.access.passwords import new_account
+from app.domain.callers import Caller
+from app.domain.trends import UsageSpan
+from app.storage.accounts import Accounts
+from app.storage.audit import Audit
+from app.storage.tables import AccountRow, AuditRow
+from app.web.access_rules import find_rule
+from app.web.admin_frame import DONE, PAGES, home_of, links_for
+from app.web.audit_page import ACTIONS
+from app.web.charts import RANGES, Axis, charts
+from app.web.module_routes import ACTIONS as MODULE_ACTIONS
+
+NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
+PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path, "GET") is not None]
+
+
+@pytest.fixture(scope="module")
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"), answer_tokens=120)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(one_site: Site) -> Site:
+    """A site on which nothing was done yet."""
+    one_site.desk.cared.clear()
+    one_site.settings.settings_file.unlink(missing_ok=True)
+    with one_site.database.write() as session:
+        session.execute(delete(AuditRow))
+        session.execute(delete(AccountRow).where(AccountRow.name != "admin"))
+    return one_site
+
+
+def done_by(site: Site) -> list[tuple[str, str, str]]:
+    """What the audit log has, oldest first, without the sign-ins."""
+    entries = [(one.who, one.action, one.subject) for one in reversed(Audit(site.database).latest())]
+    return [entry for entry in entries if entry[1] != "sign-in"]
+
+
+# ------------------------------------------------------------------ frame
+
+
+def test_everybody_sees_the_pages_that_he_may_open() -> None:
+    admin = [link.path for link in links_for(Caller(role="admin"))]
+    assert set(admin) >= {"/admin/", "/admin/documents", "/admin/accounts", "/admin/api"}
+    agent = [link.path for link in links_for(Caller(role="agent"))]
+    assert "/admin/accounts" not in agent
+    assert all(find_rule(path, "GET").allows(Caller(role="agent")) for path in agent)  # type: ignore[union-attr]
+    assert links_for(Caller()) == []
+    assert (home_of(Caller(role="admin")), home_of(Caller())) == ("/admin/", "/admin/")
+
+
+def test_every_page_has_the_navigation_and_says_where_one_is(site: Site) -> None:
+    admin = site.admin()
+    for path in PLAIN_PAGES:
+        page = admin.get(path, headers=HTML)
+        assert page.status_code == 200, path
+        assert page.headers["cache-control"] == "no-store"
+        assert re.findall(r'href="([^"]+)" aria-current="page"', page.text) == [path]
+        assert page.text.count("</nav></header>") == 1
+
+
+def test_what_was_done_is_said_in_our_words_only(site: Site) -> None:
+    admin = site.admin()
+    assert DONE["key-revoked"] in admin.get("/admin/keys?did=key-revoked").text
+    assert "evil" not in admin.get("/admin/keys?did=evil").text
+
+
+# ------------------------------------------------------------------ charts
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_an_axis_ends_with_the_step_that_is_now(name: str) -> None:
+    axis = Axis.ending(NOW, name)  # type: ignore[arg-type]
+    assert axis.until - axis.range.step < NOW <= axis.until
+    assert (axis.until - axis.since) == axis.range.length
+    assert axis.since.timestamp() % axis.range.step.total_seconds() == 0
+    assert len(axis.ticks) == axis.range.ticks + 1
+
+
+def test_charts_share_an_axis_and_break_where_nothing_was_measured() -> None:
+    axis = Axis.ending(NOW, "day")
+    spans = make_usage(axis.since, axis.until, axis.range.step)
+    drawn = charts(axis, spans)
+    for chart in drawn:
+        assert [one.x for one in chart.bins] == [one.x for one in drawn[0].bins]
+        assert len(chart.bins) == len(spans) < axis.range.length / axis.range.step
+    warm = drawn[-1].layers[0].path
+    assert warm.count("M") == 2, "one line before the pause and one behind it"
+    cold = drawn[-1].layers[2].path
+    assert cold.count("M") > 2, "no line across a step without a cold answer"
+    assert {layer.path.count("M") for layer in drawn[0].layers} == {len(spans)}
+
+
+def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale() -> None:
+    axis = Axis.ending(NOW, "hour")
+    tokens = {"module": 30, "computed": 10}
+    drawn = charts(axis, [UsageSpan(start=axis.since, tokens=tokens), UsageSpan(start=axis.since - timedelta(1))])
+    assert drawn[0].scale == ("50", "25", "0")
+    assert drawn[0].layers[0].path.startswith("M0.00 40.00")
+    assert [layer.path.split("v")[1].split("h")[0] for layer in drawn[1].layers if layer.path] == ["75.00", "25.00"]
+    assert len(drawn[0].bins) == 1
+    assert "Passages: 75%" in drawn[1].bins[0].words
+    assert drawn[2].bins == drawn[3].bins == ()
+
+
+# ------------------------------------------------------------------ passages
+
+
+def test_passages_are_searched_sorted_and_paged(site: Site) -> None:
+    admin = site.admin()
+    assert len(re.findall(r"<tr><td", admin.get("/admin/modules").text)) == 50
+    assert len(re.findall(r"<tr><td", admin.get("/admin/modules?page=2").text)) == 25
+    found = admin.get("/admin/modules?q=warranty+2&sort=tokens").text
+    tokens = [int(one) for one in re.findall(r'</small></td><td class="wd-num">(\d+)', found)]
+    assert tokens == sorted(tokens, reverse=True)
+    assert len(tokens) > 1
+    assert "returns/" not in found
+    assert "No passage was found" in admin.get("/admin/modules?q=%3Cnone%3E&sort=x&page=-4").text
+
+
+@pytest.mark.parametrize("action", MODULE_ACTIONS)
+def test_a_passage_is_acted_on_and_it_is_written_down(site: Site, action: str) -> None:
+    form = {"key": "b2:0000000000000000", "q": "a b", "sort": "size", "page": "1"}
+    response = site.admin().post(f"/admin/modules/{action}", data=form)
+    assert response.status_code == 303
+    did = "sound" if action == "verify" else action
+    assert response.headers["location"] == f"/admin/modules?q=a+b&sort=size&page=1&did={did}"
+    assert site.desk.cared == [(action, form["key"])]
+    assert done_by(site) == [("admin", f"module-{action}", "returns/returns-policy.md Section 1 · 1")]
+    assert f"module-{action}" in ACTIONS
+
+
+def test_a_passage_that_is_gone_is_said(site: Site) -> None:
+    response = site.admin().post("/admin/modules/verify", data={"key": "b2:gone"})
+    assert response.status_code == 409
+    assert "is not there any more" in response.text
+    assert done_by(site) == []
+
+
+# ------------------------------------------------------------------ accounts and keys
+
+
+def sign_in(site: Site, name: str, password: str) -> TestClient:
+    client = site.client()
+    assert client.post("/admin/login", data={"name": name, "password": password}).status_code == 303
+    return client
+
+
+def test_accounts_are_added_changed_and_removed(site: Site) -> None:
+    admin = site.admin()
+    page = admin.post("/admin/accounts", data={"name": "ann", "role": "agent"})
+    password = re.findall(r"<code>([\w-]+)</code>", page.text)[0]
+    ann = sign_in(site, "ann", password)
+    assert ann.get("/admin/accounts").status_code == 403
+    assert password not in admin.get("/admin/accounts").text, "shown once"
+    assert admin.post("/admin/accounts/role", data={"name": "ann", "role": "admin"}).status_code == 303
+    assert ann.get("/admin/accounts").status_code == 401, "its sign-ins ended"
+    again = re.findall(r"<code>([\w-]+)</code>", admin.post("/admin/accounts/password", data={"name": "ann"}).text)[0]
+    assert sign_in(site, "ann", again).get("/admin/accounts").status_code == 200
+    assert admin.post("/admin/accounts/remove", data={"name": "ann"}).status_code == 303
+    assert Accounts(site.database).named("ann") is None
+    assert [entry[1:] for entry in done_by(site)] == [
+        ("account-add", "ann (agent)"),
+        ("account-role", "ann (admin)"),
+        ("account-password", "ann"),
+        ("account-remove", "ann"),
+    ]
+    assert password not in repr(done_by(site))
+
+
+def test_nobody_removes_or_demotes_himself(site: Site) -> None:
+    new_account(Accounts(site.database), "bob", "admin")
+    admin = site.admin()
+    for action in ("remove", "role"):
+        response = admin.post(f"/admin/accounts/{action}", data={"name": "admin", "role": "agent"})
+        assert response.status_code == 409
+        assert "your own account" in response.text
+    for name, words in (("bob", "already"), ("a b", "1 to 80 letters"), ("", "1 to 80 letters")):
+        assert words in admin.post("/admin/accounts", data={"name": name}).text
+    assert done_by(site) == []
+
+
+def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
+    admin = site.admin()
+    page = admin.post("/admin/keys", data={"name": "shop", "scope": ["chat", "documents"], "per_minute": "7"})
+    key = re.findall(r"<code>(wd_[\w-]+)</code>", page.text)[0]
+    program = site.client()
+    assert program.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
+    listed = admin.get("/admin/keys").text
+    assert key not in listed
+    assert key[:9] in listed
+    assert admin.post("/admin/keys/revoke", data={"name": "shop"}).status_code == 303
+    assert program.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 401
+    assert "Choose at least one thing" in admin.post("/admin/keys", data={"name": "x"}).text
+    assert [entry[1:] for entry in done_by(site)] == [("key-create", "shop (chat, documents)"), ("key-revoke", "shop")]
+    assert key not in repr(done_by(site))
+
+
+# ------------------------------------------------------------------ audit log
+
+
+def test_the_log_says_who_signed_in_and_who_could_not(site: Site) -> None:
+    site.client().post("/admin/login", data={"name": "<b>eve</b>", "password": "x"})
+    page = site.admin().get("/admin/audit").text
+    assert "&lt;b&gt;eve&lt;/b&gt;" in page
+    assert page.index("signed in") < page.index("could not sign in")
+
+
+def test_the_log_keeps_a_year_and_pages_back(site: Site) -> None:
+    audit = Audit(site.database)
+    for number in range(103):
+        audit.record("admin", "settings", f"s{number}")
+    admin = site.admin()
+    page = admin.get("/admin/audit").text
+    older = re.findall(r'href="(/admin/audit\?before=\d+)"', page)[0]
+    assert [f"s{n}</span>" in admin.get(older).text for n in (0, 3, 4)] == [True, True, False]
+
+
+# ------------------------------------------------------------------ settings
+
+
+def test_settings_are_written_with_comments_kept(site: Site) -> None:
+    file = site.settings.settings_file
+    file.write_text("# ours\nanswer_tokens = 120  # short\n")
+    admin = site.admin()
+    assert admin.post("/admin/settings", data={"key": "temperature", "value": "0.5"}).status_code == 303
+    assert admin.post("/admin/settings", data={"key": "answer_tokens", "value": "200"}).status_code == 303
+    assert admin.post("/admin/settings", data={"key": "memory", "value": "512 MiB"}).status_code == 303
+    text = file.read_text()
+    assert text.startswith("# ours\nanswer_tokens = 200")
+    assert "# short" in text
+    assert "temperature = 0.5" in text
+    page = admin.get("/admin/settings?did=settings").text
+    assert "until the next start: 120" in page
+    assert admin.post("/admin/settings", data={"key": "temperature", "value": ""}).status_code == 303
+    assert "temperature" not in file.read_text()
+    assert [path.name for path in file.parent.glob("*.tmp")] == []
+    assert {entry[2] for entry in done_by(site)} == {"temperature", "answer_tokens", "memory"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("temperature", "hot", "it must be a number from 0 to 5"),
+        ("passages", "0", "it must be a whole number"),
+        ("desk_colour", "red", "it must be a colour"),
+        ("visitor_secret", "x" * 40, "cannot be changed here"),
+        ("database_url", "sqlite://", "cannot be changed here"),
+        ("host", "0.0.0.0", "cannot be changed here"),
+        ("nothing", "1", "cannot be changed here"),
+    ],
+)
+def test_a_wrong_value_is_said_and_not_written(site: Site, key: str, value: str, words: str) -> None:
+    response = site.admin().post("/admin/settings", data={"key": key, "value": value})
+    assert response.status_code == 409
+    assert words in response.text
+    assert not site.settings.settings_file.exists()
+
+
+def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site) -> None:
+    admin, change = site.admin(), {"key": "neighbours", "value": "2"}
+    asked = admin.post("/admin/settings", data=change)
+    assert asked.status_code == 200
+    assert "reads 412 passages again, which takes about 3 min" in asked.text
+    assert not site.settings.settings_file.exists()
+    assert admin.post("/admin/settings", data={**change, "confirmed": "yes"}).status_code == 303
+    assert "neighbours = 2" in site.settings.settings_file.read_text()
+
+
+def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path / "desk", visitor_secret="s" * 40)
+    monkeypatch.setenv("WARMDESK_ANSWER_MODE", "auto")
+    page = site.admin().get("/admin/settings").text
+    site.close()
+    assert "s" * 40 not in page
+    assert "sqlite" not in page
+    assert "environment variable" in page
+    assert 'aria-label="Save: answer_mode"' not in page, "the file would not win"

@@ -1,0 +1,117 @@
+"""What an admin does with one encoded passage, with a real engine and the tiny model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from cache.memory.disk import checksum
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([write_pages(tmp_path / "pages")])
+        service.prepare()
+        yield service
+
+
+def key_of(service: Service, page: str = "returns.md") -> str:
+    return next(row.id for row in service.overview().modules if row.document.endswith(page))
+
+
+def tier_of(service: Service, key: str) -> str | None:
+    return service.engine.call(lambda store: store.tier(key))
+
+
+def test_a_passage_is_taken_out_of_memory_and_made_ready_again(service: Service) -> None:
+    key = key_of(service)
+    before = finish(service, "How long do returns take?").answer
+    service.evict_module(key)
+    assert tier_of(service, key) == "disk"
+    service.warm_module(key)
+    assert tier_of(service, key) == "device"
+    assert finish(service, "How long do returns take?").answer == before
+
+
+def test_a_passage_that_is_in_no_tier_is_listed_and_read_again(service: Service) -> None:
+    key = key_of(service)
+    service.engine.call(lambda store: store.remove(key))
+    assert {row.id: row.tier for row in service.overview().modules}[key] == "none"
+    service.warm_module(key)
+    assert tier_of(service, key) == "device"
+
+
+def test_what_is_kept_is_shown_and_kept_after_a_restart(service: Service, tmp_path: Path) -> None:
+    key = key_of(service)
+    service.keep_module(key, is_kept=True)
+    assert [row.id for row in service.overview().modules if row.is_kept] == [key]
+    assert service.engine.store.kept == {key}
+    service.close()
+    with small_desk(tmp_path / "desk") as again:
+        assert again.engine.store.kept == {key}
+        again.keep_module(key, is_kept=False)
+        assert again.engine.store.kept == frozenset()
+
+
+def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service: Service) -> None:
+    key = key_of(service)
+    modules = {row.id for row in service.overview().modules}
+    for tier in ("device", "disk"):
+        assert tier_of(service, key) == tier
+        verified = service.verify_module(key)
+        assert verified.is_sound
+        assert verified.largest_difference is not None
+        assert verified.largest_difference < 1e-5
+        service.evict_module(key)
+    assert {row.id for row in service.overview().modules} == modules
+    assert len(service.engine.call(lambda store: store.disk.headers() if store.disk else [])) == len(modules)
+
+
+def test_numbers_that_the_model_does_not_compute_are_found(service: Service) -> None:
+    """A file whose checksum is right, but with numbers of something else."""
+    key = key_of(service)
+    service.evict_module(key)
+    service.engine.store.flush()
+    file = service.settings.modules_folder / (key.replace(":", "-") + ".safetensors")
+    with safe_open(file, framework="pt") as opened:
+        metadata, rows = opened.metadata(), opened.get_tensor("kv")
+    rows[0, 0, 0] += rows.abs().max() * 0.01
+    save_file({"kv": rows}, file, {**metadata, "checksum": checksum(rows)})
+    verified = service.verify_module(key)
+    assert not verified.is_sound
+    assert verified.largest_difference == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_damaged_file_is_said(service: Service) -> None:
+    key = key_of(service)
+    service.evict_module(key)
+    service.engine.store.flush()
+    file = service.settings.modules_folder / (key.replace(":", "-") + ".safetensors")
+    file.write_bytes(file.read_bytes()[:-4] + bytes(4))
+    verified = service.verify_module(key)
+    assert verified.largest_difference is None
+    assert "checksum" in verified.problem
+    assert tier_of(service, key) is None
+
+
+def test_an_unknown_passage_is_refused(service: Service) -> None:
+    for act in (service.warm_module, service.evict_module, service.verify_module):
+        with pytest.raises(DeskError, match="not there any more"):
+            act("b2:nothing")
+    with pytest.raises(DeskError, match="not there any more"):
+        service.keep_module("b2:nothing", is_kept=True)
+
+
+def test_reading_again_is_measured(service: Service) -> None:
+    alone, behind = service.reading_cost(0), service.reading_cost(2)
+    assert alone.modules == 4
+    assert behind.seconds == pytest.approx(3 * alone.seconds)
+    assert alone.seconds > 0
