@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 CLOSE = 1e-3
-"""The largest difference of a number that rounding explains, as a share of the largest number of the module. Measured
-between passes of different lengths on a CPU: below 1e-5."""
+"""The largest difference of a number that rounding explains, as a share of the largest number of the module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def add_account_routes(app: FastAPI, accounts: Accounts, audit: Audit) -> None:
 
     def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
         values = {"problem": admin_words(error) if error else "", "name": "", "password": "", **shown}
-        return admin_page(request, "accounts.html", 409 if error else 200, accounts=accounts.all(), **values)
+        return admin_page(request, "accounts.html", status=409 if error else 200, accounts=accounts.all(), **values)
 
     def for_others(request: Request, name: str) -> None:
         if name == caller_of(request).name:
@@ -84,7 +84,7 @@ def add_key_routes(app: FastAPI, keys: Keys, audit: Audit) -> None:
     def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
         values = {"problem": admin_words(error) if error else "", "name": "", "key": "", **shown}
         values |= {"keys": keys.all(), "scopes": SCOPES, "per_minute": PER_MINUTE}
-        return admin_page(request, "keys.html", 409 if error else 200, **values)
+        return admin_page(request, "keys.html", status=409 if error else 200, **values)
 
     @app.get(KEYS)
     def shown(request: Request) -> HTMLResponse:

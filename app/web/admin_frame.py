@@ -4,6 +4,7 @@ A page is one line of PAGES. Whether there is such a page, and who may open it, 
 """
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -73,7 +74,7 @@ def home_of(caller: Caller) -> str:
     return links[0].path if links else "/admin/"
 
 
-def admin_page(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
+def admin_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page in the frame: a template that extends `admin_page.html`, in the reader's language."""
     caller = caller_of(request)
     did = DONE.get(request.query_params.get("did", "")) if request.method == "GET" else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
@@ -41,5 +42,5 @@ def add_audit_page(app: FastAPI, audit: Audit) -> None:
     @app.get("/admin/audit")
     def page(request: Request, before: int | None = None) -> HTMLResponse:
         entries = audit.latest(SHOWN + 1, before)
-        values = {"entries": entries[:SHOWN], "has_more": len(entries) > SHOWN, "actions": ACTIONS}
+        values: dict[str, Any] = {"entries": entries[:SHOWN], "has_more": len(entries) > SHOWN, "actions": ACTIONS}
         return admin_page(request, "audit.html", now=datetime.now(UTC), **values)

@@ -6,7 +6,7 @@ it.
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
@@ -35,7 +35,12 @@ def add_document_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
 
     @app.get("/admin/documents")
     def page(request: Request) -> HTMLResponse:
-        shown = {"documents": desk.documents(), "suffixes": SUPPORTED, "formats": FORMATS, "now": datetime.now(UTC)}
+        shown: dict[str, Any] = {
+            "documents": desk.documents(),
+            "suffixes": SUPPORTED,
+            "formats": FORMATS,
+            "now": datetime.now(UTC),
+        }
         return admin_page(request, "documents.html", reading=desk.passages_read(), **shown)
 
     @app.post("/admin/documents/upload")

@@ -58,7 +58,7 @@ def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
         values["problem"] = admin_words(error) if error else ""
         some = rows[(page - 1) * SHOWN : page * SHOWN]
         status = 200 if error is None else 409
-        return admin_page(request, "modules.html", status, modules=some, now=datetime.now(UTC), **values)
+        return admin_page(request, "modules.html", status=status, modules=some, now=datetime.now(UTC), **values)
 
     @app.get(PAGE)
     def modules(request: Request, q: str = "", sort: str = "saved", page: int = 1) -> HTMLResponse:

@@ -28,7 +28,7 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> No
     """The pages, and the routes their script calls."""
 
     def page(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
-        return admin_page(request, f"quality/{template}.html", status, now=datetime.now(UTC), **values)
+        return admin_page(request, f"quality/{template}.html", status=status, now=datetime.now(UTC), **values)
 
     @app.get("/admin/quality")
     def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: str = "") -> HTMLResponse:

@@ -69,7 +69,7 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
 
     def page(request: Request, problem: str = "", **asked: object) -> HTMLResponse:
         values = {"problem": problem, "asks": None, "origins": ORIGINS, "rows": rows(settings, file, os.environ)}
-        return admin_page(request, "settings.html", 409 if problem else 200, **{**values, **asked})
+        return admin_page(request, "settings.html", status=409 if problem else 200, **{**values, **asked})
 
     @app.get(PAGE)
     def shown(request: Request) -> HTMLResponse:
