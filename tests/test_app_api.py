@@ -150,7 +150,8 @@ def test_a_reader_who_leaves_stops_the_answer(site: ApiSite, monkeypatch: pytest
     body = {"model": "warmdesk", "messages": ASKED}
     with site.http() as client:
         with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # kept: with it goes the stream
+            next(lines)
             assert not answers[0].stopped.is_set()
         assert answers[0].stopped.wait(20)
         with pytest.raises(httpx.ReadTimeout):
