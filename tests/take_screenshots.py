@@ -18,6 +18,7 @@ from browser import Site, start_browser, until
 from test_app_browser import Page
 
 from app.storage.accounts import ADMIN
+from app.web.admin_frame import PAGES
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 WIDE, PHONE = (1280, 900), (390, 844)
@@ -105,7 +106,7 @@ def signed_in(page: Page) -> None:
         until(lambda: not page.all("#password"))
 
 
-def admin(path: str, wanted: str = "main, #wd-admin .wd-tile") -> Callable[[Page], object]:
+def admin(path: str, wanted: str) -> Callable[[Page], object]:
     def show(page: Page) -> object:
         signed_in(page)
         page.go(path)
@@ -128,10 +129,12 @@ CHAT = (
     State(name="chat-person", show=with_person),
     State(name="login", path="/admin/login", show=lambda page: page.one("#password")),
 )
-ADMIN_PAGES = (
-    State(name="dashboard", show=admin("/admin/")),
-    State(name="documents", show=admin("/admin/documents")),
-    State(name="api", show=admin("/admin/api")),
+ADMIN_PAGES = tuple(
+    State(
+        name=f"admin-{path.removeprefix('/admin/') or 'dashboard'}",
+        show=admin(path, ".wd-tile" if path == "/admin/" else "main"),
+    )
+    for path, _ in PAGES
 )
 STATES = (*CHAT, *ADMIN_PAGES, State(name="chat-thousand", show=many))
 
