@@ -68,7 +68,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "unsure": ("/", asked("perhaps", "#wd-transcript .wd-outcome")),
     "error": ("/", asked("crash", "#wd-live .wd-error")),
     "login": ("/admin/login", opened("#password")),
-    "dashboard": ("/admin/", opened("#wd-module-table")),
+    "dashboard": ("/admin/", opened(".wd-tile")),
     "documents": ("/admin/documents", opened("#documents")),
     "queue": ("/admin/queue", opened("main")),
     "api": ("/admin/api", opened("section h2 code")),

@@ -92,7 +92,7 @@ def test_the_desk_in_chinese(page: Page) -> None:
         page.all("[data-act=feedback]")[0].click()
         assert "感谢您的反馈" in until(lambda: page.text(".wd-said"))
         page.script("document.querySelector('.wd-delete').click()")
-        assert "对话已删除。" in page.text(".wd-undo")
+        assert "会话已删除。" in page.text(".wd-undo")
     finally:
         page.driver.execute_cdp_cmd(override, {"userAgent": agent, "acceptLanguage": "en"})
 
@@ -202,8 +202,7 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) ->
     page.script("document.querySelector('#wd-list .wd-more').open = true")
     page.one("#wd-list [data-act=rename]").click()
     name = page.one(".wd-rename input")
-    name.clear()
-    name.send_keys("The airship\n")
+    name.send_keys("The airship\n")  # in place of the old name, which is selected
     until(lambda: "The airship" in titles())
     page.script("document.querySelector('#wd-list .wd-delete').click()")
     until(lambda: "The airship" not in titles())

@@ -22,6 +22,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.uploads import LONGEST_NAME, collection_folder, keep_file, safe_name
 from app.storage.accounts import Accounts
+from app.storage.audit import Audit
 from app.storage.database import open_database
 from app.web.document_routes import add_document_routes
 from app.web.event_stream import FAILED
@@ -285,7 +286,7 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
 
 def client_of(desk: Service) -> TestClient:
     app = FastAPI()
-    add_document_routes(app, desk)
+    add_document_routes(app, desk, Audit(desk.database))
     return TestClient(app)
 
 

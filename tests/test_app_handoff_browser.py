@@ -188,4 +188,4 @@ def test_pages_fit_a_phone_in_the_dark(site: Site, browsers: tuple[Browser, Brow
     assert background == "rgb(27, 26, 24)"
     if language == "zh-CN":
         assert agent.sees("#wd-controls", "交还给自动助手")
-        assert customer.sees("#wd-handoff", "Ann 已加入对话")
+        assert customer.sees("#wd-handoff", "Ann 已加入会话")

@@ -179,7 +179,7 @@ def test_an_agent_takes_answers_and_gives_back(office: Office) -> None:
 def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> None:
     case, _ = office.waiting()
     early = office.ann.post(f"{case}/answer", json={"text": "Hello"}, headers={"accept-language": "zh-CN"})
-    assert (early.status_code, early.json()["error"]) == (409, "请先接手此对话，再回答。")
+    assert (early.status_code, early.json()["error"]) == (409, "请先接手此会话，再回答。")
     office.ann.post(f"{case}/take", json={})
     late = office.ben.post(f"{case}/take", json={})
     assert (late.status_code, late.json()["error"]) == (409, "Somebody else answers this customer already.")
