@@ -34,9 +34,10 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Files of tests side by side, each in one process; more than four need much memory for their models.
+# Files of tests side by side, each in one process; more than four need much memory for their models. In the order of their
+# names: by number of tests, the slowest would come last.
 test: lint
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: install
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(QUICK)

@@ -6,9 +6,13 @@ the document whose heading it is. No model is asked. Not covered: when they are 
 
 from collections.abc import Callable, Iterable, Iterator
 
+from retrieval.text.terms import COMMON, asked_words, stem
+
 MOST = 4
 TRIED = 32
 """Headings that are tried at most; each costs a search."""
+TELLING = 3
+"""Words that say what a question is about, which one must have at least."""
 LONGEST = 90
 """Characters of an example."""
 
@@ -28,11 +32,18 @@ def example_questions(headings: Headings, answered_from: Callable[[str], str | N
 
 def _candidates(headings: Headings) -> Iterator[tuple[str, str]]:
     paths = [(document, path) for document, path in headings if path]
-    questions = [(document, path[-1]) for document, path in paths if path[-1].rstrip().endswith(("?", "？"))]
+    questions = [(document, path[-1]) for document, path in paths if _is_question(path[-1])]
     titles = [(document, path[0]) for document, path in paths]
     for document, text in dict.fromkeys([*questions, *_spread(titles)]):
         if len(text) <= LONGEST:
             yield document, text.strip()
+
+
+def _is_question(heading: str) -> bool:
+    """Whether a heading is a question that is understood without its page: "How long do I have?" is not."""
+    if not heading.rstrip().endswith(("?", "？")):
+        return False
+    return len({stem(word) for word in asked_words(heading) if len(word) > 1} - COMMON) >= TELLING
 
 
 def _spread(titles: list[tuple[str, str]]) -> list[tuple[str, str]]:

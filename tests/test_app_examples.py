@@ -1,0 +1,54 @@
+"""The questions that an empty conversation offers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from desks import small_desk, write_pages
+
+from app.answering.examples import MOST, TRIED, example_questions
+
+
+def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page() -> None:
+    headings = [
+        ("returns.md", ("Returns",)),
+        ("returns.md", ("Returns", "How long do I have?")),
+        ("faq.md", ("FAQ", "Do gift cards expire?")),
+        ("faq.md", ("FAQ", "Do you deliver to Northern Ireland?")),
+        ("lost.md", ("Lost parcels",)),
+        ("other.md", ("Answered elsewhere",)),
+    ]
+    answered = {"Do gift cards expire?": "faq.md", "Returns": "returns.md", "Answered elsewhere": "faq.md"}
+    assert example_questions(headings, answered.get) == ["Do gift cards expire?", "Returns"]
+
+
+def test_only_some_are_tried_from_all_over_the_documents() -> None:
+    tried: list[str] = []
+
+    def answered_from(text: str) -> str | None:
+        tried.append(text)
+        return None
+
+    headings = [(f"{number}.md", (f"Page {number}",)) for number in range(1000)]
+    assert example_questions(headings, answered_from) == []
+    assert len(tried) == TRIED
+    assert tried[-1] == "Page 961"
+    assert len(example_questions(headings, lambda text: f"{text.split()[1]}.md")) == MOST
+
+
+def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk", answer_above=-1.0, refuse_below=-1.0) as desk:
+        assert list(desk.examples()) == [], "it does not answer yet"
+        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.prepare()
+        desk.examples()
+        end = time.monotonic() + 20
+        while not desk.examples() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "Returns" in desk.examples()
+        desk.forget("returns.md")
+        desk.examples()
+        while "Returns" in desk.examples() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "Returns" not in desk.examples()
