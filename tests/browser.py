@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 from fake_desk import FakeDesk
+from fastapi import FastAPI
 
 from app.access.passwords import new_account
 from app.domain.settings import Settings
@@ -40,16 +41,10 @@ FLAGS = [
 WAIT_S = 30.0
 
 
-class Site:
-    """A fake desk, served on a free port of loopback."""
+class Served:
+    """An application on a free port of loopback."""
 
-    def __init__(self, folder: Path, **changed: Any) -> None:
-        self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
-        given = {"show_technical": True, "questions_per_minute": 1000, **changed}
-        settings = Settings(data_dir=folder, **given)
-        self.database = open_database(settings.database_url)
-        self.password = new_account(Accounts(self.database), "admin", "admin")
-        application = create_app(self.desk, self.database, settings)
+    def __init__(self, application: FastAPI) -> None:
         self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -59,19 +54,34 @@ class Site:
     def close(self) -> None:
         self.server.should_exit = True
         self.thread.join(timeout=10)
+
+
+class Site(Served):
+    """A fake desk, served."""
+
+    def __init__(self, folder: Path, **changed: Any) -> None:
+        self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
+        given = {"show_technical": True, "questions_per_minute": 1000, **changed}
+        settings = Settings(data_dir=folder, **given)
+        self.database = open_database(settings.database_url)
+        self.password = new_account(Accounts(self.database), "admin", "admin")
+        super().__init__(create_app(self.desk, self.database, settings))
+
+    def close(self) -> None:
+        super().close()
         self.database.close()
 
 
 def until(found: Callable[[], Any]) -> Any:
     """Waits until `found` gives something true, through redraws."""
-    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 
     end = time.monotonic() + WAIT_S
     while True:
         try:
             if value := found():
                 return value
-        except StaleElementReferenceException:
+        except (ElementClickInterceptedException, StaleElementReferenceException):
             pass
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.03)

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
+from browser import NEEDS_BROWSER, Served, start_browser, until
 from desks import small_desk, write_pages
 
 from app.access.passwords import new_account
 from app.storage.accounts import Accounts
 from app.web.server import create_app
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-CHROMEDRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="Chromium and chromedriver are not installed"),
-]
-webdriver = pytest.importorskip("selenium.webdriver")
-FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,900"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-WAIT_S = 30.0
+pytestmark = NEEDS_BROWSER
 
 
-class Site:
+class Site(Served):
     """A real desk with the tiny model, and the agent's password."""
 
     def __init__(self, desk: Any) -> None:
-        self.desk = desk
         self.password = new_account(Accounts(desk.database), "Ann", "agent")
-        application = create_app(desk, desk.database, desk.settings)
-        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.thread.start()
-        until(lambda: self.server.started)
-        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-
-    def close(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(timeout=10)
+        super().__init__(create_app(desk, desk.database, desk.settings))
 
 
 class Browser:
     """What the test does with one browser."""
 
     def __init__(self, folder: Path) -> None:
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        for flag in (*FLAGS, f"--user-data-dir={folder}"):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
+        self.driver = start_browser(folder)
 
     def one(self, selector: str) -> Any:
         return until(
@@ -73,21 +44,6 @@ class Browser:
 
     def problems(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-
-def until(found: Callable[[], Any]) -> Any:
-    """Waits until `found` gives something true, through redraws."""
-    from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
-
-    end = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if value := found():
-                return value
-        except (StaleElementReferenceException, ElementClickInterceptedException):
-            pass
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture

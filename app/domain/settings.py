@@ -341,7 +341,7 @@ class Settings(BaseSettings):
 
     @property
     def admin_folder(self) -> Path:
-        """The admin password's hash and the session key."""
+        """Where version 0.1 kept its password."""
         return self.data_dir / "admin"
 
 
