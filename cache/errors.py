@@ -5,6 +5,7 @@ CacheError
 ├── PMLError          a schema, a prompt or a prompt program is wrong: says where and what to do (author's mistake)
 ├── ModelError        the model cannot be loaded or is of a family the engine does not know
 ├── CapacityError     the KV memory cannot hold what one request needs, even when everything else is evicted
+├── EngineBusy        what was to be computed while nothing else is to do: something else was
 └── EngineStopped     the engine was shut down, or failed, while the request was waiting or running
 """
 
@@ -45,6 +46,10 @@ class ModelError(CacheError):
 
 class CapacityError(CacheError):
     """One request needs more KV memory than the arena has."""
+
+
+class EngineBusy(CacheError):
+    """Something else had to be computed; try it again when the engine is idle."""
 
 
 class EngineStopped(CacheError):

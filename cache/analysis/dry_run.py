@@ -4,12 +4,13 @@ Admission, store, eviction and prefix tree are the real ones. The arena has room
 one byte each, and the model returns zeros. One token is generated per request; timings mean nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from cache.attention.forward_pass import never
 from cache.attention.items import Chunk
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Usage
@@ -28,7 +29,9 @@ class CountingModel:
         self.tokenizer = model.tokenizer
         self.device = torch.device("cpu")
 
-    def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
+    def forward(
+        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+    ) -> Tensor:
         """Zeros `[len(outputs), 1]`: token 0 is the likeliest."""
         return torch.zeros(len(outputs), 1)
 

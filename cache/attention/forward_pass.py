@@ -9,7 +9,7 @@ Shape letters: T packed rows of the pass, R rows over all items (a row counts on
 items any row is in, H key/value heads, G query heads per key/value head, D head size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,6 +51,15 @@ class ScoringFinished(Exception):
     """Ends a pass behind the last layer that is scored."""
 
 
+class PassGivenUp(Exception):
+    """Ends a pass whose result nobody wants any more. The keys and values of its rows are incomplete."""
+
+
+def never() -> bool:
+    """For a pass that is not given up."""
+    return False
+
+
 @dataclass(slots=True, eq=False)
 class AttentionScoring:
     """How much the last `rows` rows of a pass look at keys (InfoFlow KV): a key's attention weight, averaged over
@@ -65,7 +74,8 @@ class AttentionScoring:
 
 class Pass:
     """One packed forward pass over an arena, in which it notes the rows' position ids. Chunks with offsets need a
-    rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be scored besides, if anything.
+    rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be scored besides, if anything. give_up: asked at every
+    layer.
     """
 
     def __init__(
@@ -78,8 +88,10 @@ class Pass:
         rotation: Rotation | None = None,
         slopes: Tensor | None = None,
         scoring: AttentionScoring | None = None,
+        give_up: Callable[[], bool] = never,
     ) -> None:
         self.arena, self.kernel, self.rotation, self.scoring = arena, kernel, rotation, scoring
+        self.give_up = give_up
         self.items = plan_items(chunks)
         slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
         ranges = [r for item in self.items for r in item.ranges]
@@ -137,8 +149,10 @@ class Pass:
         softcap: float | None = None,
     ) -> Tensor:
         """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`. window: of
-        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`.
+        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`. Raises PassGivenUp.
         """
+        if self.give_up():
+            raise PassGivenUp
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
         q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]

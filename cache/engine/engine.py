@@ -11,13 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeVar
 
+from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob
 from cache.engine.engine_core import EngineCore, ForgetJob
+from cache.engine.idle_run import IdleRun
 from cache.engine.request import Generation, Request
 from cache.engine.waiting import Waiting
-from cache.errors import EngineStopped, PromptError
+from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
@@ -31,6 +34,7 @@ from cache.prompt.tokenizer import CachingTokenizer
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+SHUT_DOWN = "the engine was shut down"
 REMEMBERED_RUNS = 1024
 """Texts whose tokens are remembered: some 20 KiB each for passages."""
 
@@ -54,7 +58,9 @@ class Engine:
         self.model = model
         self.placement, self.slot = placement, slot
         self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
-        self._core = EngineCore(model, self.store)
+        self._closing, self._arrived = threading.Event(), threading.Event()
+        self._core = EngineCore(model, self.store, self._closing.is_set)
+        self._idle_run: IdleRun | None = None
         self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS)
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped: str | None = "the engine was not started"
@@ -68,9 +74,13 @@ class Engine:
         return self
 
     def close(self) -> None:
-        """Finish writing modules to disk and stop; requests in flight end with EngineStopped."""
+        """Finish writing modules to disk and stop. Requests in flight end with EngineStopped; a pass ends at its next
+        layer.
+        """
         if self._thread.is_alive():
-            self._calls.put(lambda: self._stop("the engine was shut down"))
+            self._closing.set()
+            self._arrived.set()
+            self._calls.put(lambda: self._stop(SHUT_DOWN))
             self._thread.join()
         self.store.close()
 
@@ -102,7 +112,16 @@ class Engine:
         """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
         generation = Generation()
         waiting = Waiting(request, generation, time.perf_counter(), self.model.info.places_modules)
-        self._post(lambda: self._core.inbox.append(waiting))
+        self._post_work(waiting)
+        return generation
+
+    def compute_idle(self, request: Request) -> Generation:
+        """Compute a request without any reuse while there is nothing else to do, in KV memory of its own: see
+        `cache.engine.idle_run`. One at a time. The generation ends with EngineBusy where there is something else to do,
+        also if it arrives later. Raises EngineStopped.
+        """
+        request, generation = replace(request, reuse="off"), Generation()
+        self._post(lambda: self._begin_idle_run(request, generation))
         return generation
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[int]:
@@ -120,7 +139,7 @@ class Engine:
         useful = [segment for segment in segments if segment.tokens and info.places_modules]
         job = EncodeJob(deque((segment, tenant) for segment in useful), Future())
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        self._post(lambda: self._core.inbox.append(job))
+        self._post_work(job)
         return job.done
 
     def forget(self, find: Callable[[Store], Set[str]]) -> int:
@@ -134,7 +153,7 @@ class Engine:
             return find(store)
 
         job = ForgetJob(find_keys, Future())
-        self._post(lambda: self._core.inbox.append(job))
+        self._post_work(job)
         return job.done.result()
 
     def drop_prefixes(self, tenant: str) -> bool:
@@ -161,6 +180,10 @@ class Engine:
         self._post(run)
         return future.result()
 
+    def _post_work(self, work: Waiting | EncodeJob | ForgetJob) -> None:
+        self._post(lambda: self._core.inbox.append(work))
+        self._arrived.set()
+
     def _post(self, function: Callable[[], None]) -> None:
         with self._lock:
             if self._stopped is not None:
@@ -174,18 +197,44 @@ class Engine:
             while self._stopped is None:
                 self._take_calls()
                 if self._stopped is None and self._core.has_work:
+                    self._end_idle_run()
                     self._core.step()
+                elif self._stopped is None:
+                    self._step_idle_run()
+        except PassGivenUp:
+            self._stop(SHUT_DOWN)
         except Exception:
             log.exception("the engine failed")
             self._stop("the engine failed, see the log; restart the program")
 
     def _take_calls(self) -> None:
         """Run what other threads asked for; with nothing to do, check the store and wait for a call."""
-        if not self._core.has_work and self._calls.empty():
+        if not self._core.has_work and self._idle_run is None and self._calls.empty():
             self.store.check_integrity()
             self._calls.get()()
         while not self._calls.empty():
             self._calls.get()()
+
+    def _begin_idle_run(self, request: Request, generation: Generation) -> None:
+        if self._core.has_work or self._idle_run is not None:
+            generation.deliver(EngineBusy("there is something else to do"))
+            return
+        try:
+            self._arrived.clear()
+            self._idle_run = IdleRun(self.model, request, generation, self._arrived.is_set)
+        except Exception as error:  # such as memory for it that cannot be had
+            generation.deliver(CacheError(f"the request could not be computed again: {error}"))
+
+    def _step_idle_run(self) -> None:
+        if self._idle_run is not None:
+            self._idle_run.step()
+            if self._idle_run.has_ended:
+                self._idle_run = None
+
+    def _end_idle_run(self) -> None:
+        if self._idle_run is not None:
+            self._idle_run.give_up()
+            self._idle_run = None
 
     def _stop(self, why: str) -> None:
         with self._lock:
@@ -194,4 +243,6 @@ class Engine:
             self._stopped = why
         while not self._calls.empty():  # what was posted just before: callers wait for their answers
             self._calls.get()()
+        if self._idle_run is not None:
+            self._idle_run.fail(EngineStopped(why))
         self._core.fail(EngineStopped(why))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder
 from cache.engine.recomputation import RowSelector
 from cache.engine.running import Running, admit
@@ -37,10 +38,12 @@ class ForgetJob:
 
 
 class EngineCore:
-    """The state of the engine thread. inbox: what has arrived, in order; nothing overtakes a ForgetJob."""
+    """The state of the engine thread. inbox: what has arrived, in order; nothing overtakes a ForgetJob. give_up: if all
+    of it shall end; then `step` raises PassGivenUp at the next layer of a pass, and only `fail` may follow.
+    """
 
-    def __init__(self, model: Model, store: Store) -> None:
-        self.model, self.store = model, store
+    def __init__(self, model: Model, store: Store, give_up: Callable[[], bool]) -> None:
+        self.model, self.store, self._give_up = model, store, give_up
         self.row_selector = RowSelector()
         self.inbox: deque[Waiting | EncodeJob | ForgetJob] = deque()
         self._encoder = Encoder(store)
@@ -62,6 +65,12 @@ class EngineCore:
     def _is_busy(self) -> bool:
         return bool(self._waiting or self._running or self._jobs or self._encoder.running)
 
+    @property
+    def _is_unwanted(self) -> bool:
+        """Whether there are requests, and nobody waits for any of them."""
+        requests = [*(running.admitted for running in self._running), *self._waiting]
+        return bool(requests) and all(one.generation.is_cancelled for one in requests)
+
     def step(self) -> None:
         """Take in what has arrived, admit what fits, and compute one packed pass for everything that can run."""
         self._take_in()
@@ -70,7 +79,12 @@ class EngineCore:
         scheduled = self._schedule()
         if not scheduled:
             return
-        outputs = self._forward(scheduled)
+        try:
+            outputs = self._forward(scheduled)
+        except PassGivenUp:  # its rows count as not computed
+            if self._give_up():
+                raise
+            return
         self._encoder.collect()
         for running, logits in outputs:
             reason = running.advance(logits)  # samples and delivers
@@ -165,7 +179,7 @@ class EngineCore:
                 rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
                 outputs.extend(range(num_rows - wanted, num_rows))
         chunks = [sequence.chunk(rows) for sequence, rows in scheduled.items()]
-        logits = self.model.forward(chunks, self.store.arena, outputs)
+        logits = self.model.forward(chunks, self.store.arena, outputs, lambda: self._give_up() or self._is_unwanted)
         for sequence, rows in scheduled.items():
             sequence.computed += rows
         if num_rows >= PREFILL_ROWS:

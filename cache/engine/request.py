@@ -139,6 +139,11 @@ class Generation:
         assert isinstance(self._end, Completion)
         return self._end
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether somebody has read it to its end, so that `completion` does not wait."""
+        return self._end is not None
+
     def cancel(self) -> None:
         """Stop generating; what was generated so far still arrives as the completion."""
         self.is_cancelled = True

@@ -4,7 +4,7 @@ Models are transformers' own classes with our attention registered in place of t
 registry, their attention modules are replaced (`cache.model.alibi`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cache.attention.forward_pass import AttentionScoring, Pass, Rotation, ScoringFinished, attention_function
+from cache.attention.forward_pass import AttentionScoring, Pass, Rotation, ScoringFinished, attention_function, never
 from cache.attention.items import Chunk
 from cache.attention.kernels import Kernel, default_kernel
 from cache.errors import ModelError
@@ -65,9 +65,12 @@ class Model(Protocol):
     tokenizer: ModelTokenizer
     device: torch.device
 
-    def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
+    def forward(
+        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+    ) -> Tensor:
         """One packed pass over the chunks' rows, one chunk after another: writes their KV into the arena. outputs:
         packed rows whose logits are wanted. Returns float32 logits `[len(outputs), vocabulary]` on the model's device.
+        give_up: asked at every layer; once it is true, PassGivenUp is raised.
         """
 
     def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:
@@ -97,13 +100,15 @@ class LanguageModel:
         self._hf = hf.eval()
 
     @torch.no_grad()
-    def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
+    def forward(
+        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+    ) -> Tensor:
         if not self._is_narrow or sum(len(chunk.tokens) for chunk in chunks) > FEW_ROWS:
-            return self._forward(chunks, arena, outputs)
+            return self._forward(chunks, arena, outputs, give_up=give_up)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return self._forward(chunks, arena, outputs)
+            return self._forward(chunks, arena, outputs, give_up=give_up)
         finally:
             torch.set_num_threads(threads)
 
@@ -117,11 +122,24 @@ class LanguageModel:
         return [scores[extent].cpu() for extent in extents]
 
     def _forward(
-        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], scoring: AttentionScoring | None = None
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        scoring: AttentionScoring | None = None,
+        give_up: Callable[[], bool] = never,
     ) -> Tensor:
         alibi = self._alibi
-        slopes = alibi.slopes if alibi else None
-        plan = Pass(chunks, arena, self.kernel, self.device, rotation=self.rotation, slopes=slopes, scoring=scoring)
+        plan = Pass(
+            chunks,
+            arena,
+            self.kernel,
+            self.device,
+            rotation=self.rotation,
+            slopes=alibi.slopes if alibi else None,
+            scoring=scoring,
+            give_up=give_up,
+        )
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
         result = self._hf(
             input_ids=torch.tensor([[token for chunk in chunks for token in chunk.tokens]], device=self.device),
