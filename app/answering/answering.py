@@ -17,6 +17,7 @@ from app.answering.past import with_agents
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion, finished, without_model
+from app.answering.savings_meter import Sampled, SavingsMeter
 from app.answering.stream import AnswerInProgress, OpenAnswers
 from app.domain.answers import Answer
 from app.domain.callers import OPERATOR, is_customer
@@ -55,10 +56,11 @@ class Answering:
         policy: Policy,
         answer_mode: AnswerMode,
         refusal_bias: float,
+        meter: SavingsMeter,
         curated: CuratedAnswers | None = None,
     ) -> None:
         """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `app.desk.calibration`."""
-        self.settings, self.engine, self.policy = settings, engine, policy
+        self.settings, self.engine, self.policy, self.meter = settings, engine, policy, meter
         self.questions = QuestionPreparer(settings, library, finder, engine, prompts, curated)
         self._library, self._history, self._in_flight = library, history, in_flight
         self._answer_mode, self._opening = answer_mode, None
@@ -106,6 +108,7 @@ class Answering:
                 if prepared.plan is not None:
                     request = self.request(prepared, reuse, conversation_id, policy, owner)
                     generation = self.engine.submit(request)
+                    self.meter.consider(Sampled(request, generation, policy, question_id))
                     running = generation, self.checked(generation, prepared)
         except BaseException:
             self._history.ended(question_id)

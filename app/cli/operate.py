@@ -1,6 +1,7 @@
 """The commands that run a desk and look after it: serve, stats, doctor, demo."""
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -28,12 +29,17 @@ def serve(common: Common) -> None:
 @takes("data_dir", "as_json")
 def stats(common: Common) -> None:
     """What was reused, what was computed, and why."""
-    from app.cli.reports import print_overview
+    from app.cli.reports import print_overview, print_savings
     from app.desk.json_output import overview_json
 
     with open_reader(common.settings) as service:
-        overview = service.overview()
-    common.show(overview_json(overview), lambda: print_overview(overview))
+        overview, savings = service.overview(), service.savings(datetime.min.replace(tzinfo=UTC), datetime.now(UTC))
+
+    def show() -> None:
+        print_overview(overview)
+        print_savings(savings)
+
+    common.show({**overview_json(overview), "savings": asdict(savings)}, show)
 
 
 @commands.command()

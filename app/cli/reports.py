@@ -17,6 +17,7 @@ from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument
 from app.domain.formatting import size
 from app.domain.reuse_words import reuse_line
+from app.domain.savings import Savings
 from app.storage.api_keys import ApiKey
 
 
@@ -153,3 +154,16 @@ def print_training(result: dict[str, Any], folder: Path) -> None:
     if result["held_out_moved"] is not None:
         print(f"full attention now says something else than before by {result['held_out_moved']:.3f} nats a token")
     print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")
+
+
+def print_savings(savings: Savings) -> None:
+    """What was measured of reuse; nothing before the first sample."""
+    if not savings.samples:
+        return
+    first, without = savings.first_token_ms / 1e3, savings.without_reuse_ms / 1e3
+    print(f"measured on {savings.samples} answers: first token after {first:.2f} s, without reuse {without:.2f} s")
+    if (saved := savings.saved_ms) is not None:
+        print(f"{saved.value / 1e3:.2f} s sooner (95 %: {saved.low / 1e3:.2f} to {saved.high / 1e3:.2f})")
+    if (same := savings.same) is not None:
+        low, high = 100 * same.low, 100 * same.high
+        print(f"{100 * same.value:.0f} % the same answer, word for word (95 %: {low:.0f} to {high:.0f})")

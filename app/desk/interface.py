@@ -14,6 +14,7 @@ from app.domain.handoffs import Handoff, HandoffReason
 from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
 from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.quality import Cause, FaqDraft, FaqPair, FaqSaved, QualityReport, SearchExplanation
+from app.domain.savings import Savings
 from app.domain.served import Load, Served
 from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
@@ -170,6 +171,9 @@ class Desk(Protocol):
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         """What happened in each `step` between two times; see `app.storage.statistics.Statistics.over_time`."""
+
+    def savings(self, since: datetime, until: datetime) -> Savings:
+        """What reuse saved between two times, as far as it was measured."""
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
         """What it takes to encode all passages again, each behind so many neighbours."""

@@ -21,12 +21,14 @@ from app.answering.curated import CuratedAnswers
 from app.answering.examples import example_questions
 from app.answering.explain import Explainer
 from app.answering.plain import PlainStream, complete
+from app.answering.savings_meter import SavingsMeter
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
 from app.desk.housekeeping import Housekeeping
 from app.desk.overview import summarise, tiers_of, tiers_on_disk
+from app.desk.savings import summarise_savings
 from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview, Turn
 from app.domain.callers import OPERATOR
@@ -35,6 +37,7 @@ from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import AnswerMode, Policy, policy_named
 from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
 from app.domain.quality import FAQ
+from app.domain.savings import Savings
 from app.domain.served import Load, Served
 from app.domain.settings import Settings
 from app.domain.trends import UsageSpan
@@ -57,6 +60,7 @@ from app.storage.database import open_database
 from app.storage.faq import FaqStore
 from app.storage.history import History
 from app.storage.library import Library
+from app.storage.savings import SavingsSamples
 from app.storage.statistics import Statistics
 from app.storage.transcripts import Transcripts
 from app.support.faq import FaqEditor, Publisher
@@ -159,13 +163,15 @@ class Service:
 
     def close(self) -> None:
         """Finish what is being written and release everything."""
-        if self._ahead is not None:
-            self._ahead.stop()
+        behind: list[ReadingAhead | SavingsMeter] = [] if self._ahead is None else [self._ahead]
+        behind += [self._answering.meter] if self.is_ready() else []
+        for thread in behind:
+            thread.stop()
         self.end_answers()
         if "engine" in self.__dict__:
             self.engine.close()
-        if self._ahead is not None:
-            self._ahead.join()
+        for thread in behind:
+            thread.join()
         self.database.close()
 
     def end_answers(self) -> None:
@@ -216,6 +222,7 @@ class Service:
             self.policy,
             self.answer_mode,
             0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
+            SavingsMeter(self.engine, self.settings.savings_sample, SavingsSamples(self.database).record),
             self.curated,
         )
 
@@ -310,6 +317,10 @@ class Service:
         assert self._ahead is None
         self._ahead = ReadingAhead(self._warming, bars, when_read).start()
 
+    def measure_savings(self) -> None:
+        """From now on compute some answers a second time without reuse, while nobody waits; once."""
+        self._answering.meter.start()
+
     # --- documents -----------------------------------------------------------------------------------------
 
     def ingest(
@@ -328,6 +339,8 @@ class Service:
         """
         path = find_document(self.library, name)
         forgotten = Forgetting(self._ingestion, self.history, self._in_flight).forget(path)
+        if self.is_ready():
+            self._answering.meter.clear()
         self._uploads.delete(Path(path))
         if Path(path) == self.settings.faq_file.resolve():  # else its text would come back with the next pair
             self._faq.delete()
@@ -425,6 +438,8 @@ class Service:
         """
         erased = self.care.erase(owner)
         self.housekeeping.drop({owner})
+        if self.is_ready():
+            self._answering.meter.clear()
         return erased
 
     def drop_prefixes(self, owner: str) -> bool:
@@ -478,6 +493,10 @@ class Service:
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         """What happened in each `step` between two times."""
         return Statistics(self.database).over_time(since, until, step)
+
+    def savings(self, since: datetime, until: datetime) -> Savings:
+        """What reuse saved between two times, as far as it was measured."""
+        return summarise_savings(SavingsSamples(self.database).between(since, until))
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""

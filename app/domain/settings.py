@@ -246,6 +246,9 @@ class Settings(BaseSettings):
     answer_above: Annotated[float | None, _between(-1, 1, "a number")] = None
     """From this probability on the desk answers; between it and refuse_below it says that it is not certain, quotes at
     most two statements and names the nearest pages. Unset: the value fitted by `warmdesk calibrate-search`."""
+    savings_sample: Annotated[float, _between(0, 1, "a number")] = 0.05
+    """Share of the answers that are computed a second time without any reuse, while nobody waits, so that the dashboard
+    shows what reuse saves and whether it changes answers. 0: none."""
     faq_answers: bool = True
     """Whether a question of the FAQ, asked again in nearly the same words, is answered with the FAQ's answer as it
     stands, without search and model."""

@@ -449,6 +449,28 @@ def m021_audit(connection: Connection) -> None:
     audit.create(connection)
 
 
+def m022_savings(connection: Connection) -> None:
+    """Answers that were computed a second time without reuse."""
+    required = partial(Column, nullable=False)
+    question = ForeignKey("messages.id", ondelete="SET NULL")
+    meta = MetaData(naming_convention=NAMING)
+    Table("messages", meta, Column("id", String(32), primary_key=True))
+    savings = Table(
+        "savings",
+        meta,
+        Column("id", Integer, primary_key=True),
+        required("created", DateTime, index=True),
+        Column("question_id", String(32), question, index=True),
+        required("policy", String(16)),
+        required("prompt_tokens", Integer),
+        required("computed_tokens", Integer),
+        required("first_token_ms", Double),
+        required("without_reuse_ms", Double),
+        Column("likeness", Double),
+    )
+    savings.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -468,6 +490,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m018_deleted,
     m019_sources,
     m021_audit,
+    m022_savings,
 )
 
 

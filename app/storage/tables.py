@@ -439,6 +439,22 @@ class AuditRow(Base):
     subject: Mapped[str]
 
 
+class SavingsRow(Base):
+    """An answer that was computed a second time without reuse: see `app.domain.savings.SavingsSample`."""
+
+    __tablename__ = "savings"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    created: Mapped[datetime] = mapped_column(index=True)
+    question_id: Mapped[str | None] = mapped_column(ForeignKey(MessageRow.id, ondelete="SET NULL"), index=True)
+    policy: Mapped[str] = mapped_column(String(16))
+    prompt_tokens: Mapped[int]
+    computed_tokens: Mapped[int]
+    first_token_ms: Mapped[float]
+    without_reuse_ms: Mapped[float]
+    likeness: Mapped[float | None]
+
+
 class ApiKeyRow(Base):
     """A key with which programs reach the API. id: part of the owner of its conversations. token_hash: SHA-256 of the
     key; shown: how it begins. scopes: separated by spaces. revoked: since when it no longer works.

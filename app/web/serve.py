@@ -92,6 +92,7 @@ def serve(
             if password is not None:
                 print(f"admin password (shown once): {password}", flush=True)
             service.read_ahead(bars, when_read)
+            service.measure_savings()
         except BaseException as error:  # it ends the command, not only this thread
             failures.append(error)
             server.should_exit = True

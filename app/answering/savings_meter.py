@@ -1,0 +1,132 @@
+"""What reuse saves, measured: a sampled share of answers is computed a second time without any reuse, while nobody
+waits, and both runs are compared.
+
+The second run has the same prompt at the same position ids, with full attention: it is what the answer would have
+taken, and what it would have said. Not covered: how the engine computes it beside its work (`cache.engine.idle_run`),
+what the samples say together (`app.desk.savings`).
+"""
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rapidfuzz.distance import Levenshtein
+
+from app.domain.savings import SavingsSample
+from cache.engine.engine import Engine
+from cache.engine.request import Completion, Generation, Request
+from cache.errors import CacheError, EngineBusy, EngineStopped
+
+WAITING = 8
+"""Answers that may wait for their second run; each holds its prompt."""
+QUIET_S = 10.0
+"""How long nothing was asked before a second run begins: a question that comes in its middle waits for one pass."""
+TRIES = 5
+_LOOK_S, _STOPPED_S = 0.5, 2.0
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An answer that is to be computed again."""
+
+    request: Request
+    generation: Generation
+    policy: str
+    question_id: str
+
+
+class SavingsMeter:
+    """A thread that computes sampled answers again. Safe to use from any thread. Nothing is sampled before `start`."""
+
+    def __init__(self, engine: Engine, share: float, keep: Callable[[SavingsSample], None]) -> None:
+        """share: of the answers, 0 to 1. keep: stores a sample."""
+        self._engine, self._share, self._keep = engine, share, keep
+        self._sampled: queue.Queue[Sampled] = queue.Queue(WAITING)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to sample; once."""
+        self._thread = threading.Thread(target=self._run, name="savings", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more. What is being computed ends with the engine."""
+        self._closing.set()
+
+    def join(self) -> None:
+        """Wait for the thread, after the engine was closed."""
+        if self._thread is not None:
+            self._thread.join(_STOPPED_S)
+
+    def clear(self) -> None:
+        """Forget the prompts that wait, because one may hold what has to be forgotten."""
+        while True:
+            try:
+                self._sampled.get_nowait()
+            except queue.Empty:
+                return
+
+    def consider(self, sampled: Sampled) -> None:
+        """Perhaps compute this answer again, later. One more than may wait is left out."""
+        if self._thread is None or sampled.request.reuse != "on" or random.random() >= self._share:
+            return
+        try:
+            self._sampled.put_nowait(sampled)
+        except queue.Full:
+            log.debug("too many answers wait to be computed again: one was left out")
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                sampled = self._sampled.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            try:
+                self._measure(sampled)
+            except EngineStopped:
+                return
+            except Exception as error:  # the next one may do
+                log.warning("savings could not be measured: %s", error, exc_info=not isinstance(error, CacheError))
+
+    def _measure(self, sampled: Sampled) -> None:
+        for _ in range(TRIES):
+            if not self._is_quiet() or not sampled.generation.has_ended:  # nobody read the answer
+                return
+            try:
+                again = self._engine.compute_idle(sampled.request).completion
+            except EngineBusy:
+                continue
+            self._keep(compared(sampled, sampled.generation.completion, again))
+            return
+
+    def _is_quiet(self) -> bool:
+        """Wait until nothing was asked for a while; False if the desk closes before."""
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < QUIET_S:
+            if self._closing.wait(_LOOK_S):
+                return False
+            if any(self._engine.load()):
+                quiet_since = time.monotonic()
+        return True
+
+
+def compared(sampled: Sampled, first: Completion, again: Completion) -> SavingsSample:
+    """Both runs of an answer, in numbers."""
+    is_comparable = sampled.request.sampling.temperature == 0 and first.finish_reason != "cancelled"
+    return SavingsSample(
+        created=datetime.now(UTC),
+        question_id=sampled.question_id,
+        policy=sampled.policy,
+        prompt_tokens=first.usage.prompt_tokens,
+        computed_tokens=first.usage.computed,
+        first_token_ms=first.timings.load + first.timings.prefill,
+        without_reuse_ms=again.timings.load + again.timings.prefill,
+        likeness=Levenshtein.normalized_similarity(first.text, again.text) if is_comparable else None,
+    )

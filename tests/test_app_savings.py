@@ -1,0 +1,188 @@
+"""Measured savings: what is sampled, the second run, what is stored, and what the samples say together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from desks import finish, small_desk, write_pages
+
+from app.answering import savings_meter
+from app.desk.savings import ENOUGH, summarise_savings
+from app.desk.service import Service
+from app.domain.savings import Savings, SavingsSample
+from app.storage.savings import SavingsSamples
+from cache.engine.request import Generation, Request
+from cache.errors import EngineBusy
+
+NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
+QUESTION = "How long do returns take?"
+SAMPLE = SavingsSample(
+    created=NOW,
+    question_id=None,
+    policy="fast",
+    prompt_tokens=1000,
+    computed_tokens=100,
+    first_token_ms=200.0,
+    without_reuse_ms=2000.0,
+    likeness=1.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has to be quiet for long."""
+    monkeypatch.setattr(savings_meter, "QUIET_S", 0.05)
+    monkeypatch.setattr(savings_meter, "_LOOK_S", 0.01)
+
+
+@contextmanager
+def measuring(folder: Path, **changes: object) -> Iterator[Service]:
+    with small_desk(folder / "data", **{"savings_sample": 1.0, **changes}) as desk:  # type: ignore[arg-type]
+        desk.ingest([write_pages(folder / "pages")])
+        desk.prepare()
+        desk.measure_savings()
+        yield desk
+
+
+def samples(desk: Service) -> list[SavingsSample]:
+    return SavingsSamples(desk.database).between(NOW - timedelta(days=9999), datetime.now(UTC) + timedelta(days=1))
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.01)
+
+
+def test_an_answer_is_computed_again_without_reuse(tmp_path: Path) -> None:
+    with measuring(tmp_path) as desk:
+        answer = finish(desk, QUESTION)
+        until(lambda: samples(desk))
+        [sample] = samples(desk)
+        usage = answer.usage
+        assert (sample.prompt_tokens, sample.computed_tokens) == (usage.prompt_tokens, usage.computed)
+        assert sample.computed_tokens < sample.prompt_tokens
+        assert sample.first_token_ms == pytest.approx(answer.timings.load + answer.timings.prefill, abs=0.01)
+        assert sample.without_reuse_ms > 0
+        assert sample.likeness is not None
+        assert 0 <= sample.likeness <= 1
+        question = desk.turns(answer.conversation_id)[0]
+        assert (sample.question_id, sample.policy) == (question.message_id, answer.policy)
+
+
+def test_what_was_exact_is_the_same_word_for_word(tmp_path: Path) -> None:
+    with measuring(tmp_path, policy="exact") as desk:
+        finish(desk, QUESTION)
+        until(lambda: samples(desk))
+        assert samples(desk)[0].likeness == 1.0
+
+
+def test_a_sample_stays_when_its_conversation_goes(tmp_path: Path) -> None:
+    with measuring(tmp_path) as desk:
+        finish(desk, QUESTION)
+        until(lambda: samples(desk))
+        desk.erase("operator")
+        [sample] = samples(desk)
+        assert sample.question_id is None
+
+
+def test_a_question_that_is_gone_by_then_is_left_out_of_the_sample(tmp_path: Path) -> None:
+    with small_desk(tmp_path) as desk:
+        SavingsSamples(desk.database).record(replace(SAMPLE, question_id="gone"))
+        [sample] = samples(desk)
+        assert sample == SAMPLE
+
+
+def test_words_drawn_by_chance_are_not_compared(tmp_path: Path) -> None:
+    with measuring(tmp_path, temperature=1.0) as desk:
+        finish(desk, QUESTION)
+        until(lambda: samples(desk))
+        assert samples(desk)[0].likeness is None
+
+
+@pytest.mark.parametrize(("share", "reuse", "starts"), [(0.0, "on", True), (1.0, "off", True), (1.0, "on", False)])
+def test_what_is_not_to_be_sampled_is_not(tmp_path: Path, share: float, reuse: str, starts: bool) -> None:
+    with small_desk(tmp_path / "data", savings_sample=share) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.prepare()
+        if starts:
+            desk.measure_savings()
+        finish(desk, QUESTION, reuse=reuse)
+        assert desk._answering.meter._sampled.empty()
+
+
+def test_a_busy_engine_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(tmp_path) as desk:
+        compute, asked = desk.engine.compute_idle, []
+
+        def busy_at_first(request: Request) -> Generation:
+            asked.append(request)
+            generation = Generation()
+            generation.deliver(EngineBusy("something else"))
+            return generation if len(asked) < 3 else compute(request)
+
+        monkeypatch.setattr(desk.engine, "compute_idle", busy_at_first)
+        finish(desk, QUESTION)
+        until(lambda: samples(desk))
+        assert len(asked) == 3
+
+
+def test_a_prompt_that_waits_is_forgotten_with_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(tmp_path) as desk:
+        meter = desk._answering.meter
+        monkeypatch.setattr(meter, "_is_quiet", lambda: meter._closing.wait())
+        finish(desk, QUESTION)
+        until(meter._sampled.empty)  # this one is being looked at
+        finish(desk, QUESTION)
+        assert not meter._sampled.empty()
+        desk.forget("returns.md")
+        assert meter._sampled.empty()
+
+
+def test_no_more_than_a_few_prompts_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(tmp_path) as desk:
+        meter = desk._answering.meter
+        monkeypatch.setattr(meter, "_is_quiet", lambda: meter._closing.wait())
+        for _ in range(savings_meter.WAITING + 3):
+            finish(desk, QUESTION)
+        assert meter._sampled.qsize() <= savings_meter.WAITING
+
+
+def test_few_samples_have_no_interval_and_none_say_nothing() -> None:
+    assert summarise_savings([]) == Savings()
+    few = summarise_savings([SAMPLE] * (ENOUGH - 1))
+    assert (few.saved_ms, few.times_sooner) == (None, None)
+    assert few.first_token_ms == 200.0
+
+
+def test_what_samples_say_together() -> None:
+    times = [1000.0, 1500.0, 1800.0, 2000.0, 2000.0, 2200.0, 2500.0, 3000.0]
+    likeness = [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.7, None]
+    some = [replace(SAMPLE, without_reuse_ms=time, likeness=alike) for time, alike in zip(times, likeness, strict=True)]
+    savings = summarise_savings(some)
+    assert (savings.samples, savings.compared) == (8, 7)
+    assert savings.saved_ms is not None
+    assert savings.saved_ms.value == pytest.approx(1800.0)
+    # t(7; .975) = 2.3646, standard deviation of the times 607.1
+    assert savings.saved_ms.high - savings.saved_ms.value == pytest.approx(2.3646 * 607.1 / 8**0.5, rel=1e-3)
+    assert savings.times_sooner is not None
+    assert savings.times_sooner.value == pytest.approx(10.0)
+    assert (savings.times_sooner.low, savings.times_sooner.high) == pytest.approx((5.0, 15.0))
+    assert savings.tokens_reused == pytest.approx(0.9)
+    assert savings.same is not None
+    assert savings.same.value == pytest.approx(5 / 7)
+    assert (savings.same.low, savings.same.high) == pytest.approx((0.3589, 0.9178), abs=1e-3)
+    assert savings.likeness == pytest.approx(0.6)
+
+
+def test_equal_samples_have_an_interval_of_no_width() -> None:
+    savings = summarise_savings([SAMPLE] * ENOUGH)
+    assert savings.saved_ms is not None
+    assert (savings.saved_ms.low, savings.saved_ms.high) == pytest.approx((1800.0, 1800.0))
