@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fake_overview import make_overview, make_usage
+from fake_overview import make_overview, make_savings, make_usage
 from fake_quality import FakeQuality
 
 from app.desk.interface import Feedback
@@ -39,6 +39,7 @@ from app.domain.errors import DeskError
 from app.domain.handoffs import Handoff, HandoffReason, HandoffState
 from app.domain.plain import ModelNames, Said
 from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
+from app.domain.savings import Savings
 from app.domain.served import Load, Served
 from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
@@ -526,6 +527,9 @@ class FakeDesk:
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
         return make_usage(since, until, step) if self.seeded else []
+
+    def savings(self, since: datetime, until: datetime) -> Savings:
+        return make_savings() if self.seeded else Savings()
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
         return ReadingCost(modules=412, seconds=60.0 * (1 + neighbours))

@@ -8,6 +8,7 @@ import math
 from datetime import datetime, timedelta
 
 from app.domain.answers import MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
+from app.domain.savings import Interval, Savings
 from app.domain.trends import FirstTokenTimes, UsageSpan
 
 PAGES = (
@@ -101,3 +102,17 @@ def make_overview(now: datetime) -> Overview:
         misses=misses,
         model="SmolLM2-135M-Instruct", device="cpu",
     )  # fmt: skip
+
+
+def make_savings() -> Savings:
+    return Savings(
+        samples=43,
+        first_token_ms=342.0,
+        without_reuse_ms=4_120.0,
+        saved_ms=Interval(value=3_778.0, low=3_210.0, high=4_346.0),
+        times_sooner=Interval(value=11.8, low=9.6, high=13.2),
+        tokens_reused=0.91,
+        compared=41,
+        same=Interval(value=37 / 41, low=0.775, high=0.961),
+        likeness=0.72,
+    )

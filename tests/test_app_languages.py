@@ -17,7 +17,7 @@ from babel.messages.pofile import read_po
 from bs4 import BeautifulSoup
 from bs4.element import Doctype
 from fake_desk import NOW, FakeDesk, make_answer
-from fake_overview import make_overview, make_usage
+from fake_overview import make_overview, make_savings, make_usage
 from jinja2 import nodes
 from page_check import check
 
@@ -220,6 +220,7 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
     with speaking(translations("zh")):
         drawn = charts(axis, make_usage(axis.since, axis.until, axis.range.step))
     admin = {"now": NOW, "links": links_for(Caller(role="admin")), "load": desk.load(), "charts": drawn, "ticks": []}
+    admin["savings"] = make_savings()
     pages = [
         render(
             "chat/transcript.html", language="zh", turns=desk.turns("c"), contacts={}, technical=True, topics=["问"]

@@ -18,7 +18,7 @@ from app.web.languages import page_language, translations
 from app.web.rendering import render
 
 REFRESH_S = 5.0
-PARTS = ("head", "welcome", "tiles", "load", "charts", "memory", "answers", "prefixes", "misses")
+PARTS = ("head", "welcome", "tiles", "load", "charts", "savings", "memory", "answers", "prefixes", "misses")
 """Templates in templates/admin, from the top of the page down."""
 ABOVE = 4
 """How many of them stand above the choice of the time range."""
@@ -36,6 +36,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
             choices = [(gettext(one.words), name) for name, one in RANGES.items()]
             label, ticks = gettext("Time range"), axis.ticks
         values = {"overview": overview, "load": desk.load(), "links": links, "charts": drawn, "ticks": ticks}
+        values["savings"] = desk.savings(axis.since, axis.until)
         texts = [render(f"admin/{name}.html", language=language, now=now, **values) for name in PARTS]
         return [*texts, gr.Radio(choices=choices, label=label, visible=bool(overview.answers))]
 
