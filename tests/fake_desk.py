@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fake_overview import make_overview, make_savings, make_usage
+from fake_overview import make_memory_plan, make_overview, make_savings, make_usage
 from fake_quality import FakeQuality
 
 from app.desk.interface import Feedback
@@ -37,6 +37,7 @@ from app.domain.callers import OPERATOR
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.handoffs import Handoff, HandoffReason, HandoffState
+from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import ModelNames, Said
 from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.savings import Savings
@@ -530,6 +531,9 @@ class FakeDesk:
 
     def savings(self, since: datetime, until: datetime) -> Savings:
         return make_savings() if self.seeded else Savings()
+
+    def memory_plan(self) -> MemoryPlan:
+        return make_memory_plan() if self.seeded else MemoryPlan()
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
         return ReadingCost(modules=412, seconds=60.0 * (1 + neighbours))

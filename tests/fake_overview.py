@@ -8,6 +8,7 @@ import math
 from datetime import datetime, timedelta
 
 from app.domain.answers import MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
+from app.domain.memory_plan import MemoryBudget, MemoryPlan
 from app.domain.savings import Interval, Savings
 from app.domain.trends import FirstTokenTimes, UsageSpan
 
@@ -116,3 +117,12 @@ def make_savings() -> Savings:
         same=Interval(value=37 / 41, low=0.775, high=0.961),
         likeness=0.72,
     )
+
+
+def make_memory_plan() -> MemoryPlan:
+    sizes = ((64, 0.41, 812.0), (160, 0.63, 498.0), (320, 0.82, 241.0), (480, 0.93, 97.0), (640, 0.965, 44.0))
+    budgets = [
+        MemoryBudget(num_bytes=mib << 20, found=found, tokens=left, is_current=False) for mib, found, left in sizes
+    ]
+    current = MemoryBudget(num_bytes=1 << 30, found=0.965, tokens=44.0, is_current=True)
+    return MemoryPlan(answers=1000, budgets=[*budgets, current], enough=640 << 20)

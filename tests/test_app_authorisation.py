@@ -103,6 +103,7 @@ TABLE: dict[str, set[str]] = {
     "POST /admin/queue/1/answer": STAFF,
     "POST /admin/queue/1/close": STAFF,
     "GET /admin/modules": ADMIN,
+    "GET /admin/modules/memory": ADMIN,
     "POST /admin/modules/warm": ADMIN,
     "POST /admin/modules/evict": ADMIN,
     "POST /admin/modules/keep": ADMIN,

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, Unpack
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
 from app.domain.documents import StoredDocument
 from app.domain.handoffs import Handoff, HandoffReason
+from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
 from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.quality import Cause, FaqDraft, FaqPair, FaqSaved, QualityReport, SearchExplanation
@@ -174,6 +175,9 @@ class Desk(Protocol):
 
     def savings(self, since: datetime, until: datetime) -> Savings:
         """What reuse saved between two times, as far as it was measured."""
+
+    def memory_plan(self) -> MemoryPlan:
+        """What other sizes of memory would have done for the latest answers; computes for some seconds."""
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
         """What it takes to encode all passages again, each behind so many neighbours."""

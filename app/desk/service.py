@@ -27,12 +27,14 @@ from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
 from app.desk.housekeeping import Housekeeping
+from app.desk.memory_plan import ANSWERS, plan_memory
 from app.desk.overview import summarise, tiers_of, tiers_on_disk
 from app.desk.savings import summarise_savings
 from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview, Turn
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
+from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import AnswerMode, Policy, policy_named
 from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
@@ -67,6 +69,7 @@ from app.support.faq import FaqEditor, Publisher
 from app.support.groups import Grouping
 from app.support.handing_off import HandingOff
 from app.support.quality import Quality
+from cache.analysis.memory_plan import TracedModule
 from cache.engine.engine import Engine
 from cache.engine.request import Reuse
 from cache.memory.disk import DiskTier
@@ -497,6 +500,12 @@ class Service:
     def savings(self, since: datetime, until: datetime) -> Savings:
         """What reuse saved between two times, as far as it was measured."""
         return summarise_savings(SavingsSamples(self.database).between(since, until))
+
+    def memory_plan(self) -> MemoryPlan:
+        """What other sizes of memory would have done for the latest answers."""
+        used = Statistics(self.database).used_modules(ANSWERS)
+        prompts = [[TracedModule(*module) for module in modules] for modules in used]
+        return plan_memory(prompts, self.settings.memory, self.engine.model.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""

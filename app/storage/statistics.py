@@ -140,6 +140,17 @@ class Statistics:
         )
         return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
+    def used_modules(self, answers: int) -> list[list[tuple[str, int]]]:
+        """Key and tokens of each module that the latest answers used, by answer, the oldest first; of answers that used
+        one.
+        """
+        latest = select(MessageRow.id, MessageRow.created).where(MessageRow.role == "assistant")
+        latest = latest.order_by(MessageRow.created.desc()).limit(answers)
+        some, use = latest.subquery(), ModuleUseRow
+        query = select(use.message_id, use.id, use.tokens).join(some, some.c.id == use.message_id)
+        rows = self._database.rows(query.where(use.id != "").order_by(some.c.created, use.message_id, use.rank))
+        return [[(key, tokens) for _, key, tokens in mine] for _, mine in groupby(rows, key=itemgetter(0))]
+
     def miss_reasons(self) -> list[ReasonRow]:
         """Why modules had to be computed, the most expensive reason first."""
         query = select(TallyRow.label, TallyRow.times, TallyRow.amount)

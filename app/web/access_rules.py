@@ -66,7 +66,7 @@ RULES = (
     _rule("POST", r"/admin/documents/(upload|forget)", "admin"),
     _rule("GET", r"/admin/queue(/\w+(/now)?)?", "agent"),
     _rule("POST", r"/admin/queue/\w+/(take|answer|close)", "agent"),
-    _rule("GET", r"/admin/modules", "admin"),
+    _rule("GET", r"/admin/modules(/memory)?", "admin"),
     _rule("POST", r"/admin/modules/(warm|evict|keep|release|verify)", "admin"),
     _rule("GET POST", r"/admin/(accounts|keys|settings)", "admin"),
     _rule("POST", r"/admin/accounts/(role|password|remove)", "admin"),

@@ -64,6 +64,10 @@ def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
     def modules(request: Request, q: str = "", sort: str = "saved", page: int = 1) -> HTMLResponse:
         return shown(request, q, sort, page)
 
+    @app.get(f"{PAGE}/memory")
+    def memory(request: Request) -> HTMLResponse:
+        return admin_page(request, "memory.html", plan=desk.memory_plan())
+
     def accept(action: str) -> None:
         @app.post(f"{PAGE}/{action}")
         def act(
