@@ -17,6 +17,7 @@ from app.desk.savings import ENOUGH, summarise_savings
 from app.desk.service import Service
 from app.domain.savings import Savings, SavingsSample
 from app.storage.savings import SavingsSamples
+from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request
 from cache.errors import EngineBusy
 
@@ -186,3 +187,18 @@ def test_equal_samples_have_an_interval_of_no_width() -> None:
     savings = summarise_savings([SAMPLE] * ENOUGH)
     assert savings.saved_ms is not None
     assert (savings.saved_ms.low, savings.saved_ms.high) == pytest.approx((1800.0, 1800.0))
+
+
+def test_nothing_is_computed_again_while_modules_are_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(tmp_path) as desk:
+        compute, busy, asked = desk.engine.compute_idle, [True] * 20, []
+
+        def recording(request: Request) -> Generation:
+            asked.append(len(busy))
+            return compute(request)
+
+        monkeypatch.setattr(desk.engine, "compute_idle", recording)
+        monkeypatch.setattr(Engine, "is_idle", property(lambda engine: not (busy and busy.pop())))
+        finish(desk, QUESTION)
+        until(lambda: samples(desk))
+        assert asked == [0]

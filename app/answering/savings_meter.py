@@ -112,7 +112,7 @@ class SavingsMeter:
         while time.monotonic() - quiet_since < QUIET_S:
             if self._closing.wait(_LOOK_S):
                 return False
-            if any(self._engine.load()):
+            if not self._engine.is_idle:
                 quiet_since = time.monotonic()
         return True
 

@@ -167,6 +167,11 @@ class Engine:
         """How many requests are running, and how many are waiting. Does not wait for the engine's thread."""
         return self._core.load
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do, requests and modules alike. It may be old when it returns."""
+        return not self._core.has_work
+
     def call(self, function: Callable[[Store], T]) -> T:
         """Run a function of the store on the engine thread between two steps. Raises what it raises."""
         future: Future[T] = Future()
