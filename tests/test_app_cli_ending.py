@@ -1,0 +1,43 @@
+"""How the process of a command ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = """
+import atexit, sys
+import app.cli.main
+
+class Model:
+    def __del__(self):
+        print("taken apart", flush=True)
+
+model = Model()
+atexit.register(print, "at exit")
+sys.argv[0] = "warmdesk"
+app.cli.main.run()
+"""
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["documents", "--no-such"], 2)])
+def test_it_ends_without_taking_everything_apart(arguments: list[str], status: int) -> None:
+    ran = subprocess.run([sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == status
+    assert ran.stdout.endswith("at exit\n")
+    assert "taken apart" not in ran.stdout
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.close()
+    said = command.stderr.read()
+    command.stderr.close()
+    command.wait(60)
+    assert "Traceback" not in said
