@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -117,6 +118,18 @@ def test_a_limit_a_stop_string_and_the_end(desk: Service) -> None:
     cut = said(desk, QUESTION, options=PlainOptions(max_tokens=12, stop=(stop,)))
     assert cut.finish_reason == "stop"
     assert cut.text == whole.text[: whole.text.index(stop)]
+
+
+def test_a_desk_that_is_stopped_ends_it_and_gives_what_there_is(desk: Service) -> None:
+    stream = desk.complete([QUESTION], PlainOptions(max_tokens=400), owner="k-1")
+    pieces = iter(stream)
+    first = next(pieces)
+    ended = threading.Thread(target=desk.end_answers)
+    ended.start()
+    text = first + "".join(pieces)
+    ended.join(10)
+    assert stream.answer.text == text
+    assert stream.answer.usage.completion_tokens < 400
 
 
 def test_a_sampled_answer_is_repeatable_with_its_seed(desk: Service) -> None:

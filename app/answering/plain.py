@@ -5,6 +5,7 @@ turn is an exact prefix of the next one. It is found again by its owner alone. T
 template's own strings are structure. Not covered: anything that is stored; nothing is.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
@@ -32,12 +33,15 @@ class PlainStream:
     def __init__(self, generation: Generation, report: Callable[[Served], None]) -> None:
         self._generation, self._report = generation, report
         self._answer: PlainAnswer | None = None
+        self.is_finished = threading.Event()
 
     def __iter__(self) -> Iterator[str]:
         try:
             yield from self._generation
         except CacheError as error:
             raise DeskError(str(error), code="engine") from error
+        finally:
+            self.is_finished.set()
         completion = self._generation.completion
         timings = completion.timings
         self._answer = PlainAnswer(
@@ -66,6 +70,9 @@ class PlainStream:
     def cancel(self) -> None:
         """Stop generating soon."""
         self._generation.cancel()
+
+    def finish(self) -> None:
+        """Nothing is recorded of it."""
 
 
 def complete(

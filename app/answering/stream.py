@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Protocol
 from weakref import WeakSet
 
 from app.answering.check import CheckedText
@@ -90,19 +91,29 @@ class AnswerInProgress:
         self.is_finished.set()
 
 
+class OpenAnswer(Protocol):
+    """What can be ended: an `AnswerInProgress`, or an answer of the language model alone."""
+
+    is_finished: threading.Event
+
+    def cancel(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
 class OpenAnswers:
     """The answers on their way. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: WeakSet[AnswerInProgress] = WeakSet()  # nobody has to read an answer that was asked for
+        self._answers: WeakSet[OpenAnswer] = WeakSet()  # nobody has to read an answer that was asked for
 
-    def add(self, answer: AnswerInProgress) -> None:
+    def add(self, answer: OpenAnswer) -> None:
         """An answer begins."""
         with self._lock:
             self._answers.add(answer)
 
-    def remove(self, answer: AnswerInProgress) -> None:
+    def remove(self, answer: OpenAnswer) -> None:
         """It is recorded, or there is none."""
         with self._lock:
             self._answers.discard(answer)

@@ -455,7 +455,9 @@ class Service:
         """Start an answer of the language model alone; see `app.answering.plain`."""
         if options.temperature is None:
             options = replace(options, temperature=self.settings.temperature)
-        return complete(self.engine, messages, options, owner, self._report)
+        stream = complete(self.engine, messages, options, owner, self._report)
+        self._answering.open.add(stream)
+        return stream
 
     def embed(self, texts: Sequence[str], *, as_questions: bool = False) -> Embedded:
         """Texts as the vectors that search compares."""
