@@ -17,11 +17,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from app.desk.savings import summarise_savings
 from app.domain.quality import WEAK
 from app.storage.database import Database, open_database
 from app.storage.first_tallies import count_recorded
+from app.storage.savings import SavingsSamples
 from app.storage.statistics import Statistics
-from app.storage.tables import Base, ConversationRow, MessageRow, ModuleUseRow, TimingsRow, UsageRow
+from app.storage.tables import Base, ConversationRow, MessageRow, ModuleUseRow, SavingsRow, TimingsRow, UsageRow
 from evals.machine import describe_machine
 
 MESSAGES, MODULE_USES = 100_000, 1_000_000
@@ -35,6 +37,10 @@ REASONS = ("never built", "evicted", "document changed", "load failed")
 
 KEYS = [f"b2:{passage:060}" for passage in range(PASSAGES)]
 
+TABLES = (ConversationRow, MessageRow, UsageRow, TimingsRow, ModuleUseRow, SavingsRow)
+SAVINGS_EVERY = 20
+"""One answer of so many was computed a second time."""
+
 Rows = dict[type[Base], list[dict[str, Any]]]
 
 
@@ -43,12 +49,13 @@ def fill(database: Database, messages: int = MESSAGES, uses: int = MODULE_USES, 
     answers = messages // 2
     chance = random.Random(seed)
     for first in range(0, answers, AT_ONCE):
-        rows: Rows = {table: [] for table in (ConversationRow, MessageRow, UsageRow, TimingsRow, ModuleUseRow)}
+        rows: Rows = {table: [] for table in TABLES}
         for number in range(first, min(first + AT_ONCE, answers)):
             add_answer(rows, number, NOW - timedelta(days=DAYS) * (1 - number / answers), uses // answers, chance)
         with database.write() as session:
             for table, some in rows.items():
-                session.execute(table.__table__.insert(), some)  # type: ignore[attr-defined]
+                if some:
+                    session.execute(table.__table__.insert(), some)  # type: ignore[attr-defined]
     with database.write() as session:
         count_recorded(session.connection())
 
@@ -74,6 +81,10 @@ def add_answer(rows: Rows, number: int, created: datetime, uses: int, chance: ra
     rows[TimingsRow].append({**message, **times})
     tokens = {"prompt_tokens": 200 * uses, "computed": 60, "session": 0, "prefix": 140, "module": 200 * uses - 200}
     rows[UsageRow].append({**message, **tokens, "completion_tokens": 80})
+    if number % SAVINGS_EVERY == 0:
+        sample = {"created": created, "question_id": f"q{number}", "policy": "fast", "prompt_tokens": 200 * uses}
+        sample |= {"computed_tokens": 60, "first_token_ms": ttft, "without_reuse_ms": 9 * ttft, "likeness": 1.0}
+        rows[SavingsRow].append(sample)
     for rank in range(uses):
         missed, passage = cold and rank == 1, int(PASSAGES * chance.random() ** 2)
         use = {"rank": rank, "id": KEYS[passage], "name": f"page#{passage}", "document": f"/kb/{passage}.md"}
@@ -85,7 +96,7 @@ def add_answer(rows: Rows, number: int, created: datetime, uses: int, chance: ra
 
 def queries(database: Database) -> dict[str, Callable[[], object]]:
     """Every query of the dashboard, by name."""
-    numbers = Statistics(database)
+    numbers, savings = Statistics(database), SavingsSamples(database)
     return {
         "totals": numbers.totals,
         "points": numbers.points,
@@ -93,6 +104,7 @@ def queries(database: Database) -> dict[str, Callable[[], object]]:
         "weakly supported": lambda: numbers.weakly_supported(WEAK),
         "miss reasons": numbers.miss_reasons,
         "module hits": numbers.module_hits,
+        "savings": lambda: summarise_savings(savings.between(NOW - timedelta(days=30), NOW)),
         "a month": lambda: numbers.over_time(NOW - timedelta(days=30), NOW, timedelta(hours=6)),
     }
 

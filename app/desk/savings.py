@@ -6,6 +6,8 @@ Intervals: Student's t for the mean, the order statistics for the median, Wilson
 from collections.abc import Sequence
 from statistics import mean, median
 
+from scipy import stats
+
 from app.domain.savings import Interval, Savings, SavingsSample
 
 ENOUGH = 8
@@ -32,12 +34,7 @@ def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
     )
 
 
-# SciPy is imported where it is used: it takes a second, and most commands need none of this.
-
-
 def _mean(values: Sequence[float]) -> Interval | None:
-    from scipy import stats
-
     if len(values) < ENOUGH:
         return None
     spread = stats.sem(values) or 1e-9  # of equal values it is 0, which is no scale
@@ -46,8 +43,6 @@ def _mean(values: Sequence[float]) -> Interval | None:
 
 
 def _median(values: Sequence[float]) -> Interval | None:
-    from scipy import stats
-
     if len(values) < ENOUGH:
         return None
     middle = median(values)
@@ -56,8 +51,6 @@ def _median(values: Sequence[float]) -> Interval | None:
 
 
 def _share(number: int, of: int) -> Interval | None:
-    from scipy import stats
-
     if not of:
         return None
     bounds = stats.binomtest(number, of).proportion_ci(0.95, method="wilson")

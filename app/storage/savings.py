@@ -4,7 +4,7 @@ A row stays when its conversation is deleted: it is a number. Not covered: measu
 what the numbers say together (`app.desk.savings`).
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 
 from sqlalchemy import select
@@ -12,6 +12,8 @@ from sqlalchemy import select
 from app.domain.savings import SavingsSample
 from app.storage.database import Database
 from app.storage.tables import MessageRow, SavingsRow
+
+MOST = 1000
 
 
 class SavingsSamples:
@@ -29,6 +31,8 @@ class SavingsSamples:
             session.add(row)
 
     def between(self, since: datetime, until: datetime) -> list[SavingsSample]:
-        """The samples of a time, oldest first."""
-        query = select(SavingsRow).where(SavingsRow.created >= since, SavingsRow.created < until)
-        return [row.to(SavingsSample) for row in self._database.values(query.order_by(SavingsRow.created))]
+        """The samples of a time, the latest first, and no more than `MOST`: they say enough."""
+        columns = (getattr(SavingsRow, one.name) for one in fields(SavingsSample))
+        query = select(*columns).where(SavingsRow.created >= since, SavingsRow.created < until)
+        rows = self._database.rows(query.order_by(SavingsRow.created.desc()).limit(MOST))
+        return [SavingsSample(**row._mapping) for row in rows]
