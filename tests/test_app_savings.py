@@ -15,6 +15,7 @@ from desks import finish, small_desk, write_pages
 from app.answering import savings_meter
 from app.desk.savings import ENOUGH, summarise_savings
 from app.desk.service import Service
+from app.domain.answers import Answer
 from app.domain.savings import Savings, SavingsSample
 from app.storage.savings import SavingsSamples
 from cache.engine.engine import Engine
@@ -46,12 +47,26 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def measuring(folder: Path, **changes: object) -> Iterator[Service]:
     with small_desk(folder / "data", **{"savings_sample": 1.0, **changes}) as desk:  # type: ignore[arg-type]
         desk.ingest([write_pages(folder / "pages")])
-        desk.prepare()
         desk.measure_savings()
         yield desk
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with measuring(tmp_path_factory.mktemp("desk")) as desk:
+        yield desk
+
+
+@pytest.fixture
+def desk(measured: Service) -> Iterator[Service]:
+    """A desk that measures every answer and has nothing left to do."""
+    yield measured
+    measured._answering.meter.clear()
+    until(lambda: measured.engine.is_idle)
+
+
 def samples(desk: Service) -> list[SavingsSample]:
+    """The latest first."""
     return SavingsSamples(desk.database).between(NOW - timedelta(days=9999), datetime.now(UTC) + timedelta(days=1))
 
 
@@ -62,98 +77,97 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_an_answer_is_computed_again_without_reuse(tmp_path: Path) -> None:
-    with measuring(tmp_path) as desk:
-        answer = finish(desk, QUESTION)
-        until(lambda: samples(desk))
-        [sample] = samples(desk)
-        usage = answer.usage
-        assert (sample.prompt_tokens, sample.computed_tokens) == (usage.prompt_tokens, usage.computed)
-        assert sample.computed_tokens < sample.prompt_tokens
-        assert sample.first_token_ms == pytest.approx(answer.timings.load + answer.timings.prefill, abs=0.01)
-        assert sample.without_reuse_ms > 0
-        assert sample.likeness is not None
-        assert 0 <= sample.likeness <= 1
-        question = desk.turns(answer.conversation_id)[0]
-        assert (sample.question_id, sample.policy) == (question.message_id, answer.policy)
+def measured_answer(desk: Service) -> tuple[Answer, SavingsSample]:
+    """A new answer and what was measured of it."""
+    before = len(samples(desk))
+    answer = finish(desk, QUESTION)
+    until(lambda: len(samples(desk)) > before)
+    return answer, samples(desk)[0]
 
 
-def test_what_was_exact_is_the_same_word_for_word(tmp_path: Path) -> None:
+def test_an_answer_is_computed_again_without_reuse(desk: Service) -> None:
+    answer, sample = measured_answer(desk)
+    usage = answer.usage
+    assert (sample.prompt_tokens, sample.computed_tokens) == (usage.prompt_tokens, usage.computed)
+    assert sample.computed_tokens < sample.prompt_tokens
+    assert sample.first_token_ms == pytest.approx(answer.timings.load + answer.timings.prefill, abs=0.01)
+    assert sample.without_reuse_ms > 0
+    assert sample.likeness is not None
+    assert 0 <= sample.likeness <= 1
+    question = desk.turns(answer.conversation_id)[0]
+    assert (sample.question_id, sample.policy) == (question.message_id, answer.policy)
+
+
+def test_a_sample_stays_when_its_conversation_goes(desk: Service) -> None:
+    measured_answer(desk)
+    before = len(samples(desk))
+    desk.erase("operator")
+    assert [sample.question_id for sample in samples(desk)] == [None] * before
+
+
+def test_a_question_that_is_gone_by_then_is_left_out_of_the_sample(desk: Service) -> None:
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    SavingsSamples(desk.database).record(replace(SAMPLE, created=later, question_id="gone"))
+    assert samples(desk)[0] == replace(SAMPLE, created=later)
+
+
+def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(tmp_path: Path) -> None:
     with measuring(tmp_path, policy="exact") as desk:
-        finish(desk, QUESTION)
-        until(lambda: samples(desk))
-        assert samples(desk)[0].likeness == 1.0
-
-
-def test_a_sample_stays_when_its_conversation_goes(tmp_path: Path) -> None:
-    with measuring(tmp_path) as desk:
-        finish(desk, QUESTION)
-        until(lambda: samples(desk))
-        desk.erase("operator")
-        [sample] = samples(desk)
-        assert sample.question_id is None
-
-
-def test_a_question_that_is_gone_by_then_is_left_out_of_the_sample(tmp_path: Path) -> None:
-    with small_desk(tmp_path) as desk:
-        SavingsSamples(desk.database).record(replace(SAMPLE, question_id="gone"))
-        [sample] = samples(desk)
-        assert sample == SAMPLE
-
-
-def test_words_drawn_by_chance_are_not_compared(tmp_path: Path) -> None:
-    with measuring(tmp_path, temperature=1.0) as desk:
-        finish(desk, QUESTION)
-        until(lambda: samples(desk))
-        assert samples(desk)[0].likeness is None
+        assert measured_answer(desk)[1].likeness == 1.0
+        desk._answering.settings = desk.settings.model_copy(update={"temperature": 1.0})
+        assert measured_answer(desk)[1].likeness is None
 
 
 @pytest.mark.parametrize(("share", "reuse", "starts"), [(0.0, "on", True), (1.0, "off", True), (1.0, "on", False)])
-def test_what_is_not_to_be_sampled_is_not(tmp_path: Path, share: float, reuse: str, starts: bool) -> None:
-    with small_desk(tmp_path / "data", savings_sample=share) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
-        desk.prepare()
-        if starts:
-            desk.measure_savings()
-        finish(desk, QUESTION, reuse=reuse)
-        assert desk._answering.meter._sampled.empty()
+def test_what_is_not_to_be_sampled_is_not(
+    desk: Service, share: float, reuse: str, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = desk._answering.meter
+    monkeypatch.setattr(meter, "_share", share)
+    if not starts:
+        monkeypatch.setattr(meter, "_thread", None)
+    put: list[object] = []
+    monkeypatch.setattr(meter._sampled, "put_nowait", put.append)
+    finish(desk, QUESTION, reuse=reuse)
+    assert not put
 
 
-def test_a_busy_engine_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with measuring(tmp_path) as desk:
-        compute, asked = desk.engine.compute_idle, []
+def test_a_busy_engine_is_asked_again(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, asked = desk.engine.compute_idle, []
 
-        def busy_at_first(request: Request) -> Generation:
-            asked.append(request)
-            generation = Generation()
-            generation.deliver(EngineBusy("something else"))
-            return generation if len(asked) < 3 else compute(request)
+    def busy_at_first(request: Request) -> Generation:
+        asked.append(request)
+        generation = Generation()
+        generation.deliver(EngineBusy("something else"))
+        return generation if len(asked) < 3 else compute(request)
 
-        monkeypatch.setattr(desk.engine, "compute_idle", busy_at_first)
-        finish(desk, QUESTION)
-        until(lambda: samples(desk))
-        assert len(asked) == 3
+    monkeypatch.setattr(desk.engine, "compute_idle", busy_at_first)
+    measured_answer(desk)
+    assert len(asked) == 3
 
 
-def test_a_prompt_that_waits_is_forgotten_with_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with measuring(tmp_path) as desk:
-        meter = desk._answering.meter
-        monkeypatch.setattr(meter, "_is_quiet", lambda: meter._closing.wait())
-        finish(desk, QUESTION)
-        until(meter._sampled.empty)  # this one is being looked at
-        finish(desk, QUESTION)
-        assert not meter._sampled.empty()
-        desk.forget("returns.md")
-        assert meter._sampled.empty()
+def test_nothing_is_computed_again_while_modules_are_encoded(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, busy, asked = desk.engine.compute_idle, [True] * 20, []
+
+    def recording(request: Request) -> Generation:
+        asked.append(len(busy))
+        return compute(request)
+
+    monkeypatch.setattr(desk.engine, "compute_idle", recording)
+    monkeypatch.setattr(Engine, "is_idle", property(lambda engine: not (busy and busy.pop())))
+    measured_answer(desk)
+    assert asked == [0]
 
 
-def test_no_more_than_a_few_prompts_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_prompts_wait_and_are_forgotten_with_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with measuring(tmp_path) as desk:
         meter = desk._answering.meter
         monkeypatch.setattr(meter, "_is_quiet", lambda: meter._closing.wait())
         for _ in range(savings_meter.WAITING + 3):
             finish(desk, QUESTION)
-        assert meter._sampled.qsize() <= savings_meter.WAITING
+        assert meter._sampled.qsize() == savings_meter.WAITING
+        desk.forget("returns.md")
+        assert meter._sampled.empty()
 
 
 def test_few_samples_have_no_interval_and_none_say_nothing() -> None:
@@ -187,18 +201,3 @@ def test_equal_samples_have_an_interval_of_no_width() -> None:
     savings = summarise_savings([SAMPLE] * ENOUGH)
     assert savings.saved_ms is not None
     assert (savings.saved_ms.low, savings.saved_ms.high) == pytest.approx((1800.0, 1800.0))
-
-
-def test_nothing_is_computed_again_while_modules_are_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with measuring(tmp_path) as desk:
-        compute, busy, asked = desk.engine.compute_idle, [True] * 20, []
-
-        def recording(request: Request) -> Generation:
-            asked.append(len(busy))
-            return compute(request)
-
-        monkeypatch.setattr(desk.engine, "compute_idle", recording)
-        monkeypatch.setattr(Engine, "is_idle", property(lambda engine: not (busy and busy.pop())))
-        finish(desk, QUESTION)
-        until(lambda: samples(desk))
-        assert asked == [0]

@@ -4,7 +4,7 @@ Intervals: Student's t for the mean, the order statistics for the median, Wilson
 """
 
 from collections.abc import Sequence
-from statistics import mean, median
+from statistics import fmean, median
 
 from scipy import stats
 
@@ -23,14 +23,14 @@ def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
     others = [value for value in likeness if value < 1]
     return Savings(
         samples=len(samples),
-        first_token_ms=mean(one.first_token_ms for one in samples),
-        without_reuse_ms=mean(one.without_reuse_ms for one in samples),
+        first_token_ms=fmean(one.first_token_ms for one in samples),
+        without_reuse_ms=fmean(one.without_reuse_ms for one in samples),
         saved_ms=_mean([one.saved_ms for one in samples]),
         times_sooner=_median([one.without_reuse_ms / max(one.first_token_ms, 0.01) for one in samples]),
         tokens_reused=1 - sum(one.computed_tokens for one in samples) / prompt if prompt else 0.0,
         compared=len(likeness),
         same=_share(len(likeness) - len(others), len(likeness)),
-        likeness=mean(others) if others else None,
+        likeness=fmean(others) if others else None,
     )
 
 
@@ -38,8 +38,8 @@ def _mean(values: Sequence[float]) -> Interval | None:
     if len(values) < ENOUGH:
         return None
     spread = stats.sem(values) or 1e-9  # of equal values it is 0, which is no scale
-    low, high = stats.t.interval(0.95, len(values) - 1, loc=mean(values), scale=spread)
-    return Interval(value=mean(values), low=float(low), high=float(high))
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=spread)
+    return Interval(value=fmean(values), low=float(low), high=float(high))
 
 
 def _median(values: Sequence[float]) -> Interval | None:
