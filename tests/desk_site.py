@@ -13,6 +13,7 @@ from app.access.passwords import new_account
 from app.access.visitors import COOKIE, new_token
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
+from app.storage.audit import Audit
 from app.storage.database import open_database
 from app.web.server import create_app
 
@@ -45,6 +46,11 @@ class Site:
         client = self.client()
         assert client.post("/admin/login", data={"password": self.password}).status_code == 303
         return client
+
+    def audited(self) -> list[tuple[str, str, str]]:
+        """What the audit log has, oldest first, without the sign-ins: who, action, subject."""
+        entries = [(one.who, one.action, one.subject) for one in reversed(Audit(self.database).latest())]
+        return [entry for entry in entries if entry[1] != "sign-in"]
 
 
 def config_of(client: TestClient, prefix: str) -> dict[str, Any]:

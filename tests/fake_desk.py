@@ -564,7 +564,7 @@ class FakeDesk:
         return ModelNames(language="fake", embedder="fake-embedder", dimension=3)
 
     def load(self) -> Load:
-        return Load(model="fake", documents=len(self.listed))
+        return Load(model="fake", documents=len(self.listed), passages=3 * len(self.listed))
 
     def listen(self, listener: Callable[[Served], None]) -> None: ...
 

@@ -1,11 +1,10 @@
-"""The admins' pages: one frame for all, charts over time, passages, accounts, keys, settings, who did what."""
+"""The admins' pages: one frame for all, charts over time, passages, accounts, keys, who did what."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from desk_site import HTML, Site
@@ -31,7 +30,7 @@ PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path
 
 @pytest.fixture(scope="module")
 def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"), answer_tokens=120)
+    site = Site(tmp_path_factory.mktemp("desk"))
     yield site
     site.close()
 
@@ -40,17 +39,10 @@ def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def site(one_site: Site) -> Site:
     """A site on which nothing was done yet."""
     one_site.desk.cared.clear()
-    one_site.settings.settings_file.unlink(missing_ok=True)
     with one_site.database.write() as session:
         session.execute(delete(AuditRow))
         session.execute(delete(AccountRow).where(AccountRow.name != "admin"))
     return one_site
-
-
-def done_by(site: Site) -> list[tuple[str, str, str]]:
-    """What the audit log has, oldest first, without the sign-ins."""
-    entries = [(one.who, one.action, one.subject) for one in reversed(Audit(site.database).latest())]
-    return [entry for entry in entries if entry[1] != "sign-in"]
 
 
 # ------------------------------------------------------------------ frame
@@ -143,7 +135,7 @@ def test_a_passage_is_acted_on_and_it_is_written_down(site: Site, action: str) -
     did = "sound" if action == "verify" else action
     assert response.headers["location"] == f"/admin/modules?q=a+b&sort=size&page=1&did={did}"
     assert site.desk.cared == [(action, form["key"])]
-    assert done_by(site) == [("admin", f"module-{action}", "returns/returns-policy.md Section 1 · 1")]
+    assert site.audited() == [("admin", f"module-{action}", "returns/returns-policy.md Section 1 · 1")]
     assert f"module-{action}" in ACTIONS
 
 
@@ -151,7 +143,7 @@ def test_a_passage_that_is_gone_is_said(site: Site) -> None:
     response = site.admin().post("/admin/modules/verify", data={"key": "b2:gone"})
     assert response.status_code == 409
     assert "is not there any more" in response.text
-    assert done_by(site) == []
+    assert site.audited() == []
 
 
 # ------------------------------------------------------------------ accounts and keys
@@ -176,13 +168,13 @@ def test_accounts_are_added_changed_and_removed(site: Site) -> None:
     assert sign_in(site, "ann", again).get("/admin/accounts").status_code == 200
     assert admin.post("/admin/accounts/remove", data={"name": "ann"}).status_code == 303
     assert Accounts(site.database).named("ann") is None
-    assert [entry[1:] for entry in done_by(site)] == [
+    assert [entry[1:] for entry in site.audited()] == [
         ("account-add", "ann (agent)"),
         ("account-role", "ann (admin)"),
         ("account-password", "ann"),
         ("account-remove", "ann"),
     ]
-    assert password not in repr(done_by(site))
+    assert password not in repr(site.audited())
 
 
 def test_nobody_removes_or_demotes_himself(site: Site) -> None:
@@ -194,7 +186,7 @@ def test_nobody_removes_or_demotes_himself(site: Site) -> None:
         assert "your own account" in response.text
     for name, words in (("bob", "already"), ("a b", "1 to 80 letters"), ("", "1 to 80 letters")):
         assert words in admin.post("/admin/accounts", data={"name": name}).text
-    assert done_by(site) == []
+    assert site.audited() == []
 
 
 def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
@@ -209,8 +201,8 @@ def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
     assert admin.post("/admin/keys/revoke", data={"name": "shop"}).status_code == 303
     assert program.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 401
     assert "Choose at least one thing" in admin.post("/admin/keys", data={"name": "x"}).text
-    assert [entry[1:] for entry in done_by(site)] == [("key-create", "shop (chat, documents)"), ("key-revoke", "shop")]
-    assert key not in repr(done_by(site))
+    assert [entry[1:] for entry in site.audited()] == [("key-create", "shop (chat, documents)"), ("key-revoke", "shop")]
+    assert key not in repr(site.audited())
 
 
 # ------------------------------------------------------------------ audit log
@@ -231,65 +223,3 @@ def test_the_log_keeps_a_year_and_pages_back(site: Site) -> None:
     page = admin.get("/admin/audit").text
     older = re.findall(r'href="(/admin/audit\?before=\d+)"', page)[0]
     assert [f"s{n}</span>" in admin.get(older).text for n in (0, 3, 4)] == [True, True, False]
-
-
-# ------------------------------------------------------------------ settings
-
-
-def test_settings_are_written_with_comments_kept(site: Site) -> None:
-    file = site.settings.settings_file
-    file.write_text("# ours\nanswer_tokens = 120  # short\n")
-    admin = site.admin()
-    assert admin.post("/admin/settings", data={"key": "temperature", "value": "0.5"}).status_code == 303
-    assert admin.post("/admin/settings", data={"key": "answer_tokens", "value": "200"}).status_code == 303
-    assert admin.post("/admin/settings", data={"key": "memory", "value": "512 MiB"}).status_code == 303
-    text = file.read_text()
-    assert text.startswith("# ours\nanswer_tokens = 200")
-    assert "# short" in text
-    assert "temperature = 0.5" in text
-    page = admin.get("/admin/settings?did=settings").text
-    assert "until the next start: 120" in page
-    assert admin.post("/admin/settings", data={"key": "temperature", "value": ""}).status_code == 303
-    assert "temperature" not in file.read_text()
-    assert [path.name for path in file.parent.glob("*.tmp")] == []
-    assert {entry[2] for entry in done_by(site)} == {"temperature", "answer_tokens", "memory"}
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("temperature", "hot", "it must be a number from 0 to 5"),
-        ("passages", "0", "it must be a whole number"),
-        ("desk_colour", "red", "it must be a colour"),
-        ("visitor_secret", "x" * 40, "cannot be changed here"),
-        ("database_url", "sqlite://", "cannot be changed here"),
-        ("host", "0.0.0.0", "cannot be changed here"),
-        ("nothing", "1", "cannot be changed here"),
-    ],
-)
-def test_a_wrong_value_is_said_and_not_written(site: Site, key: str, value: str, words: str) -> None:
-    response = site.admin().post("/admin/settings", data={"key": key, "value": value})
-    assert response.status_code == 409
-    assert words in response.text
-    assert not site.settings.settings_file.exists()
-
-
-def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site) -> None:
-    admin, change = site.admin(), {"key": "neighbours", "value": "2"}
-    asked = admin.post("/admin/settings", data=change)
-    assert asked.status_code == 200
-    assert "reads 412 passages again, which takes about 3 min" in asked.text
-    assert not site.settings.settings_file.exists()
-    assert admin.post("/admin/settings", data={**change, "confirmed": "yes"}).status_code == 303
-    assert "neighbours = 2" in site.settings.settings_file.read_text()
-
-
-def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(tmp_path / "desk", visitor_secret="s" * 40)
-    monkeypatch.setenv("WARMDESK_ANSWER_MODE", "auto")
-    page = site.admin().get("/admin/settings").text
-    site.close()
-    assert "s" * 40 not in page
-    assert "sqlite" not in page
-    assert "environment variable" in page
-    assert 'aria-label="Save: answer_mode"' not in page, "the file would not win"

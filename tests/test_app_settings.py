@@ -238,3 +238,21 @@ def test_an_old_and_a_new_name_together_are_an_error(environ: dict[str, str], wr
     path = write_file("wording = 'quote'\nanswer_mode = 'quote'")
     with pytest.raises(DeskError, match=f"^`wording` in {path} is the old name of `answer_mode`, which is given too"):
         load_settings({}, environ)
+
+
+def test_lists_and_tables_of_the_file_and_of_the_environment(environ: dict[str, str], write_file: WriteFile) -> None:
+    write_file('example_questions = ["Is it, really?", "What?"]\n[page_urls]\n"" = "https://a.example/{name}"')
+    settings = load_settings({}, environ)
+    assert settings.example_questions == ("Is it, really?", "What?")
+    assert settings.page_urls == {"": "https://a.example/{name}"}
+    lines = {"WARMDESK_EXAMPLE_QUESTIONS": "One, or?\nTwo?", "WARMDESK_PAGE_URLS": '"" = https://b.example'}
+    settings = load_settings({}, environ | lines)
+    assert settings.example_questions == ("One, or?", "Two?")
+    assert settings.page_urls == {"": "https://b.example"}
+
+
+@pytest.mark.parametrize("value", ["[1]", "1", '[""]', "true"])
+def test_questions_that_are_none_are_said(environ: dict[str, str], write_file: WriteFile, value: str) -> None:
+    write_file(f"example_questions = {value}")
+    with pytest.raises(DeskError, match=r"example_questions is .* it must be a list of questions"):
+        load_settings({}, environ)

@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from app.domain.errors import DeskError
 from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
+from app.domain.setting_text import lines_of, table_of
 from app.domain.shipped import SHIPPED_DATA
 from cache.prompt.arrangement import Placement
 
@@ -63,12 +64,21 @@ def _folder(raw: object) -> Path:
         raise ValueError from error
 
 
-def _addresses(raw: object) -> tuple[str, ...]:
-    """Addresses and networks of a list, or of a text with commas."""
-    texts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(texts, list | tuple):
+def _listed(raw: object, also: str = "\n") -> tuple[object, ...]:
+    """Entries of a list, or of a text; see `lines_of`."""
+    entries = lines_of(raw, also) if isinstance(raw, str) else raw
+    if not isinstance(entries, list | tuple):
         raise ValueError
-    return tuple(str(ip_network(str(text).strip())) for text in texts)
+    return tuple(entries)
+
+
+def _table(raw: object) -> object:
+    return table_of(raw) if isinstance(raw, str) else raw
+
+
+def _addresses(raw: object) -> tuple[str, ...]:
+    """Addresses and networks of a list, or of a text with commas or lines."""
+    return tuple(str(ip_network(str(text).strip())) for text in _listed(raw, ","))
 
 
 def _hours(text: str | None) -> str | None:
@@ -78,11 +88,8 @@ def _hours(text: str | None) -> str | None:
 
 
 def _origins(raw: object) -> tuple[str, ...]:
-    """Origins of a list, or of a text with commas, as browsers write them."""
-    texts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(texts, list | tuple):
-        raise ValueError
-    origins = tuple(str(text).strip().lower().rstrip("/") for text in texts)
+    """Origins of a list, or of a text with commas or lines, as browsers write them."""
+    origins = tuple(str(text).strip().lower().rstrip("/") for text in _listed(raw, ","))
     if not all(_ORIGIN.fullmatch(origin) for origin in origins):
         raise ValueError
     return origins
@@ -120,9 +127,11 @@ PublicUrl = Annotated[
 Secret = Annotated[str | None, _needs("at least 32 characters", min_length=32, max_length=1024)]
 Colour = Annotated[str | None, _needs('a colour such as "#a84a24"', pattern=r"^#[0-9a-fA-F]{6}$")]
 Image = Annotated[str | None, _needs("the path of an .svg or .png file", pattern=r"(?i)^[^\x00]+\.(svg|png)$")]
+Questions = Annotated[tuple[NonEmpty, ...], BeforeValidator(_listed), _needs("a list of questions, none of them empty")]
 PageUrls = Annotated[
     dict[str, Annotated[str, Field(pattern=r"^https?://[^\s<>\"'`\\]+$")]],
-    _needs('a table of addresses by collection, as {"" = "https://help.example.com/{name}"}'),
+    BeforeValidator(_table),
+    _needs('a table of addresses by collection, each once, as {"" = "https://help.example.com/{name}"}'),
 ]
 Addresses = Annotated[
     tuple[str, ...], BeforeValidator(_addresses), _needs('a list of addresses or networks, as ["127.0.0.1"]')
@@ -197,7 +206,7 @@ class Settings(BaseSettings):
     """An image file (.svg or .png, square) that stands beside the name."""
     greeting: Line = None
     """What an empty conversation says above the example questions. Unset: "How can we help?"."""
-    example_questions: tuple[NonEmpty, ...] = ()
+    example_questions: Questions = ()
     """Questions that an empty conversation offers. None: the desk takes some from its documents and checks that it
     answers them."""
     page_urls: PageUrls = Field(default_factory=dict)
@@ -389,6 +398,8 @@ def settings_in(values: Mapping[str, object], file: Path) -> Settings:
 def value_in(key: str, text: str) -> Any:
     """What a settings file holds for a value that a person wrote; what does not fit stays text, and is refused then."""
     value = _from_text(key, text)
+    if isinstance(value, tuple):
+        return list(value)
     return str(value) if isinstance(value, Path) else value
 
 

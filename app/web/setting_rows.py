@@ -1,0 +1,144 @@
+"""What the page of settings shows of each: its meaning, its value, where that comes from, how it is written, and what a
+change costs. Secrets have no row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from app.domain.formatting import size
+from app.domain.setting_text import text_of
+from app.domain.settings import PREFIX, Settings
+from app.domain.translation import translatable
+from app.storage.settings_file import SettingsFile
+
+Form = Literal["line", "text", "list", "table", "choice"]
+"""How a setting is written. text: several lines. list: one entry a line. table: one `name = value` a line."""
+Reader = Literal["model", "search", "nobody"]
+"""Who has to read all passages again: the language model, or the embedder of search."""
+
+NOT_HERE = frozenset({"data_dir", "host", "port", "public_url", "device", "desk_logo"})
+"""Changed in the file or on the command line only: a mistake would keep the desk from starting, or admins out."""
+SIZES = frozenset({"memory", "disk"})
+TEXTS = frozenset({"system_text", "refusal_text"})
+ORIGINS = {
+    "default": translatable("default"),
+    "file": translatable("settings file"),
+    "environment": translatable("environment variable"),
+    "flag": translatable("flag of the command"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change of a setting costs. words: what else there is to know before it is saved."""
+
+    reader: Reader
+    words: str = ""
+
+
+_NEXT_INGEST = translatable("This begins when the documents are taken in again.")
+_NEW_MODEL = translatable(
+    "Another model may take longer or shorter, and needs `warmdesk calibrate`. "
+    "One that cannot be loaded keeps the desk from starting."
+)
+EFFECTS = {
+    "system_text": Effect("model"),
+    "passage_tokens": Effect("model", _NEXT_INGEST),
+    "neighbours": Effect("model", _NEXT_INGEST),
+    "model": Effect("model", _NEW_MODEL),
+    "adapter": Effect(
+        "model",
+        translatable(
+            "Another adapter needs `warmdesk calibrate`. One that cannot be loaded keeps the desk from starting."
+        ),
+    ),
+    "embedder": Effect(
+        "search",
+        translatable(
+            "Another embedder needs `warmdesk calibrate-search`. "
+            "One that cannot be loaded keeps the desk from starting."
+        ),
+    ),
+    "reranker": Effect("nobody", translatable("A reranker that cannot be loaded keeps the desk from starting.")),
+}
+"""Settings that are not saved before somebody has read what that costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """A setting as the page shows it. value: in use now; written: in the file, and in use from the next start on, if
+    that is another one. choices: what it can be, if its form is that. is_open: it can be changed here.
+    """
+
+    key: str
+    meaning: str
+    value: str
+    written: str | None
+    origin: str
+    form: Form
+    choices: tuple[str, ...]
+    is_open: bool
+
+
+def setting_rows(
+    settings: Settings, at_start: Settings, file: SettingsFile, environ: Mapping[str, str]
+) -> list[SettingRow]:
+    """Every setting that is no secret, in the order of the documentation. at_start: what the file gave when the desk
+    was started. Raises DeskError.
+    """
+    written, found = file.settings(), []
+    for key, field in Settings.model_fields.items():
+        if not field.repr:  # secrets
+            continue
+        value, new = getattr(settings, key), getattr(written, key)
+        origin = origin_of(key, field, value, getattr(at_start, key), environ)
+        is_open = key not in NOT_HERE and origin in ("default", "file")
+        choices = choices_of(field)
+        found.append(
+            SettingRow(
+                key=key,
+                meaning=" ".join((field.description or "").split()),
+                value=words_of(key, value),
+                written=words_of(key, new) if is_open and new != value else None,
+                origin=origin,
+                form="choice" if choices else form_of(key, field),
+                choices=choices,
+                is_open=is_open,
+            )
+        )
+    return found
+
+
+def origin_of(key: str, field: FieldInfo, value: object, in_file: object, environ: Mapping[str, str]) -> str:
+    """Where a value comes from: a key of ORIGINS. in_file: what the file gave when the desk was started."""
+    if environ.get(f"{PREFIX}{key.upper()}", "").strip():
+        return "environment"
+    if value != in_file:
+        return "flag"
+    return "default" if value == field.get_default(call_default_factory=True, validated_data={}) else "file"
+
+
+def words_of(key: str, value: object) -> str:
+    """A value as a person writes it; empty if it is not set."""
+    return size(value) if key in SIZES and isinstance(value, int) else text_of(value)
+
+
+def form_of(key: str, field: FieldInfo) -> Form:
+    """How a setting without choices is written."""
+    kind = get_origin(field.annotation)
+    if kind in (tuple, dict):
+        return "list" if kind is tuple else "table"
+    return "text" if key in TEXTS else "line"
+
+
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """What a setting can be, if that is a short list."""
+    annotation = field.annotation
+    if annotation is bool:
+        return ("true", "false")
+    parts = get_args(annotation) if get_origin(annotation) not in (None, Literal) else (annotation,)
+    literals = [part for part in parts if get_origin(part) is Literal]
+    return tuple(str(one) for part in literals for one in get_args(part))

@@ -1,0 +1,201 @@
+"""The admins' page of settings: what is written to the file, refused, asked before, and not shown."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_site import Site
+from fastapi.testclient import TestClient
+
+from app.domain.setting_text import lines_of, table_of, text_of
+from app.domain.settings import SETTINGS_FILE, Settings, load_settings
+from app.web.setting_rows import EFFECTS, NOT_HERE
+
+PAGE = "/admin/settings"
+
+
+@pytest.fixture(scope="module")
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / SETTINGS_FILE).write_text("answer_tokens = 120\n")  # so it was when the desk was started
+    site = Site(folder, answer_tokens=120)
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def admin(one_site: Site) -> TestClient:
+    return one_site.admin()
+
+
+@pytest.fixture
+def site(one_site: Site) -> Site:
+    """A site whose file is empty."""
+    one_site.settings.settings_file.unlink(missing_ok=True)
+    return one_site
+
+
+def save(admin: TestClient, key: str, value: str, **more: str) -> Any:
+    return admin.post(PAGE, data={"key": key, "value": value, **more})
+
+
+def loaded(site: Site) -> Settings:
+    """What the desk would have from its next start on."""
+    return load_settings({"data_dir": str(site.folder)}, {})
+
+
+# ------------------------------------------------------------------ lists and tables as text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"": "https://help.example/{name}"},
+        {"returns": "https://a.example/?x=1", "a=b": "https://b.example", 'say "x" \\ 退货': "https://c.example"},
+    ],
+)
+def test_a_table_is_read_as_it_is_written(table: dict[str, str]) -> None:
+    assert table_of(text_of(table)) == table
+
+
+def test_a_table_and_a_list_as_people_write_them() -> None:
+    text = '\n faq = https://a.example \r\n"x y"= "https://b.example"\n=\n'
+    with pytest.raises(ValueError, match="is not name = value"):
+        table_of(text)
+    assert table_of(text.replace("\n=\n", "")) == {"faq": "https://a.example", "x y": "https://b.example"}
+    with pytest.raises(ValueError, match="twice"):
+        table_of('a = 1\n"a" = 2')
+    assert lines_of(" one \n\n two, too\n") == ("one", "two, too")
+    assert lines_of("one, two\nthree", ",") == ("one", "two", "three")
+    assert text_of(("one", "two")) == "one\ntwo"
+
+
+# ------------------------------------------------------------------ saved
+
+
+def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) -> None:
+    file = site.settings.settings_file
+    file.write_text("# ours\nanswer_tokens = 120  # short\n")
+    for key, value in (("temperature", "0.5"), ("answer_tokens", "200"), ("memory", "512 MiB")):
+        assert save(admin, key, value).status_code == 303
+    text = file.read_text()
+    assert text.startswith("# ours\nanswer_tokens = 200")
+    assert "# short" in text
+    assert "temperature = 0.5" in text
+    assert "until the next start: 120" in admin.get(f"{PAGE}?did=settings").text
+    assert save(admin, "temperature", "").status_code == 303
+    assert "temperature" not in file.read_text()
+    assert [path.name for path in file.parent.glob("*.tmp")] == []
+    assert {entry[2] for entry in site.audited()} == {"temperature", "answer_tokens", "memory"}
+
+
+def test_lists_and_tables_are_written_by_line(site: Site, admin: TestClient) -> None:
+    assert save(admin, "page_urls", '"" = https://a.example/{name}\r\nfaq = https://b.example/?q=1').status_code == 303
+    assert save(admin, "example_questions", "Do you deliver, too?\n\nWhat is it?").status_code == 303
+    assert save(admin, "trusted_proxies", "127.0.0.1\n10.0.0.0/8").status_code == 303
+    assert save(admin, "widget_origins", "https://www.example.com").status_code == 303
+    settings = loaded(site)
+    assert settings.page_urls == {"": "https://a.example/{name}", "faq": "https://b.example/?q=1"}
+    assert settings.example_questions == ("Do you deliver, too?", "What is it?")
+    assert settings.trusted_proxies == ("127.0.0.1/32", "10.0.0.0/8")
+    assert settings.widget_origins == ("https://www.example.com",)
+    page = admin.get(PAGE).text
+    assert "&#34;faq&#34; = https://b.example/?q=1" in page
+    assert "One a line." in page
+    assert save(admin, "example_questions", "").status_code == 303
+    assert loaded(site).example_questions == ()
+
+
+def test_a_table_of_the_file_can_be_changed_and_keys_written_beside_it(site: Site, admin: TestClient) -> None:
+    file = site.settings.settings_file
+    file.write_text('[page_urls]\nfaq = "https://a.example"\n')
+    assert save(admin, "passages", "4").status_code == 303
+    assert save(admin, "page_urls", "returns = https://b.example").status_code == 303
+    assert save(admin, "slot_tokens", "128").status_code == 303
+    expected = {"passages": 4, "page_urls": {"returns": "https://b.example"}, "slot_tokens": 128}
+    assert tomllib.loads(file.read_text()) == expected
+
+
+def test_what_was_taken_out_of_the_file_can_be_set_again(site: Site, admin: TestClient) -> None:
+    assert save(admin, "answer_tokens", "").status_code == 303
+    assert "until the next start: 120" in admin.get(PAGE).text
+    assert save(admin, "answer_tokens", "120").status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("temperature", "hot", "it must be a number from 0 to 5"),
+        ("passages", "0", "it must be a whole number"),
+        ("desk_colour", "red", "it must be a colour"),
+        ("page_urls", "faq https://a.example", "it must be a table of addresses"),
+        ("page_urls", "faq = javascript:alert(1)", "it must be a table of addresses"),
+        ("trusted_proxies", "127.0.0.1\nhere", "it must be a list of addresses or networks"),
+        ("widget_origins", "https://a.example/path", "it must be a list of addresses without a path"),
+        ("visitor_secret", "x" * 40, "cannot be changed here"),
+        ("database_url", "sqlite://", "cannot be changed here"),
+        ("nothing", "1", "cannot be changed here"),
+        *((key, "0.0.0.0", "cannot be changed here") for key in sorted(NOT_HERE)),
+    ],
+)
+def test_a_wrong_value_is_said_and_not_written(site: Site, admin: TestClient, key: str, value: str, words: str) -> None:
+    response = save(admin, key, value)
+    assert response.status_code == 409
+    assert words in response.text
+    assert not site.settings.settings_file.exists()
+
+
+# ------------------------------------------------------------------ asked before
+
+
+def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, admin: TestClient) -> None:
+    asked = save(admin, "neighbours", "2")
+    assert asked.status_code == 200
+    assert "reads 412 passages again, which takes about 3 min" in asked.text
+    assert not site.settings.settings_file.exists()
+    assert save(admin, "neighbours", "2", confirmed="yes").status_code == 303
+    assert loaded(site).neighbours == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("model", ("reads 412 passages again", "`warmdesk calibrate`", "keeps the desk from starting")),
+        ("adapter", ("reads 412 passages again", "`warmdesk calibrate`", "keeps the desk from starting")),
+        ("embedder", ("search indexes 9 passages again", "`warmdesk calibrate-search`", "keeps the desk from")),
+        ("reranker", ("keeps the desk from starting",)),
+    ],
+)
+def test_another_model_says_what_it_costs_before_it_is_saved(
+    site: Site, admin: TestClient, key: str, words: tuple[str, ...]
+) -> None:
+    asked = save(admin, key, "org/some-model")
+    assert asked.status_code == 200
+    assert [one for one in words if one not in asked.text] == []
+    assert not site.settings.settings_file.exists()
+    assert save(admin, key, "org/some-model", confirmed="yes").status_code == 303
+    assert getattr(loaded(site), key) == "org/some-model"
+
+
+def test_what_is_in_use_already_is_saved_unasked(site: Site, admin: TestClient) -> None:
+    for key in EFFECTS:
+        assert save(admin, key, "").status_code == 303
+
+
+# ------------------------------------------------------------------ not shown
+
+
+def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path / "desk", visitor_secret="s" * 40, temperature=0.5)
+    monkeypatch.setenv("WARMDESK_ANSWER_MODE", "auto")
+    page = site.admin().get(PAGE).text
+    site.close()
+    assert "s" * 40 not in page
+    assert "sqlite" not in page
+    assert "environment variable" in page
+    for key in ("answer_mode", "temperature"):  # a variable and a flag win over the file
+        assert f'aria-label="Save: {key}"' not in page
