@@ -68,6 +68,21 @@ def test_every_page_has_the_navigation_and_says_where_one_is(site: Site) -> None
         assert page.text.count("</nav></header>") == 1
 
 
+def test_an_agent_begins_at_a_page_of_agents(site: Site) -> None:
+    password = new_account(Accounts(site.database), "ann", "agent")
+    agent = site.client()
+    signed_in = agent.post("/admin/login", data={"name": "ann", "password": password})
+    assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/admin/queue")
+    sent_on = agent.get("/admin/", headers=HTML)
+    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/admin/queue")
+    page = agent.get("/admin/queue", headers=HTML)
+    assert page.status_code == 200
+    links = set(re.findall(r'href="(/admin/[^"#?]*)"', page.text))
+    assert {agent.get(link, headers=HTML).status_code for link in links} == {200}
+    assert agent.get("/admin/settings", headers=HTML).status_code == 403, "no other page sends on"
+    assert site.admin().get("/admin/", headers=HTML).status_code == 200
+
+
 def test_what_was_done_is_said_in_our_words_only(site: Site) -> None:
     admin = site.admin()
     assert DONE["key-revoked"] in admin.get("/admin/keys?did=key-revoked").text

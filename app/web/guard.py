@@ -23,6 +23,7 @@ from app.api.errors import ApiError
 from app.domain.callers import NOBODY, Caller
 from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
+from app.web.admin_frame import home_of
 from app.web.languages import LANGUAGES, page_language, translations
 from app.web.site import Site
 from app.web.widget_frame import WidgetFrame
@@ -92,11 +93,12 @@ class Guard:
     async def _refused_by_rule(self, request: Request) -> Response | None:
         """The answer to a caller who may not do this. One who may is noted in the request."""
         path, method = request.scope["path"], request.method
+        wants_page = method == "GET" and "text/html" in request.headers.get("accept", "")
         is_admin_area = (path == "/admin" or path.startswith("/admin/")) and path not in _OPEN_ADMIN
         caller = await self._caller(request, is_admin_area)
         request.state.caller = caller
         if is_admin_area and not caller.role:
-            if method == "GET" and "text/html" in request.headers.get("accept", ""):
+            if wants_page:
                 return RedirectResponse("/admin/login", 303)
             return _refused(request, 401, translatable("Not signed in."))
         if path == "/admin":
@@ -106,6 +108,8 @@ class Guard:
             return refused(request, 404, translatable("Not found."), "not_found")
         if rule.allows(caller):
             return None
+        if path == "/admin/" and wants_page:  # the dashboard is for admins: agents begin at a page of theirs
+            return RedirectResponse(home_of(caller), 303)
         if caller == NOBODY and not path.startswith("/v1/"):
             return _refused(
                 request, 401, translatable("This page needs its cookie: allow cookies for it, and load it again.")
