@@ -93,6 +93,11 @@ def test_the_desk_in_chinese(page: Page) -> None:
         assert "感谢您的反馈" in until(lambda: page.text(".wd-said"))
         page.script("document.querySelector('.wd-delete').click()")
         assert "会话已删除。" in page.text(".wd-undo")
+        page.go("/admin/")
+        page.one("#password").send_keys(page.site.password + "\n")
+        until(lambda: page.driver.title == "仪表盘 · Warmdesk")
+        page.one(".wd-admin-head button").click()
+        page.one("#password")
     finally:
         page.driver.execute_cdp_cmd(override, {"userAgent": agent, "acceptLanguage": "en"})
 
@@ -297,6 +302,7 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     page.go("/admin/")
     page.one("#password").send_keys(page.site.password + "\n")
     assert "78%" in page.text(".wd-tile-wide")
+    until(lambda: page.driver.title == "Dashboard · Warmdesk")
     until(lambda: len(page.all(".wd-chart svg")) == 4)
     days = page.text(".wd-ticks")
     page.all("#wd-range label")[-1].click()

@@ -4,6 +4,7 @@ guard.
 Not covered: any action on the desk; this page only looks.
 """
 
+import json
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from app.domain.callers import Caller
 from app.domain.translation import gettext, speaking
 from app.web.admin_frame import links_for
 from app.web.charts import RANGES, Axis, Range, charts
-from app.web.languages import page_language, translations
+from app.web.languages import ENGLISH, LANGUAGES, page_language, translations
 from app.web.rendering import render
 
 REFRESH_S = 5.0
@@ -22,6 +23,15 @@ PARTS = ("head", "welcome", "tiles", "load", "charts", "savings", "memory", "ans
 """Templates in templates/admin, from the top of the page down."""
 ABOVE = 4
 """How many of them stand above the choice of the time range."""
+
+
+def titles() -> dict[str, str]:
+    """What the browser's tab says, by what HTML calls the page's language."""
+    found = {}
+    for language, tag in LANGUAGES.items():
+        with speaking(translations(language)):
+            found[tag] = f"{gettext('Dashboard')} · Warmdesk"
+    return found
 
 
 def build_admin(desk: Desk) -> gr.Blocks:
@@ -43,7 +53,8 @@ def build_admin(desk: Desk) -> gr.Blocks:
     def part(name: str) -> gr.HTML:
         return gr.HTML("", elem_id=f"wd-{name}", js_on_load=None, apply_default_css=False)
 
-    with gr.Blocks(title="Admin · Warmdesk", analytics_enabled=False, fill_width=True) as blocks:
+    title = titles()
+    with gr.Blocks(title=title[LANGUAGES[ENGLISH]], analytics_enabled=False, fill_width=True) as blocks:
         with gr.Column(elem_id="wd-admin"):
             parts = [part(name) for name in PARTS[:ABOVE]]
             choice = gr.Radio(
@@ -53,6 +64,8 @@ def build_admin(desk: Desk) -> gr.Blocks:
         outputs = [*parts, choice]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         blocks.load(refresh, [choice], outputs, **quiet)
+        # Gradio has one title for all readers.
+        blocks.load(js=f"() => {{ document.title = {json.dumps(title)}[document.documentElement.lang]; }}", **quiet)
         choice.input(refresh, [choice], outputs, **quiet)
         gr.Timer(REFRESH_S).tick(refresh, [choice], outputs, **quiet)
     return blocks
