@@ -410,6 +410,9 @@ class FakeDesk:
         found = self.handed.get(conversation_id) if self.belongs(conversation_id, owner) else None
         return None if found is None else replace(found, messages=len(self._turns.get(conversation_id, ())))
 
+    def handoffs(self, owner: str) -> list[Handoff]:
+        return [one for key, one in self.handed.items() if self.belongs(key, owner)]
+
     def hand_off(
         self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
     ) -> Handoff:

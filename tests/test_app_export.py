@@ -104,7 +104,29 @@ def test_there_is_no_file_of_others_or_of_another_kind(desk: FakeDesk) -> None:
 def test_everything_is_one_document(desk: FakeDesk) -> None:
     document = json.loads("".join(export_everything(desk, OPERATOR)))
     assert [one["title"] for one in document["conversations"]] == [one.title for one in desk.conversations()]
-    assert json.loads("".join(export_everything(desk, "v-nobody"))) == {"conversations": []}
+    assert json.loads("".join(export_everything(desk, "v-nobody"))) == {"handoffs": [], "conversations": []}
+
+
+def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_path: Path) -> None:
+    closed = "Sat 3:00-3:01 Europe/Dublin"
+    with small_desk(tmp_path / "desk", office_hours=closed) as desk:
+        first = desk.hand_off("button", owner="v-ann", text="Is it mended?", email="ann@example.com")
+        desk.end_handoff(first.conversation_id, "v-ann")
+        again = {"owner": "v-ann", "conversation_id": first.conversation_id, "email": "ann@work.example"}
+        desk.hand_off("button", **again)
+        desk.hand_off("button", owner="v-bob", text="And mine?", email="bob@example.com")
+        handoffs = json.loads("".join(export_everything(desk, "v-ann")))["handoffs"]
+        assert [(one["email"], one["state"]) for one in handoffs] == [
+            ("ann@example.com", "closed"),
+            ("ann@work.example", "left"),
+        ]
+        assert {one["conversation"] for one in handoffs} == {first.conversation_id}
+        desk.erase("v-ann")
+        assert desk.handoffs("v-ann") == []
+        assert len(desk.handoffs("v-bob")) == 1
+    files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    for address, is_kept in ((b"ann@example.com", False), (b"ann@work.example", False), (b"bob@example.com", True)):
+        assert any(address in data for data in files) == is_kept
 
 
 # ------------------------------------------------------------------ routes

@@ -138,7 +138,7 @@ def test_everything_of_a_visitor_is_saved_and_removed(tmp_path: Path, run: Calla
         removed, status = run("visitors", "delete", owner)
         assert (removed["owner"], removed["conversations"], removed["messages"], status) == (owner, 1, 2, 0)
         assert "counts on the dashboard stay" in removed["kept"]
-        assert run("visitors", "export", owner) == ({"conversations": []}, 0)
+        assert run("visitors", "export", owner) == ({"handoffs": [], "conversations": []}, 0)
         assert len(run("visitors", "export", "v-bob")[0]["conversations"]) == 1
         if is_served:
             left = desk.engine.call(lambda store: list(store.prefixes.nodes(owner)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from app.desk.interface import Desk
 from app.domain.answers import ConversationSummary, Turn
+from app.domain.handoffs import Handoff
 from app.domain.translation import gettext
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -46,10 +47,11 @@ def export_conversation(desk: Desk, conversation_id: str, owner: str, kind: str)
 
 
 def export_everything(desk: Desk, owner: str) -> Iterator[str]:
-    """All conversations of an owner with what was thought of the answers: one JSON document, in pieces, so that it need
-    not fit into memory. Raises DeskError.
+    """All conversations of an owner with what was thought of the answers, and when a person was asked for, with the
+    address that was left: one JSON document, in pieces, so that it need not fit into memory. Raises DeskError.
     """
-    yield '{"conversations": ['
+    handoffs = [_handoff(one) for one in desk.handoffs(owner)]
+    yield f'{{"handoffs": {json.dumps(handoffs, ensure_ascii=False)},\n"conversations": ['
     for place, summary in enumerate(desk.conversations(owner, limit=_ALL)):
         document = conversation_json(summary, desk.turns(summary.id, owner))
         yield (",\n" if place else "\n") + json.dumps(document, ensure_ascii=False)
@@ -63,6 +65,16 @@ def conversation_json(summary: ConversationSummary, turns: Sequence[Turn]) -> di
         "title": summary.title,
         "updated": summary.updated.isoformat(),
         "messages": [_message(turn) for turn in turns],
+    }
+
+
+def _handoff(handoff: Handoff) -> dict[str, Any]:
+    return {
+        "conversation": handoff.conversation_id,
+        "time": handoff.requested.isoformat(),
+        "reason": handoff.reason,
+        "state": handoff.state,
+        "email": handoff.email,
     }
 
 

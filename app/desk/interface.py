@@ -135,6 +135,9 @@ class Desk(Protocol):
     def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
         """The last hand-off of a conversation to a person; None if there never was one."""
 
+    def handoffs(self, owner: str) -> list[Handoff]:
+        """All hand-offs of an owner's conversations, the oldest first, also those that are closed."""
+
     def hand_off(
         self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
     ) -> Handoff:

@@ -148,7 +148,8 @@ class Service:
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
         self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days)
         self._handing_off = people = HandingOff(self.database, history, settings)
-        self.handoff, self.hand_off, self.to_person = people.handoff, people.hand_off, people.to_person
+        self.handoff, self.handoffs = people.handoff, people.handoffs
+        self.hand_off, self.to_person = people.hand_off, people.to_person
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
         self._faq = FaqStore(self.database)
         self._in_flight = InFlight()

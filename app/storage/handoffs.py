@@ -58,6 +58,12 @@ class Handoffs:
             row = _latest(session, conversation_id, owner)
             return None if row is None else _handoff(session, row)
 
+    def of_owner(self, owner: str) -> list[Handoff]:
+        """All hand-offs of an owner's conversations, the oldest first, also those that are closed."""
+        query = select(HandoffRow).join(ConversationRow).where(ConversationRow.of(owner)).order_by(HandoffRow.id)
+        with self._database.read() as session:
+            return [_handoff(session, row) for row in session.scalars(query)]
+
     def request(
         self, conversation_id: str, owner: str, state: HandoffState, reason: HandoffReason, email: str, now: datetime
     ) -> Handoff:

@@ -44,6 +44,10 @@ class HandingOff:
         found = self._handoffs.latest(conversation_id, owner)
         return None if found is None else self._shown(found)
 
+    def handoffs(self, owner: str) -> list[Handoff]:
+        """All hand-offs of an owner, as the customer may see them, the oldest first."""
+        return [self._shown(one) for one in self._handoffs.of_owner(owner)]
+
     def hand_off(
         self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
     ) -> Handoff:
