@@ -46,7 +46,9 @@ class FakeQuality:
             bad_answer("weather in Galway tomorrow", "nothing", when=now - timedelta(hours=26)),
             bad_answer("What will the weather be in Galway?", "nothing", "down", when=now, reason="not <b>helpful</b>"),
         )
-        pan = (bad_answer("Is the pan covered, perhaps?", "unsure", "unsupported", when=now - timedelta(days=3)),)
+        pan = (
+            bad_answer("Is the pan covered, perhaps?", "unsure", "unsupported", "handed", when=now - timedelta(days=3)),
+        )
         self.groups = (QuestionGroup(answers=weather), QuestionGroup(answers=pan))
 
     def report(self, days: int, cause: Cause | None = None) -> QualityReport:

@@ -14,6 +14,7 @@ from desks import finish, small_desk, write_pages
 from fake_quality import bad_answer
 from fastapi.testclient import TestClient
 from meanings import HashEmbedder, MeaningEmbedder
+from sqlalchemy import update
 
 from app.access.passwords import new_account
 from app.answering.explain import STATEMENTS
@@ -21,6 +22,7 @@ from app.desk.service import Service
 from app.domain.quality import FaqDraft
 from app.knowledge.likeness import embedded, likeness
 from app.storage.accounts import Accounts
+from app.storage.tables import MessageRow
 from app.storage.transcripts import Transcripts
 from app.support.groups import Grouping
 from retrieval.search.last_questions import REMEMBERED, LastQuestionsEmbedder
@@ -104,6 +106,28 @@ def test_bad_answers_are_there_with_their_causes(desk: Service) -> None:
     assert Transcripts(desk.database).bad_answers(later, 10) == []
 
 
+def test_the_last_question_before_a_person_was_asked_for_is_there(desk: Service) -> None:
+    """Whatever its other causes; small talk is no question, and what came before it is left alone."""
+    first = finish(desk, "aurora borealis", owner="v-eve")
+    last = finish(desk, "magma chamber", owner="v-eve", conversation_id=first.conversation_id)
+    finish(desk, "hello", owner="v-eve", conversation_id=first.conversation_id)
+    desk.hand_off("button", owner="v-eve", conversation_id=first.conversation_id, text="Is anybody there?")
+    desk.end_handoff(first.conversation_id, "v-eve")
+    finish(desk, "tectonic plates", owner="v-eve", conversation_id=first.conversation_id)
+    desk.hand_off("button", owner="v-gus", text="Nothing was asked before.")
+    handed = [one for group in desk.quality.report(30, "handed").groups for one in group.answers]
+    assert [(one.message_id, one.causes) for one in handed] == [(last.message_id, ("nothing", "handed"))]
+    assert desk.quality.report(30).counts["handed"] == 1
+    liked = finish(desk, "returns take how many days from delivery", owner="v-fay")
+    with desk.database.write() as session:
+        session.execute(
+            update(MessageRow).where(MessageRow.id == liked.message_id).values(outcome="answered", grounding=1)
+        )
+    desk.hand_off("button", owner="v-fay", conversation_id=liked.conversation_id)
+    handed = [one for group in desk.quality.report(30, "handed").groups for one in group.answers]
+    assert (liked.message_id, ("handed",)) in [(one.message_id, one.causes) for one in handed]
+
+
 def test_transcripts_are_of_everybody(desk: Service) -> None:
     transcripts = Transcripts(desk.database)
     said = finish(desk, "Do stores have a bench?", owner="v-cleo")
@@ -178,6 +202,8 @@ def test_an_agent_sees_groups_with_causes_and_hostile_text_stays_text(agent: Tes
     only = agent.get("/admin/quality?cause=unsure", headers=HTML).text
     assert "the pan covered" in only
     assert "weather" not in only
+    assert "Handed off 1" in " ".join(page.text.split())
+    assert "weather" not in agent.get("/admin/quality?cause=handed", headers=HTML).text
     assert agent.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
 
 

@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 from app.domain.answers import Answer, Outcome
 
-Cause = Literal["nothing", "unsure", "down", "unsupported"]
+Cause = Literal["nothing", "unsure", "down", "unsupported", "handed"]
 """Why an answer is on the quality page. nothing: the documents have nothing. unsure: something was found, and judged
-not to answer for sure. down: the customer's thumb. unsupported: the passages do not support what the model said."""
+not to answer for sure. down: the customer's thumb. unsupported: the passages do not support what the model said.
+handed: the conversation went to a person after it."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 WEAK = 0.5
 """An answer counts as not supported if its grounding is at most this."""

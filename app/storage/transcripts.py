@@ -7,7 +7,7 @@ deleted are not here.
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import aliased
 
 from app.domain.answers import Outcome, Turn, from_documents
@@ -15,9 +15,10 @@ from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSumma
 from app.storage.answer_rows import turn
 from app.storage.database import Database
 from app.storage.history import MAX_QUERY, holds, messages_where, whole
-from app.storage.tables import ConversationRow, FeedbackRow, MessageRow
+from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
 _QUESTION = aliased(MessageRow)
+_BEFORE = aliased(MessageRow)
 
 
 class Transcripts:
@@ -63,42 +64,60 @@ class Transcripts:
         return None
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
-        """Answers since then that were none, unsure, not liked or not supported; the latest first."""
-        disliked = FeedbackRow.value == "down"
+        """Answers since then that were none, unsure, not liked, not supported, or the last before the conversation went
+        to a person; the latest first.
+        """
+        disliked, was_handed = FeedbackRow.value == "down", MessageRow.id.in_(_last_before_handoffs(since))
         query = (
             select(
-                *(MessageRow.id, MessageRow.conversation_id, _QUESTION.text, MessageRow.text, MessageRow.created),
+                *(MessageRow.id, MessageRow.conversation_id, MessageRow.text, MessageRow.created),
                 *(MessageRow.outcome, MessageRow.grounding, FeedbackRow.value, FeedbackRow.reason),
+                *(_QUESTION.text.label("question"), was_handed.label("handed")),
             )
             .join(_QUESTION, _QUESTION.id == MessageRow.question_id)
             .join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
             .outerjoin(FeedbackRow, FeedbackRow.message_id == MessageRow.id)
             .where(MessageRow.role == "assistant", MessageRow.created >= since, ConversationRow.deleted.is_(None))
-            .where(or_(MessageRow.outcome.in_(("nothing", "unsure")), MessageRow.grounding <= WEAK, disliked))
+            .where(
+                or_(MessageRow.outcome.in_(("nothing", "unsure")), MessageRow.grounding <= WEAK, disliked, was_handed)
+            )
             .order_by(MessageRow.created.desc())
             .limit(limit)
         )
         return [
             BadAnswer(
-                message_id=id_,
-                conversation_id=conversation,
-                question=question,
-                answer=answer,
-                created=created,
-                causes=_causes(outcome, grounding, value),
-                reason=(reason or "") if value == "down" else "",
+                message_id=row.id,
+                conversation_id=row.conversation_id,
+                question=row.question,
+                answer=row.text,
+                created=row.created,
+                causes=_causes(row.outcome, row.grounding, row.value, row.handed),
+                reason=(row.reason or "") if row.value == "down" else "",
             )
-            for id_, conversation, question, answer, created, outcome, grounding, value, reason in self._database.rows(
-                query
-            )
+            for row in self._database.rows(query)
         ]
 
 
-def _causes(outcome: str | None, grounding: float | None, value: str | None) -> tuple[Cause, ...]:
+def _last_before_handoffs(since: datetime) -> Select[tuple[str]]:
+    """Ids of the answers that were the last, but for small talk, when somebody asked for a person since then."""
+    last = (
+        select(_BEFORE.id)
+        .where(_BEFORE.conversation_id == HandoffRow.conversation_id, _BEFORE.created <= HandoffRow.requested)
+        .where(_BEFORE.role == "assistant", _BEFORE.outcome != "smalltalk")
+        .order_by(_BEFORE.position.desc())
+        .limit(1)
+        .correlate(HandoffRow)
+        .scalar_subquery()
+    )
+    return select(last).where(HandoffRow.requested >= since, last.is_not(None))
+
+
+def _causes(outcome: str | None, grounding: float | None, value: str | None, handed: bool) -> tuple[Cause, ...]:
     found: dict[Cause, bool] = {
         "nothing": outcome == "nothing",
         "unsure": outcome == "unsure",
         "down": value == "down",
         "unsupported": grounding is not None and grounding <= WEAK,
+        "handed": handed,
     }
     return tuple(cause for cause, is_so in found.items() if is_so)

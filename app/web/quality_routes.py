@@ -43,6 +43,7 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> No
 
     @app.get("/admin/faq")
     def faq(
+            "all_causes": CAUSES,
         request: Request,
         id_: Annotated[int | None, Query(alias="id")] = None,
         message: str = "",
