@@ -24,7 +24,9 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from app.access.visitors import owner_of_user
 from app.cli.main import main
 from app.cli.running_desk import RunningDesk, find_running, read_events
+from app.desk.changes import Changes
 from app.desk.interface import Desk
+from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
 from app.storage.lock import SOCKET_FILE, lock_data_folder
@@ -48,10 +50,12 @@ def listening(app: FastAPI, file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def served(folder: Path, desk: Desk) -> Iterator[None]:
-    """A desk that is served from a data folder, as `warmdesk serve` does it."""
-    with lock_data_folder(folder, "warmdesk serve"), command_socket(desk, folder):
-        yield
+def served(folder: Path, desk: Desk) -> Iterator[list[tuple[str, str, str]]]:
+    """A desk that is served from a data folder, as `warmdesk serve` does it; gives its audit log."""
+    log: list[tuple[str, str, str]] = []
+    changes = Changes(desk, lambda *entry: log.append(entry), COMMAND_LINE)
+    with lock_data_folder(folder, "warmdesk serve"), command_socket(changes, folder):
+        yield log
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def test_ingest_is_handed_over_with_everything_that_was_asked(
 ) -> None:
     pages, desk = write_pages(tmp_path / "pages"), FakeDesk(seeded=False)
     monkeypatch.chdir(tmp_path)
-    with served(tmp_path / "desk", desk):
+    with served(tmp_path / "desk", desk) as log:
         report, status = run("ingest", "pages", "--sync", "--collection", "shop", "--no-warm")
         assert (report["documents"], status) == (1, 0)
         run("ingest", str(pages / "returns.md"), str(pages / "stores.txt"))
@@ -85,17 +89,20 @@ def test_ingest_is_handed_over_with_everything_that_was_asked(
         Ingested((str(pages),), "shop", sync=True, warm=False),
         Ingested((str(pages / "returns.md"), str(pages / "stores.txt")), "", sync=False, warm=True),
     ]
+    both = f"{pages / 'returns.md'}, {pages / 'stores.txt'}"
+    assert log == [(COMMAND_LINE, "document-ingest", str(pages)), (COMMAND_LINE, "document-ingest", both)]
 
 
 def test_forget_is_handed_over(tmp_path: Path, run: Callable[..., Any]) -> None:
     desk = FakeDesk(seeded=False)
     desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    with served(tmp_path / "desk", desk):
+    with served(tmp_path / "desk", desk) as log:
         done, status = run("forget", "/a/one.md")
         assert (done["forgotten"], done["removed"]["passages"], status) == ("/a/one.md", 3, 0)
         again, status = run("forget", "/a/one.md")
     assert (again["error"]["code"], status) == ("document-unknown", 1)
     assert desk.listed == {}
+    assert log == [(COMMAND_LINE, "document-forget", "/a/one.md")]
 
 
 def test_flags_that_a_served_desk_cannot_take_over_are_named(
@@ -178,7 +185,8 @@ def test_progress_is_passed_on(tmp_path: Path) -> None:
     [("/ingest", {"collection": "no paths"}), ("/ingest", []), ("/forget", {})],
 )
 def test_an_order_that_is_none_is_refused(path: str, order: object) -> None:
-    assert TestClient(command_app(FakeDesk())).post(path, json=order).status_code == 422
+    changes = Changes(FakeDesk(), lambda *entry: None, COMMAND_LINE)
+    assert TestClient(command_app(changes)).post(path, json=order).status_code == 422
 
 
 # --- the socket --------------------------------------------------------------------------------------------

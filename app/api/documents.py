@@ -11,12 +11,14 @@ from app.access.keys import Keys
 from app.api.callers import count
 from app.api.errors import ApiRoute
 from app.api.replies import document_reply, file_name, listed, not_found
+from app.desk.changes import Changes
 from app.desk.interface import Desk
+from app.domain.callers import Record
 from app.domain.documents import StoredDocument
 
 
-def documents_router(desk: Desk, keys: Keys) -> APIRouter:
-    """The routes."""
+def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
+    """The routes. record: into the audit log."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["documents"])
 
     def stored(document_id: str) -> StoredDocument:
@@ -41,21 +43,22 @@ def documents_router(desk: Desk, keys: Keys) -> APIRouter:
         request: Request, file: UploadFile, collection: Annotated[str, Form(max_length=80)] = ""
     ) -> JSONResponse:
         """Takes a file in, in place of one of the same name and collection; answers when questions find it."""
-        count(caller_of(request), keys)
+        caller = caller_of(request)
+        count(caller, keys)
         data = await file.read()
-        return JSONResponse(await run_in_threadpool(take_in, file.filename or "", data, collection), 201)
+        return JSONResponse(await run_in_threadpool(take_in, caller.who, file.filename or "", data, collection), 201)
 
-    def take_in(name: str, data: bytes, collection: str) -> dict[str, object]:
-        desk.upload(name, data, collection=collection)
+    def take_in(who: str, name: str, data: bytes, collection: str) -> dict[str, object]:
+        Changes(desk, record, who).upload(name, data, collection=collection)
         kept = [
             one for one in desk.documents() if one.collection == collection and file_name(one.path) == file_name(name)
         ]
         return document_reply(max(kept, key=lambda one: one.loaded_at)) if kept else {}
 
     @router.delete("/documents/{document_id}")
-    def delete_document(document_id: str) -> JSONResponse:
+    def delete_document(request: Request, document_id: str) -> JSONResponse:
         """Removes it and everything that was made of it."""
-        desk.forget(stored(document_id).path)
+        Changes(desk, record, caller_of(request).who).forget(stored(document_id).path)
         return JSONResponse({"id": document_id, "object": "document.deleted", "deleted": True})
 
     return router

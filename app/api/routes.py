@@ -10,16 +10,17 @@ from app.api.handoffs import handoffs_router
 from app.api.metrics import metrics_router
 from app.api.models import models_router
 from app.desk.interface import Desk
+from app.domain.callers import Record
 
 
-def add_api_routes(app: FastAPI, desk: Desk, keys: Keys) -> None:
-    """Everything under /v1, and /metrics."""
+def add_api_routes(app: FastAPI, desk: Desk, keys: Keys, record: Record) -> None:
+    """Everything under /v1, and /metrics. record: into the audit log."""
     for router in (
         chat_router(desk, keys),
         models_router(desk, keys),
         conversations_router(desk),
         handoffs_router(desk, keys),
-        documents_router(desk, keys),
+        documents_router(desk, keys, record),
         metrics_router(desk),
     ):
         app.include_router(router)

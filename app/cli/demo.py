@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from rich.console import Console
 from rich.table import Table
 
+from app.cli.options import recorded
 from app.cli.progress import progress_bar
 from app.cli.reports import print_ingest
 from app.desk.json_output import ingest_json
@@ -23,7 +24,7 @@ def run_demo(service: Service, documents: Path) -> None:
     """Ingest, ask, print the table. Raises DeskError if the folder does not exist."""
     check_folder(documents)
     with progress_bar() as progress:
-        print_ingest(ingest_json(service.ingest([documents], progress)))
+        print_ingest(ingest_json(recorded(service).ingest([documents], progress)))
     service.prepare()
     compare(service, documents)
 
@@ -36,7 +37,7 @@ def serve_demo(service: Service, documents: Path) -> None:
 
     def index(shown: Progress) -> None:
         with progress_bar() as progress:
-            report = service.ingest([documents], both(progress, shown), warm=False)
+            report = recorded(service).ingest([documents], both(progress, shown), warm=False)
         print_ingest(ingest_json(report))
 
     serve(service, progress_bar, first=index, when_read=lambda: compare(service, documents))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Common, find_served, open_reader, open_service, takes
+from app.cli.options import Common, find_served, open_reader, open_service, recorded, takes
 from app.domain.errors import DeskError
 
 commands = typer.Typer()
@@ -40,7 +40,8 @@ def ingest(
             report = running.ingest(order, progress)
         else:
             with open_service(common.settings, "warmdesk ingest") as service:
-                report = ingest_json(service.ingest(paths, progress, collection=collection, sync=sync, warm=warm))
+                taken = recorded(service).ingest(paths, progress, collection=collection, sync=sync, warm=warm)
+                report = ingest_json(taken)
     common.show(report, lambda: print_ingest(report))
     return 1 if report["failed"] and not report["documents"] else 0
 
@@ -71,6 +72,6 @@ def forget(
         forgotten = running.forget(document, no_progress)
     else:
         with open_service(common.settings, "warmdesk forget") as service:
-            forgotten = asdict(service.forget(document))
+            forgotten = asdict(recorded(service).forget(document))
     document_json = {"forgotten": forgotten["document"], "removed": forgotten["removed"], "left": forgotten["left"]}
     common.show(document_json, lambda: print_forgotten(forgotten))

@@ -1,16 +1,12 @@
 """The commands for API keys: keys create, keys list, keys revoke. They work beside a running desk."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import Common, takes
-from app.domain.settings import Settings
+from app.cli.options import Common, open_administration, takes
 
 if TYPE_CHECKING:
-    from app.access.keys import Keys
     from app.storage.api_keys import ApiKey
 
 commands = typer.Typer()
@@ -27,9 +23,9 @@ def create(
     per_minute: Annotated[int, typer.Option(help="Questions and embeddings it may ask for in a minute.")] = 60,
 ) -> None:
     """Make a key and show it, this once."""
-    with open_keys(common.settings) as found:
+    with open_administration(common.settings) as desk:
         scopes = [one.strip() for one in scope.split(",") if one.strip()]
-        key = found.create(name, scopes, per_minute)
+        key = desk.create_key(name, scopes, per_minute)
     common.show({"key": key}, lambda: print(f"{key}\nIt is shown this once: keep it now."))
 
 
@@ -39,8 +35,8 @@ def list_(common: Common) -> None:
     """List the keys."""
     from app.cli.reports import print_keys
 
-    with open_keys(common.settings) as found:
-        stored = found.all()
+    with open_administration(common.settings) as desk:
+        stored = desk.keys.all()
     common.show({"keys": [key_json(one) for one in stored]}, lambda: print_keys(stored))
 
 
@@ -48,24 +44,9 @@ def list_(common: Common) -> None:
 @takes("data_dir", "as_json")
 def revoke(common: Common, name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
     """End a key: no further request with it is answered."""
-    with open_keys(common.settings) as found:
-        key = found.revoke(name)
+    with open_administration(common.settings) as desk:
+        key = desk.revoke_key(name)
     common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))
-
-
-@contextmanager
-def open_keys(settings: Settings) -> "Iterator[Keys]":
-    """The keys of the data folder; of a running desk's as well, which looks every key up in the database."""
-    from app.access.keys import Keys
-    from app.storage.database import open_database
-    from app.storage.lock import is_locked, lock_data_folder
-
-    with ExitStack() as stack:
-        if not is_locked(settings.data_dir):
-            stack.enter_context(lock_data_folder(settings.data_dir, "warmdesk keys"))
-        yield Keys(
-            stack.enter_context(closing(open_database(settings.database_url, upgrade=not is_locked(settings.data_dir))))
-        )
 
 
 def key_json(key: "ApiKey") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from app.access.administration import Administration
     from app.cli.running_desk import RunningDesk
+    from app.desk.changes import Changes
 
 OPTIONS: dict[str, Any] = {
     "host": Annotated[str | None, typer.Option(help="Address to listen on.")],
@@ -91,6 +94,34 @@ def open_reader(settings: Settings) -> Iterator[Any]:
         )
     with Service(settings, upgrade=False) as service:
         yield service
+
+
+def recorded(service: Any) -> "Changes":
+    """Changes of a service that are written to its audit log."""
+    from app.desk.changes import Changes
+    from app.storage.audit import Audit
+
+    return Changes(service, Audit(service.database).record, COMMAND_LINE)
+
+
+@contextmanager
+def open_administration(settings: Settings) -> "Iterator[Administration]":
+    """Accounts and keys of a desk, also of a running one, which looks them up in the database each time. Raises
+    DeskError.
+    """
+    from app.access.administration import Administration
+    from app.access.keys import Keys
+    from app.storage.accounts import Accounts
+    from app.storage.audit import Audit
+    from app.storage.database import open_database
+    from app.storage.lock import is_locked, lock_data_folder
+
+    is_served = is_locked(settings.data_dir)
+    with (
+        nullcontext() if is_served else lock_data_folder(settings.data_dir, "warmdesk"),
+        closing(open_database(settings.database_url, upgrade=not is_served)) as database,
+    ):
+        yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
 
 
 def find_served(common: Common) -> "RunningDesk | None":

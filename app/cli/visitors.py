@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.access.visitors import owner_of_user
-from app.cli.options import Common, find_served, open_reader, open_service, takes
+from app.cli.options import Common, find_served, open_reader, open_service, recorded, takes
 from app.domain.errors import DeskError
 
 commands = typer.Typer()
@@ -40,7 +40,7 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
         erased = running.erase(whose)
     else:
         with open_service(common.settings, "warmdesk visitors delete") as service:
-            erased = asdict(service.erase(whose))
+            erased = asdict(recorded(service).erase(whose))
     document = {"owner": whose, **erased, "kept": KEPT}
     counts = ", ".join(f"{number:,} {name}" for name, number in erased.items())
     common.show(document, lambda: print(f"removed of {whose}: {counts}; {KEPT}"))

@@ -1,10 +1,15 @@
 """Who asks, and whose conversations somebody may see."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 OPERATOR = "operator"
 """Owner of the conversations of the command line, and of those from before there were owners."""
+COMMAND_LINE = "command line"
+"""Who did something, in the audit log, if a command did. No account is called that: names have no spaces."""
+Record: TypeAlias = Callable[[str, str, str], None]
+"""Writes into the audit log (`app.storage.audit`): who, action, subject."""
 Role = Literal["", "agent", "admin"]
 
 
@@ -18,6 +23,11 @@ class Caller:
     name: str = ""
     role: Role = ""
     scopes: frozenset[str] = frozenset()
+
+    @property
+    def who(self) -> str:
+        """What the audit log calls it; no account can have the name that a key has there."""
+        return f"API: {self.name}" if self.scopes else self.name
 
 
 NOBODY = Caller()

@@ -16,8 +16,8 @@ KEPT = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One thing that was done. who: name of an account. action: a key of `app.web.audit_page.ACTIONS`. subject: what it
-    was done to, such as a name of an account or a document.
+    """One thing that was done. who: name of an account, or see `app.domain.callers`. action: a key of
+    `app.web.audit_page.ACTIONS`. subject: what it was done to, such as a name of an account or a document.
     """
 
     id: int

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
+from app.domain.callers import COMMAND_LINE
 from app.domain.translation import translatable
 from app.storage.audit import Audit
 from app.web.admin_frame import admin_page
@@ -21,7 +22,12 @@ ACTIONS: Mapping[str, str] = {
     "key-create": translatable("made the key"),
     "key-revoke": translatable("revoked the key"),
     "document-add": translatable("added the document"),
+    "document-ingest": translatable("took in documents from"),
     "document-forget": translatable("forgot the document"),
+    "visitor-erase": translatable("removed everything of a customer"),
+    "faq-add": translatable("wrote the FAQ number"),
+    "faq-change": translatable("changed the FAQ number"),
+    "faq-delete": translatable("deleted the FAQ number"),
     "settings": translatable("changed the settings"),
     "handoff-take": translatable("took over the conversation number"),
     "handoff-answer": translatable("answered in the conversation number"),
@@ -33,6 +39,8 @@ ACTIONS: Mapping[str, str] = {
     "module-verify": translatable("verified the passage"),
 }
 """What was done, in words; an action that is not here is shown as it is called."""
+WHO: Mapping[str, str] = {COMMAND_LINE: translatable("command line")}
+"""Who did it, where that is no name."""
 SHOWN = 100
 
 
@@ -42,5 +50,10 @@ def add_audit_page(app: FastAPI, audit: Audit) -> None:
     @app.get("/admin/audit")
     def page(request: Request, before: int | None = None) -> HTMLResponse:
         entries = audit.latest(SHOWN + 1, before)
-        values: dict[str, Any] = {"entries": entries[:SHOWN], "has_more": len(entries) > SHOWN, "actions": ACTIONS}
+        values: dict[str, Any] = {
+            "entries": entries[:SHOWN],
+            "has_more": len(entries) > SHOWN,
+            "actions": ACTIONS,
+            "who": WHO,
+        }
         return admin_page(request, "audit.html", now=datetime.now(UTC), **values)

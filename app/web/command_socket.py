@@ -19,7 +19,7 @@ from fastapi import Body, FastAPI
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from app.desk.interface import Desk
+from app.desk.changes import Changes
 from app.desk.json_output import ingest_json
 from app.storage.lock import SOCKET_FILE
 from app.web.event_stream import events
@@ -30,7 +30,7 @@ _STOPPED_S = 5.0
 
 
 class IngestOrder(BaseModel):
-    """What to ingest, as `Desk.ingest` takes it."""
+    """What to ingest, as `Changes.ingest` takes it."""
 
     paths: list[Path]
     collection: str = ""
@@ -38,28 +38,28 @@ class IngestOrder(BaseModel):
     warm: bool = True
 
 
-def command_app(desk: Desk) -> FastAPI:
+def command_app(changes: Changes) -> FastAPI:
     """The routes of commands."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/ingest")
     def ingest(order: IngestOrder) -> Response:
         options = order.model_dump(exclude={"paths"})
-        return events(lambda progress: ingest_json(desk.ingest(order.paths, progress, **options)))
+        return events(lambda progress: ingest_json(changes.ingest(order.paths, progress, **options)))
 
     @app.post("/forget")
     def forget(document: Annotated[str, Body(embed=True)]) -> Response:
-        return events(lambda progress: asdict(desk.forget(document)))
+        return events(lambda progress: asdict(changes.forget(document)))
 
     @app.post("/erase")
     def erase(owner: Annotated[str, Body(embed=True)]) -> Response:
-        return events(lambda progress: asdict(desk.erase(owner)))
+        return events(lambda progress: asdict(changes.erase(owner)))
 
     return app
 
 
 @contextmanager
-def command_socket(desk: Desk, folder: Path) -> Iterator[None]:
+def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
     """Serve commands for the block. folder: the data folder, which this process holds."""
     file = folder / SOCKET_FILE
     with socket.socket(socket.AF_UNIX) as listener:
@@ -72,7 +72,7 @@ def command_socket(desk: Desk, folder: Path) -> Iterator[None]:
             return
         file.chmod(0o600)  # before anybody can connect
         listener.listen()
-        config = uvicorn.Config(command_app(desk), log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(command_app(changes), log_level="warning", access_log=False, lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="commands", daemon=True)
         thread.start()

@@ -12,26 +12,25 @@ from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from app.access.identity import caller_of
+from app.desk.changes import Changes
 from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
-from app.domain.progress import Progress
-from app.storage.audit import Audit
+from app.domain.callers import Record
 from app.web.admin_frame import admin_page
 from app.web.event_stream import events
 from retrieval.loaders.load import FORMATS, SUPPORTED
 
 
-def add_document_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
-    """The page, and the routes its script calls."""
+def add_document_routes(app: FastAPI, desk: Desk, record: Record) -> None:
+    """The page, and the routes its script calls. record: into the audit log."""
+
+    def by(request: Request) -> Changes:
+        return Changes(desk, record, caller_of(request).who)
 
     @app.post("/admin/documents/forget")
     def forget(request: Request, document: Annotated[str, Body(embed=True)]) -> Response:
-        def work(progress: Progress) -> dict[str, object]:
-            forgotten = asdict(desk.forget(document))
-            audit.record(caller_of(request).name, "document-forget", document)
-            return forgotten
-
-        return events(work)
+        changes = by(request)
+        return events(lambda progress: asdict(changes.forget(document)))
 
     @app.get("/admin/documents")
     def page(request: Request) -> HTMLResponse:
@@ -46,10 +45,5 @@ def add_document_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
     @app.post("/admin/documents/upload")
     async def upload(request: Request, name: str, collection: str = "") -> Response:
         data = await request.body()
-
-        def work(progress: Progress) -> dict[str, object]:
-            report = ingest_json(desk.upload(name, data, progress, collection=collection))
-            audit.record(caller_of(request).name, "document-add", f"{collection}/{name}" if collection else name)
-            return report
-
-        return events(work)
+        changes = by(request)
+        return events(lambda progress: ingest_json(changes.upload(name, data, progress, collection=collection)))

@@ -10,7 +10,9 @@ from fastapi import Body, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from app.access.identity import caller_of
+from app.desk.changes import Changes
 from app.desk.interface import Desk
+from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft
@@ -24,8 +26,11 @@ LISTED = 200
 """Conversations that are listed."""
 
 
-def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> None:
-    """The pages, and the routes their script calls."""
+def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, record: Record) -> None:
+    """The pages, and the routes their script calls. record: into the audit log."""
+
+    def by(request: Request) -> Changes:
+        return Changes(desk, record, caller_of(request).who)
 
     def page(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         return admin_page(request, f"quality/{template}.html", status=status, now=datetime.now(UTC), **values)
@@ -38,12 +43,12 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> No
             "days": days,
             "cause": chosen,
             "periods": PERIODS,
+            "all_causes": CAUSES,
         }
         return page(request, "quality", **shown)
 
     @app.get("/admin/faq")
     def faq(
-            "all_causes": CAUSES,
         request: Request,
         id_: Annotated[int | None, Query(alias="id")] = None,
         message: str = "",
@@ -65,13 +70,15 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> No
         id_: Annotated[int | None, Body(alias="id")] = None,
     ) -> Response:
         draft = FaqDraft(question=question, answer=answer, wordings=tuple(wordings or ()))
-        author = caller_of(request).name
-        return events(lambda progress: _saved(desk, draft, author, id_, progress))
+        changes = by(request)
+        return events(lambda progress: _saved(changes, draft, id_, progress))
 
     @app.post("/admin/faq/delete")
-    def delete(id_: Annotated[int, Body(alias="id", embed=True)]) -> Response:
+    def delete(request: Request, id_: Annotated[int, Body(alias="id", embed=True)]) -> Response:
+        changes = by(request)
+
         def work(progress: Progress) -> dict[str, Any]:
-            desk.quality.delete_faq(id_, progress)
+            changes.delete_faq(id_, progress)
             return {"id": id_}
 
         return events(work)
@@ -98,7 +105,7 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts) -> No
         return page(request, "search", question=question, found=found, problem=problem)
 
 
-def _saved(desk: Desk, draft: FaqDraft, author: str, id_: int | None, progress: Progress) -> dict[str, Any]:
-    saved = desk.quality.save_faq(draft, author, id_, progress)
+def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:
+    saved = changes.save_faq(draft, id_, progress)
     said = saved.answer.answer
     return {"id": saved.id, "answer": said, "is_verbatim": said.strip() == draft.answer.strip()}

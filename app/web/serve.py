@@ -15,11 +15,14 @@ import uvicorn
 from starlette.concurrency import run_in_threadpool
 
 from app.access.passwords import ensure_admin
+from app.desk.changes import Changes
 from app.desk.housekeeping import every_minute
 from app.desk.service import Service
+from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, Progress, no_bars
 from app.storage.accounts import Accounts
+from app.storage.audit import Audit
 from app.support.webhook import WebhookSender
 from app.web.command_socket import command_socket
 from app.web.opening import Opening
@@ -104,7 +107,7 @@ def serve(
     with (
         listener,
         webhook,
-        command_socket(service, settings.data_dir),
+        command_socket(Changes(service, Audit(service.database).record, COMMAND_LINE), settings.data_dir),
         every_minute(service.housekeeping),
         suppress(KeyboardInterrupt),  # how a desk is stopped
     ):

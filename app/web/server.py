@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from app.access.administration import Administration
 from app.access.identity import Identity, caller_of
 from app.access.keys import Keys
 from app.access.limits import QuestionLimits
@@ -71,18 +72,22 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     if settings.desk_logo is not None and not Path(settings.desk_logo).is_file():
         raise DeskError(f"desk_logo: there is no file {settings.desk_logo!r}", code="settings")
     sessions, keys, site = Sessions(database), Keys(database), Site(settings.host, settings.public_url)
+    accounts, audit = Accounts(database), Audit(database)
+
+    def administration(request: Request) -> Administration:
+        return Administration(accounts, keys, audit.record, caller_of(request).who)
+
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     _add_api(app, desk, settings)
-    add_api_routes(app, desk, keys)
+    add_api_routes(app, desk, keys, audit.record)
     add_api_page(app, settings.public_url)
-    accounts, audit = Accounts(database), Audit(database)
-    add_document_routes(app, desk, audit)
+    add_document_routes(app, desk, audit.record)
     add_module_routes(app, desk, audit)
-    add_account_routes(app, accounts, audit)
-    add_key_routes(app, keys, audit)
+    add_account_routes(app, administration)
+    add_key_routes(app, administration)
     add_settings_routes(app, desk, settings, audit)
     add_audit_page(app, audit)
-    add_quality_routes(app, desk, Transcripts(database))
+    add_quality_routes(app, desk, Transcripts(database), audit.record)
     add_source_routes(app, desk)
     add_visitor_routes(app, desk)
     add_queue_routes(app, AgentQueue(database, settings), audit)

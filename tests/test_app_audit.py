@@ -1,0 +1,133 @@
+"""The audit log: what agents, programs and commands change is written down, once, with who did it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from desk_site import Site
+from desks import small_desk, write_pages
+
+from app.access.keys import Keys
+from app.access.passwords import new_account
+from app.cli.main import main
+from app.cli.options import recorded
+from app.domain.callers import COMMAND_LINE, Caller
+from app.domain.settings import Settings
+from app.storage.accounts import Accounts
+from app.storage.audit import Audit
+from app.storage.database import Database, open_database
+from app.web.audit_page import ACTIONS
+
+
+def entries(database: Database) -> list[tuple[str, str, str]]:
+    """Oldest first: who, action, subject."""
+    return [(one.who, one.action, one.subject) for one in reversed(Audit(database).latest())]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "site")
+    yield site
+    site.close()
+
+
+def test_a_program_is_named_as_no_account_can_be(site: Site) -> None:
+    key = Keys(site.database).create("admin", ["documents"])
+    program = site.client()
+    program.headers["authorization"] = f"Bearer {key}"
+    added = program.post("/v1/documents", files={"file": ("a.md", b"# A")}, data={"collection": "shop"})
+    assert added.status_code == 201
+    listed = program.get("/v1/documents").json()["data"]
+    removed = next(one["id"] for one in listed if one["id"] == added.json()["id"])
+    path = next(one.path for one in site.desk.documents() if str(one.id) == removed)
+    assert program.delete(f"/v1/documents/{removed}").status_code == 200
+    assert site.audited() == [("API: admin", "document-add", "shop/a.md"), ("API: admin", "document-forget", path)]
+
+
+def test_what_failed_is_not_written_down(site: Site) -> None:
+    admin = site.admin()
+    admin.post("/admin/documents/upload?name=unreadable.md", content=b"x")
+    admin.post("/admin/documents/forget", json={"document": "none.md"})
+    admin.post("/admin/faq", json={"question": "crash", "answer": "Yes."})
+    assert site.audited() == []
+
+
+def test_the_faq_is_written_down_by_its_number(site: Site) -> None:
+    password = new_account(Accounts(site.database), "cleo", "agent")
+    agent = site.client()
+    agent.post("/admin/login", data={"name": "cleo", "password": password})
+    pair = {"question": "My name is Ann, is it safe?", "answer": "Yes."}
+    for body in (pair, {**pair, "id": 1}):
+        assert '"result"' in agent.post("/admin/faq", json=body).text
+    assert '"result"' in agent.post("/admin/faq/delete", json={"id": 1}).text
+    assert site.audited() == [("cleo", f"faq-{what}", "1") for what in ("add", "change", "delete")]
+
+
+def test_commands_that_change_documents(tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as desk:
+        recorded(desk).ingest([pages, *(pages / name for name in ("returns.md", "stores.txt", "returns.md"))])
+        forgotten = recorded(desk).forget("returns.md")
+        recorded(desk).erase("v-ann")
+        written = entries(desk.database)
+    named = f"{pages}, {pages / 'returns.md'}, {pages / 'stores.txt'} +1"
+    assert written == [
+        (COMMAND_LINE, "document-ingest", named),
+        (COMMAND_LINE, "document-forget", forgotten.document),
+        (COMMAND_LINE, "visitor-erase", ""),
+    ]
+
+
+def test_commands_that_change_accounts_and_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["warmdesk", *arguments, "--data-dir", str(tmp_path)])
+        with pytest.raises(SystemExit):
+            main()
+        return capfd.readouterr().out
+
+    secrets = [run("reset-password").split()[-1], run("accounts", "add", "ann", "--role", "agent").split()[-1]]
+    run("accounts", "remove", "ann")
+    secrets.append(run("keys", "create", "shop", "--scope", "chat,documents").split()[0])
+    for command in (("keys", "revoke", "shop"), ("keys", "revoke", "shop"), ("accounts", "list"), ("keys", "list")):
+        run(*command)
+    with closing(open_database(Settings(data_dir=tmp_path).database_url)) as database:
+        written = entries(database)
+    assert written == [
+        (COMMAND_LINE, "account-password", "admin"),
+        (COMMAND_LINE, "account-add", "ann (agent)"),
+        (COMMAND_LINE, "account-remove", "ann"),
+        (COMMAND_LINE, "key-create", "shop (chat, documents)"),
+        (COMMAND_LINE, "key-revoke", "shop"),
+    ]
+    assert not any(secret in repr(written) for secret in secrets)
+
+
+def test_the_page_says_it_in_the_readers_language(site: Site) -> None:
+    audit, admin = Audit(site.database), site.admin()
+    audit.record(COMMAND_LINE, "document-ingest", "/help")
+    assert "<b>command line</b>" in admin.get("/admin/audit").text
+    page = admin.get("/admin/audit", headers={"accept-language": "zh"}).text
+    assert "<b>命令行</b>" in page
+    assert "收录了文档，来自" in page
+
+
+def test_every_action_has_its_words() -> None:
+    """The names of actions stand in the code as strings."""
+    app = Path(__file__).parent.parent / "app"
+    source = "\n".join(file.read_text(encoding="utf-8") for file in app.rglob("*.py") if file.name != "audit_page.py")
+    calls = re.findall(r"record\([^\n]*", source)
+    used = {name for call in calls for name in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', call)}
+    assert used <= set(ACTIONS), used - set(ACTIONS)
+    assert {name for name in ACTIONS if not name.startswith(("module-", "handoff-"))} <= used
+
+
+def test_who_somebody_is_called() -> None:
+    assert Caller(name="ann", role="admin").who == "ann"
+    assert Caller(name="ann", scopes=frozenset({"documents"})).who == "API: ann"
