@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bs4 import BeautifulSoup
 from desk_site import Site
 from fastapi.testclient import TestClient
 
@@ -149,6 +150,16 @@ def test_a_wrong_value_is_said_and_not_written(site: Site, admin: TestClient, ke
     assert not site.settings.settings_file.exists()
 
 
+def test_what_was_refused_stands_in_its_field_to_be_mended(site: Site, admin: TestClient) -> None:
+    wrong = "faq = https://a.example\n<b> = b"
+    page = BeautifulSoup(save(admin, "page_urls", wrong).text, "html.parser")
+    [field] = page.select("[autofocus]")
+    assert (field["aria-labelledby"], field.text.strip()) == ("name-page_urls", wrong)
+    assert field["aria-invalid"] == "true"
+    page = BeautifulSoup(save(admin, "passages", "0").text, "html.parser")
+    assert [(one["name"], one["value"]) for one in page.select("[autofocus]")] == [("value", "0")]
+
+
 # ------------------------------------------------------------------ asked before
 
 
@@ -164,9 +175,9 @@ def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, 
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("model", ("reads 412 passages again", "`warmdesk calibrate`", "keeps the desk from starting")),
-        ("adapter", ("reads 412 passages again", "`warmdesk calibrate`", "keeps the desk from starting")),
-        ("embedder", ("search indexes 9 passages again", "`warmdesk calibrate-search`", "keeps the desk from")),
+        ("model", ("reads 412 passages again", "warmdesk calibrate.", "keeps the desk from starting")),
+        ("adapter", ("reads 412 passages again", "warmdesk calibrate.", "keeps the desk from starting")),
+        ("embedder", ("search indexes 9 passages again", "warmdesk calibrate-search.", "keeps the desk from")),
         ("reranker", ("keeps the desk from starting",)),
     ],
 )

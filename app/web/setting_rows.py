@@ -41,7 +41,7 @@ class Effect:
 
 _NEXT_INGEST = translatable("This begins when the documents are taken in again.")
 _NEW_MODEL = translatable(
-    "Another model may take longer or shorter, and needs `warmdesk calibrate`. "
+    "Another model may take longer or shorter, and needs warmdesk calibrate. "
     "One that cannot be loaded keeps the desk from starting."
 )
 EFFECTS = {
@@ -52,14 +52,13 @@ EFFECTS = {
     "adapter": Effect(
         "model",
         translatable(
-            "Another adapter needs `warmdesk calibrate`. One that cannot be loaded keeps the desk from starting."
+            "Another adapter needs warmdesk calibrate. One that cannot be loaded keeps the desk from starting."
         ),
     ),
     "embedder": Effect(
         "search",
         translatable(
-            "Another embedder needs `warmdesk calibrate-search`. "
-            "One that cannot be loaded keeps the desk from starting."
+            "Another embedder needs warmdesk calibrate-search. One that cannot be loaded keeps the desk from starting."
         ),
     ),
     "reranker": Effect("nobody", translatable("A reranker that cannot be loaded keeps the desk from starting.")),

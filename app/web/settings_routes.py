@@ -30,7 +30,7 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
         return setting_rows(settings, at_start, file, os.environ)
 
     def page(request: Request, problem: str = "", **asked: object) -> HTMLResponse:
-        values = {"asks": None, "origins": ORIGINS, "rows": rows(), **asked}
+        values = {"asks": None, "refused": None, "origins": ORIGINS, "rows": rows(), **asked}
         return admin_page(request, "settings.html", status=409 if problem else 200, problem=problem, **values)
 
     @app.get(PAGE)
@@ -54,7 +54,7 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
                 return page(request, asks={"key": key, "value": value, **cost_of(key, new)})
             file.change(key, value)
         except DeskError as error:
-            return page(request, admin_words(error))
+            return page(request, admin_words(error), refused={"key": key, "value": value})
         audit.record(caller_of(request).name, "settings", key)
         return done(PAGE, "settings")
 
