@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -49,6 +50,20 @@ def test_the_page_and_the_document_are_for_admins(site: ApiSite, admin: httpx.Cl
         assert admin.get(path).status_code == 200
 
 
+def test_calls_are_tried_out_with_a_key_and_never_with_a_sign_in(site: ApiSite, admin: httpx.Client) -> None:
+    page = admin.get("/admin/api").text
+    forms = set(re.findall(r'data-method="(\w+)" data-path="([^"]+)"', page))
+    assert {("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("DELETE", "/v1/documents/{document_id}")} <= forms
+    assert ("POST", "/v1/documents") not in forms, "a form with a file"
+    assert html.escape('{"model": "", "messages": []}').replace("&quot;", "&#34;") in page
+    for cookie in admin.cookies.jar:
+        assert (cookie.path, cookie.get_nonstandard_attr("SameSite")) == ("/admin", "strict")
+    token = next(cookie.value for cookie in admin.cookies.jar)
+    for path in ("/v1/models", "/v1/documents", "/v1/conversations"):
+        forged = httpx.get(site.url + path, headers={"cookie": f"warmdesk_admin={token}"}, trust_env=False)
+        assert forged.status_code == 401
+
+
 def test_every_route_for_programs_is_described_and_served(admin: httpx.Client) -> None:
     document = admin.get("/admin/openapi.json").json()
     described = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
@@ -62,7 +77,7 @@ def test_every_route_for_programs_is_described_and_served(admin: httpx.Client) -
     body = document["components"]["schemas"]["ChatRequest"]["properties"]
     assert {"model", "messages", "stream", "conversation_id", "user"} <= set(body)
     assert "Keeps your users&#39; conversations apart." in page
-    assert "<script" not in page
+    assert re.findall(r"<script[^>]*>", page) == ['<script src="/api.js" defer>']
     assert "//" not in re.sub(r"https?://[\w.:]+", "", re.sub(r"<style.*?</style>", "", page))
 
 

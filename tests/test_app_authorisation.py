@@ -43,6 +43,7 @@ TABLE: dict[str, set[str]] = {
     "GET /documents.css": EVERYBODY,
     "GET /documents.js": EVERYBODY,
     "GET /handoff.css": EVERYBODY,
+    "GET /api.js": EVERYBODY,
     "GET /queue.js": EVERYBODY,
     "GET /events.js": EVERYBODY,
     "GET /quality.css": EVERYBODY,

@@ -18,6 +18,7 @@ import uvicorn
 from browser import NEEDS_BROWSER, Site, start_browser, until
 from desks import small_desk, write_pages
 
+from app.access.keys import Keys
 from app.access.passwords import ensure_admin
 from app.storage.accounts import Accounts
 from app.web.server import create_app
@@ -313,6 +314,12 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     page.one("[formaction$=keep]").click()
     assert "kept" in page.text(".wd-done")
     assert page.site.desk.cared[-1][0] == "keep"
+    page.go("/admin/api")
+    page.one("#key").send_keys(Keys(page.site.database).create("tried out", ["chat"]))
+    form = "form[data-path='/v1/models/{model}']"
+    page.script(f"document.querySelector(`{form}`).parentElement.open = true")
+    page.one(f"{form} input").send_keys("fake\n")
+    assert "200 OK" in page.text(f"{form} pre")
     page.one(".wd-admin-head button").click()
     page.one("#password")
 

@@ -1,8 +1,11 @@
 """What programs can call, for admins: the OpenAPI document, and a page made of it. No viewer from elsewhere is loaded.
+What is tried out there is sent with a key that the reader types, never with the reader's sign-in, whose cookie is sent
+to /admin only: no other page can make a browser call /v1 in an admin's name.
 
 Not covered: the routes themselves (`app.api`).
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +32,19 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, with what it takes."""
+    """One method of one path, with what it takes. is_json: whether its body is JSON, and no form with a file."""
 
     method: str
     path: str
     words: str
     parameters: tuple[Field, ...] = ()
     body: tuple[Field, ...] = field(default=())
+    is_json: bool = False
+
+    @property
+    def draft(self) -> str:
+        """A body to be filled in, with what is required."""
+        return json.dumps({one.name: [] if one.kind.startswith("list") else "" for one in self.body if one.required})
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:
@@ -76,6 +85,7 @@ def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
                     for row in one.get("parameters", ())
                 ),
                 body=tuple(_body(one, document)),
+                is_json="application/json" in one.get("requestBody", {}).get("content", {}),
             )
 
 

@@ -47,6 +47,7 @@ STATIC = {
     "/documents.js": ("documents.js", "text/javascript"),
     "/handoff.css": ("handoff.css", "text/css"),
     "/queue.js": ("queue.js", "text/javascript"),
+    "/api.js": ("api.js", "text/javascript"),
     "/events.js": ("events.js", "text/javascript"),
     "/quality.css": ("quality.css", "text/css"),
     "/quality.js": ("quality.js", "text/javascript"),
