@@ -55,6 +55,16 @@ def opened(selector: str) -> Callable[[Any], None]:
     return lambda driver: see(driver, selector)
 
 
+def unfolded(selector: str) -> Callable[[Any], object]:
+    """With everything open that is folded."""
+
+    def ready(driver: Any) -> None:
+        see(driver, selector)
+        driver.execute_script(f"for (const one of document.querySelectorAll('{selector}')) one.open = true")
+
+    return ready
+
+
 def answered(driver: Any) -> None:
     """With its first source and the numbers of reuse open."""
     asked("Can I return a lamp?", "#wd-transcript .wd-ref")(driver)
@@ -71,7 +81,10 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "dashboard": ("/admin/", opened(".wd-tile")),
     "documents": ("/admin/documents", opened("#documents")),
     "queue": ("/admin/queue", opened("main")),
-    "api": ("/admin/api", opened("section h2 code")),
+    "quality": ("/admin/quality", unfolded(".wd-group")),
+    "settings": ("/admin/settings", opened(".wd-setting")),
+    "audit": ("/admin/audit", opened("main")),
+    "api": ("/admin/api", unfolded(".wd-try")),
     "widget": ("/widget", opened(".wd-examples button")),
     "widget with an answer": ("/widget", asked("Can I return a lamp?", "#wd-transcript .wd-ref")),
 }
