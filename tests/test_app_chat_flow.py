@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from desks import small_desk
-from fake_desk import NOW, FakeDesk, FakeStream, make_answer
+from fake_answers import make_answer
+from fake_desk import NOW, FakeDesk, FakeStream
 from page_check import check
 
 from app.access.limits import QuestionLimits

@@ -16,7 +16,8 @@ from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 from bs4 import BeautifulSoup
 from bs4.element import Doctype
-from fake_desk import NOW, FakeDesk, make_answer
+from fake_answers import make_answer
+from fake_desk import NOW, FakeDesk
 from fake_overview import make_overview, make_savings, make_usage
 from jinja2 import nodes
 from page_check import check

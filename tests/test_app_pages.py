@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fake_desk import HOSTILE, NOW, FakeDesk, make_answer
+from fake_answers import HOSTILE, make_answer
+from fake_desk import NOW, FakeDesk
 from fake_overview import REASONS, make_overview
 from page_check import check
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from desk_site import HTML, Site
-from fake_desk import HOSTILE, NOW, FakeDesk
+from fake_answers import HOSTILE
+from fake_desk import NOW, FakeDesk
 from fastapi.testclient import TestClient
 from page_check import check
 from stored_answers import add_turn
