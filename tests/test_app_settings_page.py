@@ -137,7 +137,9 @@ def test_what_was_taken_out_of_the_file_can_be_set_again(site: Site, admin: Test
         ("page_urls", "faq = javascript:alert(1)", "it must be a table of addresses"),
         ("trusted_proxies", "127.0.0.1\nhere", "it must be a list of addresses or networks"),
         ("widget_origins", "https://a.example/path", "it must be a list of addresses without a path"),
-        ("visitor_secret", "x" * 40, "cannot be changed here"),
+        ("visitor_secret", "x" * 31, "it must be at least 32 characters"),
+        ("visitor_secret", "", "Write the new secret"),
+        ("handoff_webhook", "https://hooks.example/x", "handoff_webhook needs handoff_webhook_secret"),
         ("database_url", "sqlite://", "cannot be changed here"),
         ("nothing", "1", "cannot be changed here"),
         *((key, "0.0.0.0", "cannot be changed here") for key in sorted(NOT_HERE)),
@@ -198,6 +200,30 @@ def test_what_is_in_use_already_is_saved_unasked(site: Site, admin: TestClient) 
 
 
 # ------------------------------------------------------------------ not shown
+
+
+def test_a_secret_is_written_and_removed_and_never_shown(site: Site, admin: TestClient) -> None:
+    assert save(admin, "handoff_webhook_secret", "s" * 40).status_code == 303
+    assert save(admin, "handoff_webhook", "https://hooks.example/x").status_code == 303
+    assert loaded(site).handoff_webhook_secret == "s" * 40
+    page = admin.get(PAGE).text
+    assert "s" * 40 not in page
+    assert page.count("It is set.") == 1
+    refused = save(admin, "visitor_secret", "t" * 31)
+    assert "t" * 31 not in refused.text
+    unsigned = save(admin, "handoff_webhook_secret", "", remove="yes")
+    assert (unsigned.status_code, loaded(site).handoff_webhook_secret) == (409, "s" * 40)
+    assert save(admin, "handoff_webhook", "").status_code == 303
+    assert save(admin, "handoff_webhook_secret", "", remove="yes").status_code == 303
+    assert loaded(site).handoff_webhook_secret is None
+    assert not any("s" * 40 in repr(entry) for entry in site.audited())
+
+
+def test_a_secret_of_the_environment_signs_the_webhook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARMDESK_HANDOFF_WEBHOOK_SECRET", "s" * 40)
+    site = Site(tmp_path / "desk", handoff_webhook_secret="s" * 40)
+    assert save(site.admin(), "handoff_webhook", "https://hooks.example/x").status_code == 303
+    site.close()
 
 
 def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

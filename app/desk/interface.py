@@ -1,6 +1,6 @@
 """The interface between the product and what shows it: pages and HTTP call a `Desk` and nothing below it.
 
-Not covered: settings and evaluation, which have no page yet. tests/fake_desk.py is a fake of this interface.
+Not covered: settings, accounts and keys, which pages change beside it. tests/fake_desk.py is a fake of this interface.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

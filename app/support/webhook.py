@@ -27,6 +27,14 @@ LOOK_S = 2.0
 log = logging.getLogger(__name__)
 
 
+def check_signed(settings: Settings) -> None:
+    """Raises DeskError if there is a webhook and no secret that signs what is sent to it."""
+    if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
+        raise DeskError(
+            "handoff_webhook needs handoff_webhook_secret, which signs it: set both", code="webhook-unsigned"
+        )
+
+
 def signature(secret: str, sent: int, body: bytes) -> str:
     """The header's value: `t=` the time of sending in seconds, `v1=` HMAC-SHA256 over that time, a dot and the body."""
     signed = f"{sent}.".encode() + body
@@ -66,8 +74,7 @@ class WebhookSender:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """transport: of the requests, for tests. Raises DeskError if the secret is missing."""
-        if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
-            raise DeskError("handoff_webhook needs handoff_webhook_secret, which signs it: set both", code="settings")
+        check_signed(settings)
         self._deliveries, self._settings, self._now = Deliveries(database), settings, now
         # A redirect would take a customer's address to another host: it counts as a failure.
         self._client = httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, transport=transport)

@@ -34,6 +34,10 @@ _FOR_ADMINS = {
     "bad-limit": translatable("A key may send at least 1 request a minute."),
     "key-exists": translatable("There is a key of this name already. Revoke it first, or choose another name."),
     "key-unknown": translatable("There is no key of this name in use."),
+    "secret-empty": translatable("Write the new secret, or remove the old one with its button."),
+    "webhook-unsigned": translatable(
+        "handoff_webhook needs handoff_webhook_secret, which signs it: set the secret first."
+    ),
     "setting-closed": translatable("This setting cannot be changed here."),
 }
 

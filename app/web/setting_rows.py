@@ -1,5 +1,5 @@
 """What the page of settings shows of each: its meaning, its value, where that comes from, how it is written, and what a
-change costs. Secrets have no row.
+change costs. Of secrets it shows whether they are set.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,15 @@ from app.domain.settings import PREFIX, Settings
 from app.domain.translation import translatable
 from app.storage.settings_file import SettingsFile
 
-Form = Literal["line", "text", "list", "table", "choice"]
-"""How a setting is written. text: several lines. list: one entry a line. table: one `name = value` a line."""
+Form = Literal["line", "text", "list", "table", "choice", "secret"]
+"""How a setting is written. text: several lines. list: one entry a line. table: one `name = value` a line. secret: a
+line that is never shown.
+"""
 Reader = Literal["model", "search", "nobody"]
 """Who has to read all passages again: the language model, or the embedder of search."""
 
+HIDDEN = "database_url"
+"""Not on the page at all: it holds a password, and names where everything is kept."""
 NOT_HERE = frozenset({"data_dir", "host", "port", "public_url", "device", "desk_logo"})
 """Changed in the file or on the command line only: a mistake would keep the desk from starting, or admins out."""
 SIZES = frozenset({"memory", "disk"})
@@ -69,7 +73,8 @@ EFFECTS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
     """A setting as the page shows it. value: in use now; written: in the file, and in use from the next start on, if
-    that is another one. choices: what it can be, if its form is that. is_open: it can be changed here.
+    that is another one; both are empty for a secret. choices: what it can be, if its form is that. is_open: it can be
+    changed here. is_set: it will have a value from the next start on.
     """
 
     key: str
@@ -80,17 +85,18 @@ class SettingRow:
     form: Form
     choices: tuple[str, ...]
     is_open: bool
+    is_set: bool
 
 
 def setting_rows(
     settings: Settings, at_start: Settings, file: SettingsFile, environ: Mapping[str, str]
 ) -> list[SettingRow]:
-    """Every setting that is no secret, in the order of the documentation. at_start: what the file gave when the desk
+    """Every setting but one, in the order of the documentation. at_start: what the file gave when the desk
     was started. Raises DeskError.
     """
     written, found = file.settings(), []
     for key, field in Settings.model_fields.items():
-        if not field.repr:  # secrets
+        if key == HIDDEN:
             continue
         value, new = getattr(settings, key), getattr(written, key)
         origin = origin_of(key, field, value, getattr(at_start, key), environ)
@@ -100,12 +106,13 @@ def setting_rows(
             SettingRow(
                 key=key,
                 meaning=" ".join((field.description or "").split()),
-                value=words_of(key, value),
-                written=words_of(key, new) if is_open and new != value else None,
+                value=words_of(key, value) if field.repr else "",
+                written=words_of(key, new) if is_open and new != value and field.repr else None,
                 origin=origin,
                 form="choice" if choices else form_of(key, field),
                 choices=choices,
                 is_open=is_open,
+                is_set=(new if is_open else value) is not None,
             )
         )
     return found
@@ -127,6 +134,8 @@ def words_of(key: str, value: object) -> str:
 
 def form_of(key: str, field: FieldInfo) -> Form:
     """How a setting without choices is written."""
+    if not field.repr:
+        return "secret"
     kind = get_origin(field.annotation)
     if kind in (tuple, dict):
         return "list" if kind is tuple else "table"

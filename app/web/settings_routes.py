@@ -14,6 +14,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.audit import Audit
 from app.storage.settings_file import SettingsFile
+from app.support.webhook import check_signed
 from app.web.admin_frame import admin_page, done
 from app.web.error_words import admin_words
 from app.web.setting_rows import EFFECTS, ORIGINS, SettingRow, setting_rows
@@ -29,6 +30,11 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
     def rows() -> list[SettingRow]:
         return setting_rows(settings, at_start, file, os.environ)
 
+    def from_next_start(in_file: Settings) -> Settings:
+        """With what wins over the file, if the desk is started as it was this time."""
+        others = [row.key for row in rows() if row.origin in ("environment", "flag")]
+        return in_file.model_copy(update={key: getattr(settings, key) for key in others})
+
     def page(request: Request, problem: str = "", **asked: object) -> HTMLResponse:
         values = {"asks": None, "refused": None, "origins": ORIGINS, "rows": rows(), **asked}
         return admin_page(request, "settings.html", status=409 if problem else 200, problem=problem, **values)
@@ -43,13 +49,18 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
         key: Annotated[str, Form()],
         value: Annotated[str, Form()] = "",
         confirmed: Annotated[str, Form()] = "",
+        remove: Annotated[str, Form()] = "",
     ) -> Response:
         value = value.replace("\r\n", "\n").strip()
         try:
             row = next((row for row in rows() if row.key == key), None)
             if row is None or not row.is_open:
                 raise DeskError("this setting cannot be changed here", code="setting-closed")
-            new = file.check(key, value)
+            if row.form == "secret" and not value and not remove:  # its field is always empty
+                raise DeskError("a secret is removed with its button", code="secret-empty")
+            value = "" if remove else value
+            new = from_next_start(file.check(key, value))
+            check_signed(new)
             if key in EFFECTS and getattr(new, key) != getattr(settings, key) and not confirmed:
                 return page(request, asks={"key": key, "value": value, **cost_of(key, new)})
             file.change(key, value)
