@@ -78,7 +78,9 @@ def admin_page(request: Request, template: str, *, status: int = 200, **values: 
     """A page in the frame: a template that extends `admin_page.html`, in the reader's language."""
     caller = caller_of(request)
     did = DONE.get(request.query_params.get("did", "")) if request.method == "GET" else None
-    frame = {"links": links_for(caller), "here": request.url.path, "caller": caller, "did": did}
+    path = request.url.path
+    here = next((page for page, _ in PAGES if path == page or path.startswith(f"{page}/")), path)
+    frame = {"links": links_for(caller), "here": here, "caller": caller, "did": did}
     html = render(template, language=page_language(request.headers), **frame, **values)
     return HTMLResponse(html, status, headers=NO_STORE)
 
