@@ -231,6 +231,47 @@ def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(
     assert (report.removed, report.unchanged) == (0, 4)
 
 
+def test_sync_keeps_everything_when_nothing_in_the_folder_can_be_read(tmp_path: Path, pages: Path) -> None:
+    """The empty folder on which a drive is mounted otherwise, also with a file that is no document in it."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        pages.rename(tmp_path / "away")
+        pages.mkdir()
+        empty = desk.ingest([pages], sync=True)
+        (pages / "not-mounted.bin").write_bytes(b"\0\1\2" * 99)
+        marked = desk.ingest([pages], sync=True)
+        assert len(desk.documents()) == 4
+    assert [(report.documents, report.removed) for report in (empty, marked)] == [(0, 0), (0, 0)]
+    for report in (empty, marked):
+        assert (report.failed[-1].path, "its 4 documents stay" in report.failed[-1].reason) == (str(pages), True)
+
+
+def test_sync_of_another_folder_goes_on_beside_one_that_is_empty(tmp_path: Path, pages: Path) -> None:
+    other = write_pages(tmp_path / "other")
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages, other])
+        (other / "stores.txt").unlink()
+        for page in pages.iterdir():
+            page.unlink()
+        report = desk.ingest([pages, other], sync=True)
+        assert len(desk.documents()) == 7
+    assert (report.removed, len(report.failed)) == (1, 1)
+
+
+def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+
+        def unmount(stage: str, done: int, total: int) -> None:
+            if (stage, done) == ("reading", 1):
+                pages.rename(tmp_path / "away")
+                pages.mkdir()
+
+        report = desk.ingest([pages], unmount, sync=True)
+        assert len(desk.documents()) == 4
+    assert (report.documents, report.removed, len(report.failed)) == (1, 0, 3)
+
+
 # --- collections -------------------------------------------------------------------------------------------
 
 

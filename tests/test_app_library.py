@@ -116,18 +116,16 @@ def test_same_content_in_two_documents_is_two_passages_with_one_module(library: 
     store(library, document("/two"), [passage("a")])
     library.set_module_keys({1: "key-a", 2: "key-a"})
     assert library.module_labels(["key-a", "none"])["key-a"].document == "/one"
-    removed = library.remove("/one")
-    assert removed is not None
+    (removed,) = library.remove(["/one"])
     assert (removed.removed, removed.removed_module_keys) == ((1,), ())
     assert library.module_labels(["key-a"])["key-a"].document == "/two"
-    removed = library.remove("/two")
-    assert removed is not None
+    (removed,) = library.remove(["/two"])
     assert removed.removed_module_keys == ("key-a",)
 
 
 def test_numbers_are_never_used_again(library: Library) -> None:
     store(library, document(), [passage("a"), passage("b")])
-    library.remove("/kb/returns.md")
+    library.remove(["/kb/returns.md"])
     assert library.counts() == Counts(documents=0, passages=0)
     assert store(library, document(), [passage("c")]).ids == (3,)
 
@@ -143,13 +141,13 @@ def test_new_passage_without_embedding_changes_nothing(library: Library) -> None
 
 
 def test_removing_what_is_not_there(library: Library) -> None:
-    assert library.remove("/none") is None
+    assert library.remove(["/none"]) == []
 
 
 def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) -> None:
     store(library, document(), [passage("confidential")] + [passage(f"p{number}") for number in range(50)])
     assert any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
-    library.remove("/kb/returns.md")
+    library.remove(["/kb/returns.md"])
     assert not any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
 
 

@@ -114,6 +114,28 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassageState:
+    """A passage, and how the model has it. tier: where it is encoded, "device" or "disk"; "none" if it is not. hits:
+    prompts that found it encoded; last_used: by an answer.
+    """
+
+    passage: StoredPassage
+    tier: str
+    hits: int
+    last_used: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionSize:
+    """How much is in a collection. name: "" for the documents that are in none."""
+
+    name: str
+    documents: int
+    passages: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """How much there is."""
 

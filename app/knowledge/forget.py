@@ -8,7 +8,8 @@ again. Questions that began before the document was removed are answered first, 
 again.
 """
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from cache.memory.keys import PUBLIC_TENANT
 from retrieval.search.windows import passage_id
 
 FORGETTING = "forgetting"
-"""Fact that names the document that is being removed: after a failure it can be removed again."""
+"""Fact that lists the documents that are being removed: after a failure they can be removed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,16 @@ class Forgotten:
     left: Footprint
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionForgotten:
+    """The same of all documents of a collection. documents: how many there were."""
+
+    collection: str
+    documents: int
+    removed: Footprint
+    left: Footprint
+
+
 class Forgetting:
     """Removes documents from one desk."""
 
@@ -57,36 +68,49 @@ class Forgetting:
 
     def forget(self, path: str) -> Forgotten:
         """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
+        return Forgotten(document=path, **self._forget([path], path))
+
+    def forget_collection(self, name: str, paths: Sequence[str]) -> CollectionForgotten:
+        """Forget these documents, all that are in a collection, together. Raises as `forget`."""
+        return CollectionForgotten(collection=name, documents=len(paths), **self._forget(paths, f"collection {name!r}"))
+
+    def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
+        """What was removed and what is left; a removal that failed before is completed, too. what: for an error."""
         with self._ingestion.alone():
-            self._library.set_fact(FORGETTING, path)
-            passages = self._library.passages_of(path)
+            paths = [*paths, *(path for path in begun(self._library) if self._library.find(path) is None)]
+            self._library.set_fact(FORGETTING, json.dumps(paths))
+            passages = [passage for path in paths for passage in self._library.passages_of(path)]
             ids = frozenset(passage.id for passage in passages)
             keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
-            removed = self._footprint(path, ids, keys)
-            self._history.forget_document(path)
+            removed = self._footprint(paths, ids, keys)
+            self._forget_quotes(paths)
             self._library.clear_staged()
             in_use = self._library.module_keys()
             unencoded = self._library.all_ids(only_unencoded=True)
-            self._ingestion.remove(path)
-            self._history.forget_document(path)  # what was asked since the first time may have found it
+            self._ingestion.remove(paths)
+            self._forget_quotes(paths)  # what was asked since the first time may have found them
             self._in_flight.wait()
             self._forget_unused_modules()
             self._ingestion.restore_neighbours(unencoded)
             gone = in_use - self._library.module_keys()  # another document may have the same text
-            left = self._footprint(path, ids, gone)
+            left = self._footprint(paths, ids, gone)
             if parts := ", ".join(f"{count} {name}" for name, count in asdict(left).items() if count):
-                message = f"{path} is not forgotten completely ({parts} left): run it again"
+                message = f"{what} is not forgotten completely ({parts} left): run it again"
                 raise DeskError(message, code="forget-incomplete")
             self._library.set_fact(FORGETTING, "")
-        return Forgotten(document=path, removed=removed, left=left)
+        return {"removed": removed, "left": left}
 
-    def _footprint(self, path: str, ids: Collection[int], keys: frozenset[str]) -> Footprint:
+    def _forget_quotes(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._history.forget_document(path)
+
+    def _footprint(self, paths: Sequence[str], ids: Collection[int], keys: frozenset[str]) -> Footprint:
         retriever = self._search.retriever
         return Footprint(
             passages=len(self._library.passages(sorted(ids))),
-            vectors=sum(id_ in retriever.index.passage_ids for id_ in ids),
+            vectors=len(retriever.index.passage_ids & set(ids)),
             keywords=sum(passage_id(window) in ids for window in retriever.keywords.window_ids.tolist()),
-            quotes=self._history.quotes_of(path),
+            quotes=sum(self._history.quotes_of(path) for path in paths),
             modules=len(self._engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) & keys),
         )
 
@@ -96,11 +120,16 @@ class Forgetting:
         self._engine.forget(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - used))
 
 
+def begun(library: Library) -> list[str]:
+    """The documents that are not forgotten completely, of a removal that failed."""
+    fact = library.fact(FORGETTING) or "[]"
+    return list(json.loads(fact)) if fact.startswith("[") else [fact]  # once it was one path
+
+
 def find_document(library: Library, name: str) -> str:
     """The path of a document, given it or an unambiguous end of it. Raises DeskError."""
     paths = [document.path for document in library.documents()]
-    if (begun := library.fact(FORGETTING)) and begun not in paths:
-        paths.append(begun)
+    paths += [path for path in begun(library) if path not in paths]
     wanted = [name, str(Path(name).expanduser().absolute())]
     found = [path for path in paths if path in wanted] or [
         path for path in paths if path.endswith("/" + name.lstrip("/"))

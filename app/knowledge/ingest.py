@@ -36,6 +36,7 @@ EMBEDDED_AT_ONCE = 64
 """Passages that are embedded together."""
 LONGEST_READING_S = 120.0
 """Seconds that reading one file may take."""
+IS_IT_MOUNTED = "is its disk mounted? Documents that are not wanted any more can be forgotten"
 
 
 class IngestOptions(TypedDict, total=False):
@@ -152,9 +153,11 @@ class Ingestion:
         started = time.perf_counter()
         report = IngestReport()
         try:
-            known = self._store_files(list(find_files(paths)), options.get("collection", ""), report, progress)
+            files = list(find_files(paths))
+            known = self._store_files(files, options.get("collection", ""), report, progress)
             if options.get("sync", False):
-                self._remove_missing(paths, known, report)
+                found = {str(path.resolve()) for path, problem in files if problem is None}
+                self._remove_missing(paths, frozenset(known), found, report)
         finally:
             self.search.save()
         self.library.clear_staged()
@@ -165,13 +168,15 @@ class Ingestion:
         report.seconds = round(time.perf_counter() - started, 3)
         return report
 
-    def remove(self, path: str) -> Replaced | None:
-        """Remove a document from library and search together; None if there is none of that path. The caller forgets
-        its modules and calls this within `alone`.
+    def remove(self, paths: Sequence[str]) -> Sequence[Replaced]:
+        """Remove documents from library and search together; gives what changed for each that was there. The caller
+        forgets their modules and calls this within `alone`.
         """
-        changes = self.search.change(lambda: [found] if (found := self.library.remove(path)) else [])
+        if not paths:
+            return ()
+        changes = self.search.change(lambda: self.library.remove(paths))
         self.search.save()
-        return changes[0] if changes else None
+        return changes
 
     def restore_neighbours(self, unencoded: Collection[int]) -> None:
         """After a document was removed: passages that had neighbours in it get other neighbours and are encoded again
@@ -277,17 +282,26 @@ class Ingestion:
             progress("embedding", first + len(some), len(missing))
         return vectors
 
-    def _remove_missing(self, paths: Sequence[Path], known: Sequence[str], report: IngestReport) -> None:
-        """Remove documents whose files are gone from these folders."""
-        folders = [path.resolve() for path in paths if path.is_dir()]
-        there = frozenset(known)
-        for document in self.library.documents():
-            path = Path(document.path)
-            is_below = any(path.is_relative_to(folder) for folder in folders)
-            is_missing = is_below and document.path not in there and is_gone(path)
-            if is_missing and (replaced := self.remove(document.path)):
-                report.removed += 1
-                self._drop(replaced, report)
+    def _remove_missing(
+        self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport
+    ) -> None:
+        """Remove documents whose files are gone from these folders. known: the documents that were read now. found: all
+        files of which there was one when the run began: a disk that was unmounted since has deleted nothing.
+
+        A folder in which no document can be read any more loses none, because an unmounted disk looks like that.
+        """
+        stored = [Path(document.path) for document in self.library.documents()]
+        missing = list[str]()
+        for folder in (path.resolve() for path in paths if path.is_dir()):
+            below = [path for path in stored if path.is_relative_to(folder)]
+            if below and not any(str(path) in known for path in below):
+                reason = f"no document in it can be read now, so its {len(below)} documents stay: {IS_IT_MOUNTED}"
+                report.failed.append(FileReason(path=printable(folder), reason=reason))
+                continue
+            missing += [str(path) for path in below if str(path) not in found and is_gone(path)]
+        for replaced in self.remove(list(dict.fromkeys(missing))):
+            report.removed += 1
+            self._drop(replaced, report)
 
     def _drop(self, replaced: Replaced, report: IngestReport) -> None:
         report.changes.dropped += len(replaced.removed)

@@ -17,6 +17,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.domain.documents import (
+    CollectionSize,
     Counts,
     Ids,
     ModuleLabel,
@@ -91,9 +92,9 @@ class Library:
             by_id = {passage.id: passage for passage in _stored_passages(session, rows, self._page_urls)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
-    def passages_of(self, path: str) -> list[StoredPassage]:
-        """The passages of one document, in its order."""
-        query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal)
+    def passages_of(self, path: str, first: int = 0, most: int | None = None) -> list[StoredPassage]:
+        """The passages of one document, in its order. first, most: only so many, beginning with that one."""
+        query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal).offset(first).limit(most)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query), self._page_urls)
 
@@ -119,6 +120,17 @@ class Library:
     def collections(self) -> list[str]:
         """All collections, by name; documents without one are in ""."""
         return list(self._database.values(select(DocumentRow.collection).distinct().order_by(DocumentRow.collection)))
+
+    def collection_sizes(self) -> list[CollectionSize]:
+        """How much is in each collection, by name."""
+        document = DocumentRow
+        tokens = func.coalesce(func.sum(PassageRow.num_tokens), 0)
+        query = select(document.collection, func.count(document.id.distinct()), func.count(PassageRow.id), tokens)
+        query = query.outerjoin(PassageRow).group_by(document.collection).order_by(document.collection)
+        return [
+            CollectionSize(name=name, documents=documents, passages=passages, tokens=num_tokens)
+            for name, documents, passages, num_tokens in self._database.rows(query)
+        ]
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
         """All passages, in rising order. only_alone: without neighbours. only_unencoded: without a module."""
@@ -219,18 +231,17 @@ class Library:
         with self._database.write() as session:
             session.execute(delete(StagedEmbeddingRow))
 
-    def remove(self, path: str) -> Replaced | None:
-        """Delete a document and its passages; None if there is none of that path. Quotes in stored answers stay:
-        `History.forget_document` removes them and must be called before.
+    def remove(self, paths: Sequence[str]) -> list[Replaced]:
+        """Delete documents and their passages; gives what changed for each that was there. Quotes in stored answers
+        stay: `History.forget_document` removes them and must be called before.
         """
+        changes = list[Replaced]()
         with self._database.write() as session:
-            row = _document(session, path)
-            if row is None:
-                return None
-            replaced = replace_passages(session, row.id, ())
-            session.delete(row)
+            for row in [row for path in paths if (row := _document(session, path)) is not None]:
+                changes.append(replace_passages(session, row.id, ()))
+                session.delete(row)
         self._database.flush_log()
-        return replaced
+        return changes
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
         """Record which module encodes a passage, by passage number. Numbers that are gone are ignored."""
