@@ -18,6 +18,7 @@ from pathlib import Path
 from fake_answers import CITATIONS, CONTACTS, make_answer
 from fake_overview import make_memory_plan, make_overview, make_savings, make_usage
 from fake_quality import FakeQuality
+from fake_sync import FakeSync
 
 from app.desk.interface import Feedback
 from app.domain.answers import (
@@ -27,7 +28,7 @@ from app.domain.answers import (
     Turn,
 )
 from app.domain.callers import OPERATOR
-from app.domain.documents import StoredDocument
+from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage
 from app.domain.errors import DeskError
 from app.domain.handoffs import Handoff, HandoffReason, HandoffState
 from app.domain.memory_plan import MemoryPlan
@@ -37,7 +38,7 @@ from app.domain.savings import Savings
 from app.domain.served import Load, Served
 from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
-from app.knowledge.forget import Footprint, Forgotten
+from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
 from app.storage.conversation_care import Erased
@@ -99,10 +100,12 @@ class Ingested:
     warm: bool
 
 
-def fake_document(path: str, title: str, *, collection: str = "", loaded_at: datetime = NOW) -> StoredDocument:
+def fake_document(
+    path: str, title: str, *, collection: str = "", loaded_at: datetime = NOW, number: int = 1
+) -> StoredDocument:
     """A document as it is listed."""
     return StoredDocument(
-        id=1,
+        id=number,
         path=path,
         title=title,
         content_hash="b2:1/400",
@@ -126,13 +129,14 @@ class FakeDesk:
         self.cared: list[tuple[str, str]] = []
         self.listed: dict[str, StoredDocument] = {}
         if seeded:
-            for one in CITATIONS:
+            for number, one in enumerate(CITATIONS, start=1):
                 path = f"/help/{one.document}"
-                self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3))
+                self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3), number=number)
         self._turns: dict[str, list[Turn]] = {}
         self._titles: dict[str, str] = {}
         self._hidden: dict[str, tuple[list[Turn], datetime]] = {}
         self._owners: dict[str, str] = {}
+        self.synced = FakeSync(now)
         self.quality = FakeQuality(now, make_answer("", "", "returns"))
         self.file: Path | None = None  # of the first citation of every answer
         self.handed: dict[str, Handoff] = {}
@@ -318,6 +322,44 @@ class FakeDesk:
 
     def documents(self) -> list[StoredDocument]:
         return [self.listed[path] for path in sorted(self.listed)]
+
+    def collections(self) -> list[CollectionSize]:
+        names = sorted({one.collection for one in self.listed.values()})
+        counts = {name: sum(one.collection == name for one in self.listed.values()) for name in names}
+        return [CollectionSize(name=name, documents=n, passages=3 * n, tokens=900 * n) for name, n in counts.items()]
+
+    def passages(self, path: str, first: int, most: int) -> list[PassageState]:
+        document = self.listed[path]
+        kept = (("device", self.now - timedelta(hours=2)), ("disk", None), ("none", None))
+        return [
+            PassageState(
+                passage=StoredPassage(
+                    id=ordinal + 1,
+                    document=path,
+                    title=document.title,
+                    ordinal=ordinal,
+                    heading_path=(document.title, f"Section {ordinal + 1}"),
+                    text=HOSTILE if "hostile" in path else CITATIONS[ordinal % 3].quote,
+                    content_hash=f"b2:{ordinal}",
+                    num_tokens=300,
+                    module_key=None if kept[ordinal % 3][0] == "none" else f"b2:{ordinal}",
+                    collection=document.collection,
+                    url=document.url,
+                ),
+                tier=kept[ordinal % 3][0],
+                last_used=kept[ordinal % 3][1],
+            )
+            for ordinal in range(document.num_passages)[first : first + most]
+        ]
+
+    def forget_collection(self, name: str) -> CollectionForgotten:
+        paths = [path for path, one in self.listed.items() if one.collection == name]
+        if not paths:
+            raise DeskError(f"there is no document in a collection {name!r}", code="collection-unknown")
+        forgotten = [self.forget(path) for path in paths]
+        return CollectionForgotten(
+            collection=name, documents=len(paths), removed=forgotten[0].removed, left=forgotten[0].left
+        )
 
     def ingest(
         self,

@@ -410,3 +410,61 @@ def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: 
         assert desk.engine._core.row_selector._selected
         desk.forget("secret.md")
         assert not desk.engine._core.row_selector._selected
+
+
+# --- a whole collection ------------------------------------------------------------------------------------
+
+
+def test_a_collection_goes_whole_and_nothing_else(tmp_path: Path, pages: Path) -> None:
+    others = write_pages(tmp_path / "others")
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([others])
+        desk.ingest([pages], collection="plans")
+        desk.upload("upload.md", f"# Upload\n\n{SECRET}\n".encode(), collection="plans")
+        upload = desk.settings.uploads_folder / "plans.d" / "upload.md"
+        desk.ingest([])  # the model reads what it has not read
+        assert upload.exists()
+        kept_keys = {p.module_key for p in desk.library.passages(desk.library.all_ids()) if not p.collection}
+        finish(desk, "What is the word of the day?")
+        sizes = {one.name: (one.documents, one.passages) for one in desk.collections()}
+        assert sizes == {"": (4, 4), "plans": (6, 6)}
+        forgotten = desk.forget_collection("plans")
+        check(desk)
+        assert (forgotten.documents, forgotten.removed.passages, forgotten.left) == (6, 6, NOTHING)
+        assert [one.name for one in desk.collections()] == [""]
+        assert not upload.exists()
+        assert (pages / "secret.md").exists()
+        assert modules(desk) == kept(desk)
+        now = {p.module_key for p in desk.library.passages(desk.library.all_ids())}
+        assert now == kept_keys, "the others were not read again"
+    assert files_with(tmp_path / "desk", SECRET) == set()
+
+
+def test_a_collection_of_which_nothing_is_left_is_an_error(tmp_path: Path, pages: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        for name, code in (("plans", "collection-unknown"), ("faq", "collection-faq")):
+            with pytest.raises(DeskError) as caught:
+                desk.forget_collection(name)
+            assert caught.value.code == code
+        assert len(desk.documents()) == 5
+
+
+def test_what_a_killed_removal_left_goes_with_the_next(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when the documents were out of the database, but not out of the answers and the memory."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        desk.ingest([write_pages(tmp_path / "others")], collection="others")
+        finish(desk, "What is the word of the day?")
+        with monkeypatch.context() as context:
+            context.setattr(desk._in_flight, "wait", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+            context.setattr(desk.history, "forget_document", lambda path: None)
+            with pytest.raises(KeyboardInterrupt):
+                desk.forget_collection("")
+        assert desk.history.quotes_of(str(pages / "secret.md"))
+        forgotten = desk.forget_collection("others")
+        assert (forgotten.documents, forgotten.left) == (4, NOTHING)
+        assert desk.history.quotes_of(str(pages / "secret.md")) == 0
+        assert modules(desk) == kept(desk)

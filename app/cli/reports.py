@@ -18,6 +18,7 @@ from app.domain.documents import StoredDocument
 from app.domain.formatting import size
 from app.domain.reuse_words import reuse_line
 from app.domain.savings import Savings
+from app.domain.synced_folders import SyncedFolder
 from app.storage.api_keys import ApiKey
 
 
@@ -106,6 +107,26 @@ def print_keys(keys: Iterable[ApiKey]) -> None:
         used = "never used" if key.last_used is None else f"last used {key.last_used:%Y-%m-%d %H:%M} UTC"
         state = used if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M} UTC"
         print(f"{key.shown}...  {key.name}  {','.join(sorted(key.scopes))}  {key.per_minute} a minute  {state}")
+
+
+def print_synced(folders: Iterable[SyncedFolder]) -> None:
+    """For each folder when it is read and what the last reading did, and the files that were left out."""
+    for one in folders:
+        where = f" into {one.collection}" if one.collection else ""
+        print(f"{one.folder}{where}  every {one.every_minutes} minutes, next {one.next_run:%Y-%m-%d %H:%M} UTC")
+        result = one.last_result
+        if result is None or one.last_run is None:
+            print("    not read yet")
+            continue
+        counts = (
+            f"{result.added} added, {result.changed} changed, {result.removed} removed, {result.unchanged} unchanged"
+        )
+        said = counts if result.is_ok else f"FAILED: {result.problem}"
+        print(f"    {one.last_run:%Y-%m-%d %H:%M} UTC: {said}")
+        for file in result.files:
+            print(f"    not taken in whole: {file.path}: {file.reason}")
+        if result.num_files > len(result.files):
+            print(f"    and {result.num_files - len(result.files)} more")
 
 
 def print_overview(overview: Overview) -> None:

@@ -30,6 +30,10 @@ class RunningDesk:
         """Let it forget a document. Gives what was removed as JSON. Raises DeskError."""
         return self._post("/forget", {"document": document}, progress)
 
+    def sync(self, folder: str, progress: Progress) -> dict[str, Any]:
+        """Let it read a synchronised folder. Gives the result as JSON. Raises DeskError."""
+        return self._post("/sync", {"folder": folder}, progress)
+
     def erase(self, owner: str) -> dict[str, Any]:
         """Let it remove everything of an owner. Gives how much it was as JSON. Raises DeskError."""
         return self._post("/erase", {"owner": owner}, no_progress)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol, Unpack
 
 from app.domain.answers import Answer, ConversationSummary, Overview, Turn
-from app.domain.documents import StoredDocument
+from app.domain.documents import CollectionSize, PassageState, StoredDocument
 from app.domain.handoffs import Handoff, HandoffReason
 from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
@@ -17,9 +17,10 @@ from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.quality import Cause, FaqDraft, FaqPair, FaqSaved, QualityReport, SearchExplanation
 from app.domain.savings import Savings
 from app.domain.served import Load, Served
+from app.domain.synced_folders import SyncedFolder, SyncResult
 from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
-from app.knowledge.forget import Forgotten
+from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.storage.conversation_care import Erased
 
@@ -77,6 +78,24 @@ class QualityDesk(Protocol):
         """What search finds for a question and how it would end; nothing is stored."""
 
 
+class SyncDesk(Protocol):
+    """Folders that the desk reads again and again. All methods may be called from several threads at once and may raise
+    DeskError. who: for the audit log.
+    """
+
+    def all(self) -> list[SyncedFolder]:
+        """Every folder, by path."""
+
+    def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
+        """Adds a folder, or changes how it is read; it is then due. folder: an absolute path."""
+
+    def remove(self, folder: str, *, who: str) -> None:
+        """Reads a folder no more; its documents stay."""
+
+    def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
+        """Reads a folder now. A failure is a result, too; DeskError only while other documents are taken in."""
+
+
 class Desk(Protocol):
     """Everything a page needs. All methods may be called from several threads at once and may raise DeskError. owner:
     whose conversations (`app.domain.callers`); those of others do not exist.
@@ -85,6 +104,10 @@ class Desk(Protocol):
     @property
     def quality(self) -> QualityDesk:
         """For agents only."""
+
+    @property
+    def synced(self) -> SyncDesk:
+        """For admins only."""
 
     def ask(
         self,
@@ -157,6 +180,12 @@ class Desk(Protocol):
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
 
+    def passages(self, path: str, first: int, most: int) -> list[PassageState]:
+        """Some passages of a document, in its order, beginning with number `first` (from 0)."""
+
+    def collections(self) -> list[CollectionSize]:
+        """How much is in each collection, by name."""
+
     def ingest(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
@@ -164,6 +193,11 @@ class Desk(Protocol):
 
     def forget(self, name: str) -> Forgotten:
         """Removes a document and everything derived from it."""
+
+    def forget_collection(self, name: str) -> CollectionForgotten:
+        """The same with all documents of a collection, at once. Refused for the FAQ, and while a folder is synchronised
+        into it.
+        """
 
     def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
         """Keeps a file and ingests it, in place of one of the same name and collection. If that fails, as it does while

@@ -11,6 +11,7 @@ from app.desk.batch import BatchFailure, BatchResult
 from app.desk.batch_files import BatchQuestion
 from app.domain.answers import Answer, AnswerUsage, Overview
 from app.domain.documents import StoredDocument
+from app.domain.synced_folders import SyncedFolder
 from app.knowledge.ingest import IngestReport
 from cache.engine.request import Usage
 
@@ -77,6 +78,19 @@ def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
             "computed_cold_grouped": result.cold_grouped,
         },
         "seconds": result.seconds,
+    }
+
+
+def synced_json(folder: SyncedFolder) -> dict[str, Any]:
+    """A folder as `sync list` shows it; times as ISO 8601."""
+    return {
+        "folder": folder.folder,
+        "collection": folder.collection,
+        "every_minutes": folder.every_minutes,
+        "next_run": folder.next_run.isoformat(),
+        "last_run": folder.last_run and folder.last_run.isoformat(),
+        "ok": folder.last_result and folder.last_result.is_ok,
+        "last_result": folder.last_result and asdict(folder.last_result),
     }
 
 

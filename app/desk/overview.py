@@ -4,12 +4,12 @@ Token counts and times come from the stored answers, so they survive restarts; t
 engine's module store, or from the files where no engine runs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from app.domain.answers import ModuleRow, Overview, PrefixRow
-from app.domain.documents import ModuleLabel
+from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
 from app.knowledge.module_care import kept_modules
@@ -127,3 +127,17 @@ def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Itera
             )
         )
     return sorted(rows, key=lambda row: (-row.saved, row.document, row.passage))
+
+
+def passage_states(passages: Sequence[StoredPassage], statistics: Statistics, tiers: Tiers) -> list[PassageState]:
+    """How the model has each of these passages, in the fastest tier."""
+    tier_of = {header.key: tier for tier, header, _ in tiers.modules if header.tenant == PUBLIC_TENANT}
+    used = statistics.module_hits()
+    return [
+        PassageState(
+            passage=passage,
+            tier=tier_of.get(passage.module_key or "", "none"),
+            last_used=used.get(passage.module_key or "", NEVER_USED).last_used,
+        )
+        for passage in passages
+    ]

@@ -28,11 +28,12 @@ from app.desk.batch_files import BatchQuestion
 from app.desk.calibration import Calibration, find_calibration
 from app.desk.housekeeping import Housekeeping
 from app.desk.memory_plan import ANSWERS, plan_memory
-from app.desk.overview import summarise, tiers_of, tiers_on_disk
+from app.desk.overview import Tiers, passage_states, summarise, tiers_of, tiers_on_disk
 from app.desk.savings import summarise_savings
 from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview, Turn
 from app.domain.callers import OPERATOR
+from app.domain.documents import PassageState
 from app.domain.errors import DeskError
 from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
@@ -45,7 +46,7 @@ from app.domain.settings import Settings
 from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
 from app.knowledge.finder import Finder
-from app.knowledge.forget import Forgetting, Forgotten, find_document
+from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, find_document
 from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
 from app.knowledge.module_care import ModuleCare, kept_modules
@@ -53,10 +54,12 @@ from app.knowledge.prompts import PromptBuilder
 from app.knowledge.reading_ahead import ReadingAhead
 from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
+from app.knowledge.synchronising import Synchronising
 from app.knowledge.uploads import Uploads, remove_partial_uploads
 from app.knowledge.warm import Warming
 from app.privacy.redaction import redact
 from app.replies.contacts import contact_links
+from app.storage.audit import Audit
 from app.storage.conversation_care import ConversationCare, Erased
 from app.storage.database import open_database
 from app.storage.faq import FaqStore
@@ -64,6 +67,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from app.storage.savings import SavingsSamples
 from app.storage.statistics import Statistics
+from app.storage.synced_folders import SyncedFolderTable
 from app.storage.transcripts import Transcripts
 from app.support.faq import FaqEditor, Publisher
 from app.support.groups import Grouping
@@ -142,6 +146,7 @@ class Service:
         self.history = history = History(self.database)
         # Methods of `Desk` that these have already.
         self.documents, self.conversations = self.library.documents, history.conversations
+        self.collections = self.library.collection_sizes
         self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
         self.remove_last_turn = care.remove_last_turn
@@ -151,6 +156,8 @@ class Service:
         self.handoff, self.handoffs = people.handoff, people.handoffs
         self.hand_off, self.to_person = people.hand_off, people.to_person
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
+        folders = SyncedFolderTable(self.database)
+        self.synced = Synchronising(folders, Audit(self.database), self._ingest_synced, settings.data_dir)
         self._faq = FaqStore(self.database)
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None
@@ -342,16 +349,47 @@ class Service:
         name: its path or an unambiguous end of it. Raises DeskError.
         """
         path = find_document(self.library, name)
-        forgotten = Forgetting(self._ingestion, self.history, self._in_flight).forget(path)
-        if self.is_ready():
-            self._answering.meter.clear()
-        self._uploads.delete(Path(path))
+        forgotten = self._forgetting.forget(path)
+        self._forgotten([path])
         if Path(path) == self.settings.faq_file.resolve():  # else its text would come back with the next pair
             self._faq.delete()
             Path(path).unlink(missing_ok=True)
             self.curated.reload()
-        self._documents_changed()
         return forgotten
+
+    def forget_collection(self, name: str) -> CollectionForgotten:
+        """Remove all documents of a collection as `forget` does one. Raises DeskError."""
+        if name == FAQ:
+            raise DeskError("the FAQ is removed question by question, on its page", code="collection-faq")
+        if folders := self.synced.folders_of(name):
+            message = f"the folder {folders[0]!r} is synchronised into this collection: remove that folder first"
+            raise DeskError(message, code="collection-synced")
+        paths = [one.path for one in self.documents() if one.collection == name]
+        if not paths:
+            raise DeskError(f"there is no document in a collection {name!r}", code="collection-unknown")
+        forgotten = self._forgetting.forget_collection(name, paths)
+        self._forgotten(paths)
+        return forgotten
+
+    def _forgotten(self, paths: Sequence[str]) -> None:
+        """Let go of what else there is of documents: copies of their files, and text of answers that are measured."""
+        if self.is_ready():
+            self._answering.meter.clear()
+        for path in paths:
+            self._uploads.delete(Path(path))
+        self._documents_changed()
+
+    @property
+    def _forgetting(self) -> Forgetting:
+        return Forgetting(self._ingestion, self.history, self._in_flight)
+
+    def _ingest_synced(self, folder: Path, collection: str, progress: Progress) -> IngestReport:
+        return self.ingest([folder], progress, collection=collection, sync=True, warm=False)
+
+    def passages(self, path: str, first: int, most: int) -> list[PassageState]:
+        """Some passages of a document, in its order."""
+        passages = self.library.passages_of(path, first, most)
+        return passage_states(passages, Statistics(self.database), self._tiers())
 
     def _forget_faq(self, file: Path) -> None:
         if self.library.find(path := str(file.resolve())) is not None:
@@ -485,9 +523,8 @@ class Service:
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
         settings, is_running = self.settings, "engine" in self.__dict__
-        tiers = tiers_of(self.engine) if is_running else tiers_on_disk(settings.modules_folder, settings.disk)
         return replace(
-            summarise(self.library, Statistics(self.database), tiers),
+            summarise(self.library, Statistics(self.database), self._tiers()),
             model=self.engine.model.info.name if is_running else settings.model or "bundled",
             device=settings.device,
             policy=self.policy,
@@ -495,6 +532,11 @@ class Service:
             calibration="" if self.calibration is None else self.calibration.line(),
             reading=self.passages_read(),
         )
+
+    def _tiers(self) -> Tiers:
+        if "engine" in self.__dict__:
+            return tiers_of(self.engine)
+        return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         """What happened in each `step` between two times."""

@@ -471,6 +471,23 @@ def m022_savings(connection: Connection) -> None:
     savings.create(connection)
 
 
+def m023_synced_folders(connection: Connection) -> None:
+    """Folders that are read again and again."""
+    required = partial(Column, nullable=False)
+    folders = Table(
+        "synced_folders",
+        MetaData(naming_convention=NAMING),
+        Column("id", Integer, primary_key=True),
+        required("folder", Text, unique=True),
+        required("collection", Text),
+        required("every_minutes", Integer),
+        required("next_run", DateTime),
+        Column("last_run", DateTime),
+        Column("last_result", JSON),
+    )
+    folders.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -491,6 +508,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m019_sources,
     m021_audit,
     m022_savings,
+    m023_synced_folders,
 )
 
 

@@ -476,6 +476,20 @@ class ApiKeyRow(Base):
     revoked: Mapped[datetime | None]
 
 
+class SyncedFolderRow(Base):
+    """A folder that is read again and again: see `synced_folders`. last_result: of the last reading, its fields."""
+
+    __tablename__ = "synced_folders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    folder: Mapped[str] = mapped_column(unique=True)
+    collection: Mapped[str]
+    every_minutes: Mapped[int]
+    next_run: Mapped[datetime]
+    last_run: Mapped[datetime | None]
+    last_result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
 class FactRow(Base):
     """What the program remembers about its own data, such as the embedder of the stored vectors."""
 

@@ -1,4 +1,5 @@
-"""A served desk's socket for commands beside it: `warmdesk ingest` and `warmdesk forget` hand their work over.
+"""A served desk's socket for commands beside it: `warmdesk ingest`, `warmdesk forget` and `warmdesk sync` hand
+their work over.
 
 It is a Unix socket in the data folder that only the desk's user can open; who can may as well change the data folder
 itself. So there is no secret that another program could be told. Not covered: systems without Unix sockets, and data
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 
 from app.desk.changes import Changes
 from app.desk.json_output import ingest_json
+from app.domain.callers import OPERATOR
 from app.storage.lock import SOCKET_FILE
 from app.web.event_stream import events
 
@@ -50,6 +52,10 @@ def command_app(changes: Changes) -> FastAPI:
     @app.post("/forget")
     def forget(document: Annotated[str, Body(embed=True)]) -> Response:
         return events(lambda progress: asdict(changes.forget(document)))
+
+    @app.post("/sync")
+    def sync(folder: Annotated[str, Body(embed=True)]) -> Response:
+        return events(lambda progress: asdict(desk.synced.run(folder, progress, who=OPERATOR)))
 
     @app.post("/erase")
     def erase(owner: Annotated[str, Body(embed=True)]) -> Response:

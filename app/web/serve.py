@@ -18,6 +18,7 @@ from app.access.passwords import ensure_admin
 from app.desk.changes import Changes
 from app.desk.housekeeping import every_minute
 from app.desk.service import Service
+from app.desk.syncing import syncing
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, Progress, no_bars
@@ -109,6 +110,7 @@ def serve(
         webhook,
         command_socket(Changes(service, Audit(service.database).record, COMMAND_LINE), settings.data_dir),
         every_minute(service.housekeeping),
+        syncing(service.synced.run_due, service.is_ready),
         suppress(KeyboardInterrupt),  # how a desk is stopped
     ):
         server.run(sockets=[listener])

@@ -1,0 +1,60 @@
+"""Synchronised folders of a fake desk: kept in a dict; what a reading did is told by the folder's name.
+
+Words that matter: "gone" is a folder that is not there, "busy" is refused because documents are taken in already, in
+"mixed" two files cannot be read. Anything else has three new documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from app.domain.errors import DeskError
+from app.domain.progress import Progress, no_progress
+from app.domain.synced_folders import SyncedFolder, SyncResult, UnreadFile
+
+UNREAD = (
+    UnreadFile(path="/srv/mixed/scan.pdf", reason="no text in it: it may be a scan; make a text layer with OCR"),
+    UnreadFile(path="/srv/mixed/logo.png", reason="this kind of file is not read"),
+)
+
+
+class FakeSync:
+    """Satisfies `SyncDesk`."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.folders: dict[str, SyncedFolder] = {}
+        self.said: list[tuple[str, str, str]] = []
+
+    def all(self) -> list[SyncedFolder]:
+        return [self.folders[name] for name in sorted(self.folders)]
+
+    def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
+        if not folder.startswith("/"):
+            raise DeskError(f"{folder!r} is not the whole path of a folder", code="sync-relative")
+        saved = SyncedFolder(folder=folder, collection=collection, every_minutes=every_minutes, next_run=self.now)
+        self.folders[folder] = saved
+        self.said.append((who, "save", folder))
+        return saved
+
+    def remove(self, folder: str, *, who: str) -> None:
+        if folder not in self.folders:
+            raise DeskError(f"{folder} is not synchronised", code="sync-unknown")
+        del self.folders[folder]
+        self.said.append((who, "remove", folder))
+
+    def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
+        if "busy" in folder:
+            raise DeskError("documents are being taken in already", code="ingestion-running")
+        progress("reading", 1, 3)
+        result = SyncResult(added=3, unchanged=9)
+        if "gone" in folder:
+            result = SyncResult(code="sync-gone", problem=f"there is no folder {folder!r}")
+        if "mixed" in folder:
+            result = SyncResult(changed=1, removed=2, unchanged=7, files=UNREAD, num_files=len(UNREAD))
+        one = self.folders[folder]
+        next_run = self.now + timedelta(minutes=one.every_minutes)
+        self.folders[folder] = replace(one, last_run=self.now, last_result=result, next_run=next_run)
+        self.said.append((who, "run", folder))
+        return result

@@ -1,0 +1,333 @@
+"""Folders that are read again and again: what a reading does, when it is due, and what must never happen to documents
+because a disk is not there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from desks import small_desk, write_pages
+from test_app_ingestion import ReaderHere
+
+from app.desk.service import Service
+from app.desk.syncing import syncing
+from app.domain.errors import DeskError
+from app.domain.progress import Progress
+from app.domain.synced_folders import SCHEDULE, SyncedFolder, SyncResult
+from app.knowledge.ingest import FileReason, IngestReport
+from app.knowledge.synchronising import FAILED, KEPT_FILES, SyncStopped, result_of
+from app.storage.audit import Audit
+from app.storage.synced_folders import SyncedFolderTable
+
+
+@pytest.fixture(autouse=True)
+def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    return write_pages(tmp_path / "pages")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Service]:
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        yield desk
+
+
+def save(desk: Service, folder: Path | str, collection: str = "", every: int = 60) -> SyncedFolder:
+    return desk.synced.save(str(folder), collection, every, who="ann")
+
+
+def run(desk: Service, folder: Path) -> SyncResult:
+    return desk.synced.run(str(folder), who="ann")
+
+
+def counts(result: SyncResult | None) -> tuple[int, int, int, int]:
+    assert result is not None
+    return result.added, result.changed, result.removed, result.unchanged
+
+
+def audited(desk: Service) -> list[tuple[str, str, str]]:
+    return [(one.who, one.action, one.subject) for one in reversed(Audit(desk.database).latest())]
+
+
+def stored(desk: Service, folder: Path) -> SyncedFolder:
+    return next(one for one in desk.synced.all() if one.folder == str(folder))
+
+
+# --- readings ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_kept_in_step_and_what_changed_is_counted(desk: Service, pages: Path) -> None:
+    saved = save(desk, pages, " shop ")
+    assert (saved.collection, saved.last_run, saved.last_result) == ("shop", None, None)
+    first = run(desk, pages)
+    assert {one.collection for one in desk.documents()} == {"shop"}
+    same = run(desk, pages)
+    (pages / "returns.md").write_text("# Returns\n\nReturns take forty days.\n")
+    (pages / "new.md").write_text("# New\n\nSomething new.\n")
+    (pages / "stores.txt").unlink()
+    changed = run(desk, pages)
+    assert [counts(one) for one in (first, same, changed)] == [(4, 0, 0, 0), (0, 0, 0, 4), (1, 1, 1, 2)]
+    assert stored(desk, pages).last_result == changed
+    assert audited(desk) == [
+        ("ann", "sync-save", f"{pages} (60 min, shop)"),
+        ("ann", "sync", f"{pages} +4 ~0 -0"),
+        ("ann", "sync", f"{pages} +1 ~1 -1"),
+    ]
+
+
+def test_the_next_reading_is_due_when_its_time_has_come(desk: Service, pages: Path) -> None:
+    before = datetime.now(UTC)
+    save(desk, pages, every=30)
+    assert [one.folder for one in SyncedFolderTable(desk.database).due(datetime.now(UTC))] == [str(pages)]
+    run(desk, pages)
+    one = stored(desk, pages)
+    assert one.last_run is not None
+    assert before <= one.last_run <= datetime.now(UTC)
+    assert one.next_run - one.last_run == timedelta(minutes=30)
+    table = SyncedFolderTable(desk.database)
+    assert table.due(one.next_run - timedelta(seconds=1)) == []
+    assert table.due(one.next_run) == [one]
+
+
+def test_saving_again_changes_how_it_is_read_and_keeps_the_last_result(desk: Service, pages: Path) -> None:
+    save(desk, pages)
+    result = run(desk, pages)
+    again = save(desk, pages, "club", every=120)
+    assert (again.collection, again.every_minutes, again.last_result) == ("club", 120, result)
+    assert len(desk.synced.all()) == 1
+    assert counts(run(desk, pages)) == (0, 4, 0, 0), "they move to the other collection"
+
+
+def test_a_folder_that_is_synchronised_no_more_leaves_its_documents(desk: Service, pages: Path) -> None:
+    save(desk, pages)
+    run(desk, pages)
+    desk.synced.remove(str(pages), who="ann")
+    assert (desk.synced.all(), len(desk.documents())) == ([], 4)
+    for act in (lambda: desk.synced.remove(str(pages), who="ann"), lambda: run(desk, pages)):
+        with pytest.raises(DeskError, match="not synchronised") as caught:
+            act()
+        assert caught.value.code == "sync-unknown"
+    assert audited(desk)[-1] == ("ann", "sync-remove", str(pages))
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_are_in(desk: Service, pages: Path) -> None:
+    (pages / "scan.bin").write_bytes(b"\0\1\2" * 99)
+    save(desk, pages)
+    result = run(desk, pages)
+    assert (result.is_ok, counts(result), result.num_files) == (True, (4, 0, 0, 0), 1)
+    assert result.files[0].path == str(pages / "scan.bin")
+    assert stored(desk, pages).last_result == result
+
+
+def test_of_very_many_files_the_first_are_kept() -> None:
+    report = IngestReport(documents=1, failed=[FileReason(path=str(i), reason="no") for i in range(50)])
+    result = result_of(report)
+    assert (len(result.files), result.num_files, result.is_ok) == (KEPT_FILES, 50, True)
+
+
+# --- failures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("is_there", "code"), [(False, "sync-gone"), (True, "sync-nothing")])
+def test_a_disk_that_is_not_mounted_removes_nothing_and_is_a_failure(
+    desk: Service, pages: Path, tmp_path: Path, is_there: bool, code: str
+) -> None:
+    save(desk, pages)
+    run(desk, pages)
+    pages.rename(tmp_path / "away")
+    if is_there:
+        pages.mkdir()
+    result = run(desk, pages)
+    assert (result.is_ok, result.code, len(desk.documents())) == (False, code, 4)
+    assert "mounted?" in result.problem
+    one = stored(desk, pages)
+    assert (one.last_result, one.next_run > datetime.now(UTC)) == (result, True)
+    if is_there:
+        pages.rmdir()
+    (tmp_path / "away").rename(pages)
+    assert counts(run(desk, pages)) == (0, 0, 0, 4)
+    assert len(audited(desk)) == 2, "neither changed anything"
+
+
+def test_a_failure_of_ours_is_recorded_without_its_words(
+    desk: Service, pages: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("an internal path /secret/place")
+
+    save(desk, pages)
+    monkeypatch.setattr(desk._ingestion, "_store_files", broken)
+    assert run(desk, pages) == SyncResult(code="internal", problem=FAILED)
+    assert "could not be synchronised" in caplog.text
+    monkeypatch.undo()
+    assert run(desk, pages).is_ok
+
+
+@pytest.mark.parametrize(
+    ("folder", "code"),
+    [
+        ("pages", "sync-relative"),
+        ("~/pages", "sync-relative"),
+        ("", "sync-relative"),
+        ("{}/none", "sync-gone"),
+        ("{}/pages/returns.md", "sync-gone"),
+        ("{}/desk", "sync-own-folder"),
+        ("{}/desk/uploads", "sync-own-folder"),
+        ("{}/link-to-desk", "sync-own-folder"),
+        ("{}", "sync-own-folder"),
+        ("/", "sync-own-folder"),
+        ("/etc", "sync-system"),
+        ("{}/.hidden/pages", "sync-system"),
+        ("{}/link-to-hidden", "sync-system"),
+        ("{}/help/shop", "sync-overlap"),
+        ("{}/above", "sync-overlap"),
+    ],
+)
+def test_folders_that_cannot_be_synchronised(
+    desk: Service, pages: Path, tmp_path: Path, folder: str, code: str
+) -> None:
+    for name in ("help/shop", "above/below", "desk/uploads", ".hidden/pages"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "link-to-desk").symlink_to(tmp_path / "desk")
+    (tmp_path / "link-to-hidden").symlink_to(tmp_path / ".hidden")
+    for there in ("help", "above/below"):
+        save(desk, tmp_path / there)
+    with pytest.raises(DeskError) as caught:
+        save(desk, folder.format(tmp_path))
+    assert caught.value.code == code
+    assert len(desk.synced.all()) == 2
+
+
+def test_a_folder_that_may_not_be_read(desk: Service, pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated: permission bits do not stop root."""
+
+    def denied(path: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("app.knowledge.synchronising.os.listdir", denied)
+    with pytest.raises(DeskError, match="Permission denied") as caught:
+        save(desk, pages)
+    assert caught.value.code == "sync-unreadable"
+
+
+@pytest.mark.parametrize("every", [-1, 0, 4, 31 * 24 * 60 + 1])
+def test_intervals_have_limits(desk: Service, pages: Path, every: int) -> None:
+    with pytest.raises(DeskError, match="choose 5 minutes to 31 days"):
+        save(desk, pages, every=every)
+    with pytest.raises(DeskError, match="at most 80"):
+        save(desk, pages, "x" * 81)
+
+
+# --- the schedule ------------------------------------------------------------------------------------------
+
+
+def test_what_is_due_is_read_one_after_another(desk: Service, pages: Path, tmp_path: Path) -> None:
+    other = write_pages(tmp_path / "other")
+    save(desk, other)
+    save(desk, pages)
+    seen: list[str] = []
+
+    def look(stage: str, done: int, total: int) -> None:
+        with pytest.raises(DeskError, match="taken in already"):
+            run(desk, pages)
+        seen.append(stage)
+
+    desk.synced.run_due(look)
+    assert seen
+    assert [counts(one.last_result) for one in desk.synced.all()] == [(4, 0, 0, 0)] * 2
+    assert [one[:2] for one in audited(desk)[2:]] == [(SCHEDULE, "sync")] * 2
+    desk.synced.run_due(lambda *_: pytest.fail("nothing is due"))
+
+
+def test_beside_another_ingest_it_waits_and_is_no_failure(desk: Service, pages: Path) -> None:
+    save(desk, pages)
+    due = stored(desk, pages)
+
+    def meanwhile(stage: str, done: int, total: int) -> None:
+        desk.synced.run_due()
+        assert stored(desk, pages) == due
+
+    desk.ingest([pages], meanwhile)
+    desk.synced.run_due()
+    assert counts(stored(desk, pages).last_result) == (0, 0, 0, 4)
+
+
+def test_a_reading_that_is_stopped_is_due_at_once(desk: Service, pages: Path) -> None:
+    save(desk, pages)
+    due = stored(desk, pages)
+
+    def stop(stage: str, done: int, total: int) -> None:
+        raise SyncStopped
+
+    with pytest.raises(SyncStopped):
+        desk.synced.run_due(stop)
+    assert stored(desk, pages) == due
+
+
+def test_a_folder_that_is_removed_while_it_is_read_is_gone(desk: Service, pages: Path) -> None:
+    save(desk, pages)
+
+    def remove(stage: str, done: int, total: int) -> None:
+        if desk.synced.all():
+            desk.synced.remove(str(pages), who="ann")
+
+    assert desk.synced.run(str(pages), remove, who="ann").added == 4
+    assert desk.synced.all() == []
+
+
+@pytest.fixture
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.desk.syncing.LOOK_EVERY_S", 0.01)
+
+
+@pytest.mark.usefixtures("_often")
+def test_a_served_desk_reads_what_is_due_and_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    times, ready, done = 0, [False, True, True], threading.Event()
+
+    def run_due(progress: Progress) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise DeskError("the disk is full")
+        done.set()
+
+    with syncing(run_due, lambda: ready.pop(0) if ready else True):
+        assert done.wait(10)
+    assert "synchronised folders could not be read" in caplog.text
+    assert not [thread for thread in threading.enumerate() if thread.name == "syncing"]
+
+
+@pytest.mark.usefixtures("_often")
+def test_a_desk_that_is_closed_ends_a_reading(caplog: pytest.LogCaptureFixture) -> None:
+    begun = threading.Event()
+
+    def endless(progress: Progress) -> None:
+        begun.set()
+        while True:
+            progress("reading", 1, 2)
+
+    with syncing(endless, lambda: True):
+        assert begun.wait(10)
+    assert not [thread for thread in threading.enumerate() if thread.name == "syncing"]
+    assert caplog.text == ""
+
+
+# --- collections and synchronised folders ------------------------------------------------------------------
+
+
+def test_a_collection_that_a_folder_feeds_is_not_forgotten(desk: Service, pages: Path) -> None:
+    save(desk, pages, "shop")
+    run(desk, pages)
+    with pytest.raises(DeskError, match="remove that folder first") as caught:
+        desk.forget_collection("shop")
+    assert (caught.value.code, len(desk.documents())) == ("collection-synced", 4)
+    desk.synced.remove(str(pages), who="ann")
+    assert desk.forget_collection("shop").documents == 4
