@@ -136,7 +136,8 @@ ADMIN_PAGES = tuple(
     )
     for path, _ in PAGES
 )
-STATES = (*CHAT, *ADMIN_PAGES, State(name="chat-thousand", show=many))
+DOCUMENT = State(name="admin-passages", show=admin("/admin/documents/1", ".wd-passage"))
+STATES = (*CHAT, *ADMIN_PAGES, DOCUMENT, State(name="chat-thousand", show=many))
 
 
 def variants(state: State) -> list[State]:
@@ -170,6 +171,9 @@ def main() -> None:
     wanted = tuple(sys.argv[1:]) or ("",)
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder), show_technical=False)
+        for synced in ("/srv/help", "/srv/mixed", "/mnt/gone"):
+            site.desk.synced.save(synced, "", 60, who=ADMIN)
+            site.desk.synced.run(synced, who=ADMIN)
         driver = start_browser(Path(folder) / "chromium")
         try:
             for state in (one for basic in STATES for one in variants(basic)):

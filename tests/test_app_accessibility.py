@@ -80,6 +80,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "login": ("/admin/login", opened("#password")),
     "dashboard": ("/admin/", opened(".wd-tile")),
     "documents": ("/admin/documents", opened("#documents")),
+    "passages": ("/admin/documents/1", opened(".wd-passage")),
     "queue": ("/admin/queue", opened("main")),
     "quality": ("/admin/quality", unfolded(".wd-group")),
     "settings": ("/admin/settings", opened(".wd-setting")),
@@ -95,6 +96,9 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("desk"), widget_origins=("https://shop.example",))
     site.desk.wait_s = site.desk.piece_s = 0.0
+    for folder in ("/srv/help", "/srv/mixed", "/mnt/gone"):
+        site.desk.synced.save(folder, "", 60, who="ann")
+        site.desk.synced.run(folder, who="ann")
     yield site
     site.close()
 

@@ -25,6 +25,7 @@ from app.storage.accounts import Accounts
 from app.storage.audit import Audit
 from app.storage.database import open_database
 from app.web.document_routes import add_document_routes
+from app.web.error_words import problem_words
 from app.web.event_stream import FAILED
 from app.web.server import MAX_BODY, MAX_UPLOAD, create_app
 from retrieval.loaders.load import MAX_BYTES
@@ -123,9 +124,11 @@ def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
     assert "<script>" not in page
     assert "<img" not in page
     assert "\u202e" not in page
-    assert page.count("&lt;script&gt;window.owned=1") == 6  # title twice, path thrice, collection once
-    rows = page.partition("<tbody>")[2].partition("</tbody>")[0]
-    assert rows.count('"') == 2 * 5, "no quotation mark ends an attribute early"
+    collections, listed = page.split('id="listed"')
+    assert collections.count("&lt;script&gt;window.owned=1") == 5  # offered, named, and thrice at the button
+    assert listed.count("&lt;script&gt;window.owned=1") == 6  # title twice, path thrice, collection once
+    rows = listed.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert rows.count('"') == 2 * 9, "no quotation mark ends an attribute early"
     quoted = rows.partition('data-document="')[2].partition('"')[0]
     assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
 
@@ -157,7 +160,7 @@ def test_forgetting_from_the_page(site: Site) -> None:
     (done,) = events(site.admin().post("/admin/documents/forget", json={"document": "/a/one.md"}))
     assert done["result"]["document"] == "/a/one.md"
     (error,) = events(site.admin().post("/admin/documents/forget", json={"document": "crash"}))
-    assert error == {"error": {"code": "internal", "message": FAILED}}
+    assert error == {"error": {"code": "internal", "message": problem_words("internal", FAILED)}}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +255,7 @@ def test_the_routes_of_commands_are_not_on_the_pages_port(site: Site, path: str)
 
 def test_an_internal_error_is_one_line_without_a_trace(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     response = site.admin().post("/admin/documents/forget", json={"document": "crash"})
-    assert events(response)[-1] == {"error": {"code": "internal", "message": FAILED}}
+    assert events(response)[-1] == {"error": {"code": "internal", "message": problem_words("internal", FAILED)}}
     assert "Traceback" not in response.text
     assert "/secret/place" not in response.text
     assert "a change of the documents failed" in caplog.text

@@ -13,7 +13,7 @@ from app.desk.interface import Desk
 from app.domain.callers import Record
 from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqSaved
-from app.knowledge.forget import Forgotten
+from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.storage.conversation_care import Erased
 
@@ -49,6 +49,12 @@ class Changes:
         """Remove a document and everything derived from it."""
         forgotten = self.desk.forget(name)
         self.record(self.who, "document-forget", forgotten.document)
+        return forgotten
+
+    def forget_collection(self, name: str) -> CollectionForgotten:
+        """Remove all documents of a collection."""
+        forgotten = self.desk.forget_collection(name)
+        self.record(self.who, "collection-forget", f"{name or '-'} ({forgotten.documents})")
         return forgotten
 
     def erase(self, owner: str) -> Erased:

@@ -76,3 +76,24 @@ def ago(moment: datetime | None, now: datetime) -> str:
     if days < 30:
         return gettext("%(count)s days ago") % {"count": days}
     return utc(moment).strftime(gettext("%-d %b %Y"))
+
+
+def until(moment: datetime, now: datetime) -> str:
+    """now, in 3 min, in 2 h, in 5 days."""
+    minutes = int((utc(moment) - utc(now)).total_seconds() + 59) // 60
+    if minutes < 1:
+        return gettext("now")
+    if minutes < 60:
+        return gettext("in %(count)s min") % {"count": minutes}
+    if minutes < 48 * 60:
+        return gettext("in %(count)s h") % {"count": round(minutes / 60)}
+    return gettext("in %(count)s days") % {"count": round(minutes / 1440)}
+
+
+def interval(minutes: int) -> str:
+    """every 20 minutes, every hour, every 2 days."""
+    if minutes % 1440 == 0:
+        return counted(minutes // 1440, "every day", "every %(count)s days")
+    if minutes % 60 == 0:
+        return counted(minutes // 60, "every hour", "every %(count)s hours")
+    return counted(minutes, "every minute", "every %(count)s minutes")

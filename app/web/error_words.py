@@ -3,7 +3,7 @@ commands and files, and go to the log.
 """
 
 from app.domain.errors import DeskError
-from app.domain.translation import translatable
+from app.domain.translation import gettext, translatable
 
 UNEXPECTED = translatable("Something went wrong on our side. Please try again.")
 _GONE = translatable("This conversation is no longer there. Please start a new one.")
@@ -41,6 +41,30 @@ _FOR_ADMINS = {
     "setting-closed": translatable("This setting cannot be changed here."),
 }
 
+_OF_DOCUMENTS = {
+    "ingestion-running": translatable("Documents are being taken in already. Try again when that is done."),
+    "upload-too-large": translatable("The file is larger than 20 MB. Split it, or save it smaller."),
+    "bad-name": translatable("This cannot be the name of a document or collection. Give it another one."),
+    "document-unknown": translatable("This document is not there any more."),
+    "forget-incomplete": translatable("Not all of it could be removed. Do it once more."),
+    "collection-unknown": translatable("There is no document in this collection any more."),
+    "collection-faq": translatable("Questions of the FAQ are removed one by one, on the page FAQ."),
+    "collection-synced": translatable("A folder is synchronised into this collection. Remove that folder first."),
+    "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
+    "sync-unreadable": translatable("The desk may not read this folder. Give its user the right to."),
+    "sync-nothing": translatable(
+        "No document in this folder can be read now, so those of the desk stay. Is its disk mounted?"
+    ),
+    "sync-relative": translatable("Write the whole path of the folder, beginning with /."),
+    "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
+    "sync-own-folder": translatable("This folder holds the desk's own files. Choose one that has documents only."),
+    "sync-overlap": translatable("This folder shares documents with one that is here already. Remove that one first."),
+    "sync-interval": translatable("Choose 5 minutes to 31 days."),
+    "sync-collection": translatable("The name of a collection has at most 80 characters."),
+    "sync-unknown": translatable("This folder is not synchronised any more."),
+    "internal": translatable("Something went wrong on our side. The log of the desk says more."),
+}
+
 
 def error_words(error: Exception) -> str:
     """One English line, which has a translation."""
@@ -50,3 +74,8 @@ def error_words(error: Exception) -> str:
 def admin_words(error: DeskError) -> str:
     """For those who look after the desk: the same, or the desk's own line where there is no translation."""
     return _FOR_ADMINS.get(error.code, str(error))
+
+
+def problem_words(code: str, message: str) -> str:
+    """What an admin is told of a failure with documents, in the page's language: by its code, else the desk's line."""
+    return gettext(_OF_DOCUMENTS[code]) if code in _OF_DOCUMENTS else message

@@ -19,8 +19,12 @@ log = logging.getLogger(__name__)
 FAILED = "something went wrong on our side; the log of the desk says more"
 
 
-def events(work: Callable[[Progress], dict[str, Any]]) -> StreamingResponse:
-    """Run work in a thread of its own; it goes on if nobody listens any more."""
+def events(
+    work: Callable[[Progress], dict[str, Any]], words: Callable[[str, str], str] = lambda code, message: message
+) -> StreamingResponse:
+    """Run work in a thread of its own; it goes on if nobody listens any more. words: what is said of an error, given
+    its code and the desk's own line.
+    """
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def run() -> None:
@@ -28,13 +32,13 @@ def events(work: Callable[[Progress], dict[str, Any]]) -> StreamingResponse:
             result = work(lambda stage, done, total: waiting.put({"stage": stage, "done": done, "total": total}))
             waiting.put({"result": result})
         except DeskError as error:
-            waiting.put({"error": {"code": error.code, "message": str(error)}})
+            waiting.put({"error": {"code": error.code, "message": words(error.code, str(error))}})
         except OSError as error:
             message = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
             waiting.put({"error": {"code": "system", "message": message}})
         except Exception:
             log.exception("a change of the documents failed")
-            waiting.put({"error": {"code": "internal", "message": FAILED}})
+            waiting.put({"error": {"code": "internal", "message": words("internal", FAILED)}})
 
     def lines() -> Iterator[str]:
         while True:

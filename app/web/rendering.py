@@ -14,13 +14,14 @@ from markupsafe import Markup
 
 from app.domain import formatting, notices, reuse_words, translation
 from app.domain.translation import gettext, speaking
+from app.web.error_words import problem_words
 from app.web.languages import LANGUAGES, translations
 from app.web.markup import answer_html, caret_html, linked, without_controls
 from app.web.sources import sources_of, statements_html
 
 _FUNCTIONS = (
     *(formatting.ago, formatting.count, formatting.counted, formatting.milliseconds, formatting.percent),
-    *(formatting.short_path, formatting.size, notices.notice_words),
+    *(formatting.short_path, formatting.size, formatting.until, formatting.interval, notices.notice_words),
     *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
 )
 _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE")
@@ -49,7 +50,7 @@ def _environment() -> Environment:
     environment.install_gettext_callables(translation.gettext, translation.ngettext, newstyle=True)  # type: ignore[attr-defined]
     environment.globals |= {
         function.__name__: function
-        for function in (*_FUNCTIONS, answer_html, caret_html, linked, day, sources_of, statements_html)
+        for function in (*_FUNCTIONS, answer_html, caret_html, linked, day, problem_words, sources_of, statements_html)
     }
     environment.globals |= {"translated": translation.gettext, "_": _in_page_language}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}

@@ -31,11 +31,13 @@ from app.web.guard import Guard, refused
 from app.web.login_routes import add_login_routes
 from app.web.module_routes import add_module_routes
 from app.web.opening import ALIVE, READY, readiness
+from app.web.passage_routes import add_passage_routes
 from app.web.quality_routes import add_quality_routes
 from app.web.queue_routes import add_queue_routes
 from app.web.settings_routes import add_settings_routes
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
+from app.web.sync_routes import add_sync_routes
 from app.web.visitor_routes import add_visitor_routes
 from app.web.widget_routes import add_widget_routes
 
@@ -83,6 +85,8 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_api_routes(app, desk, keys, audit.record)
     add_api_page(app, settings.public_url)
     add_document_routes(app, desk, audit.record)
+    add_sync_routes(app, desk)
+    add_passage_routes(app, desk)
     add_module_routes(app, desk, audit)
     add_account_routes(app, administration)
     add_key_routes(app, administration)

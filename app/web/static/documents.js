@@ -1,49 +1,158 @@
-// The admin's page of documents: uploads one file after another, shows how far each is, forgets documents on request.
+// The admin's page of documents: uploads one file after another, reads synchronised folders, forgets on request, says
+// what came of it, and redraws what has changed.
 "use strict";
+
+const REDRAWN = [".wd-facts", "#folders", "#collections", "#listed"];
+const part = (id) => document.getElementById(id);
+const reason = (error) => (error instanceof TypeError ? words("broken") : error.message); // fetch says nothing better
+
+async function redraw() {
+  const response = await fetch(window.location.href);
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const said = part("collection-said").textContent;
+  for (const place of REDRAWN) document.querySelector(place).replaceWith(page.querySelector(place));
+  part("collection-said").textContent = said;
+}
+
+function say(id, text, failed = false) {
+  part(id).textContent = text;
+  part(id).classList.toggle("wd-error", failed);
+  part(id).classList.toggle("wd-done", !failed);
+}
+
+async function uploadOne(file, collection, line) {
+  const show = (text) => { line.textContent = `${file.name}: ${text}`; };
+  try {
+    if (file.size > WORDS.most) throw new Error(words("large"));
+    show(words("uploading"));
+    const query = new URLSearchParams({ name: file.name, collection });
+    const response = await fetch(`/admin/documents/upload?${query}`, { method: "POST", body: file });
+    const report = await follow(response, show);
+    const warnings = report.warnings.map((warning) => warning.reason).join("; ");
+    const done = report.unchanged ? words("unchanged") : words("done", { passages: report.passages });
+    show(done + (warnings && words("warnings", { warnings })));
+    line.className = "wd-done";
+    return true;
+  } catch (error) {
+    const text = reason(error);
+    show(text.startsWith(`${file.name}: `) ? text.slice(file.name.length + 2) : text);
+    line.className = "wd-error";
+    return false;
+  }
+}
 
 async function upload(event) {
   event.preventDefault();
   const form = event.target;
   const button = form.querySelector("button");
-  const collection = document.getElementById("collection").value.trim();
-  button.disabled = true;
-  let failed = 0;
-  for (const file of document.getElementById("files").files) {
+  const collection = part("collection").value.trim();
+  const lines = [...part("files").files].map((file) => {
     const line = document.createElement("li");
-    const show = (text) => { line.textContent = `${file.name}: ${text}`; };
-    document.getElementById("progress").append(line);
-    show(words("uploading"));
-    try {
-      const query = new URLSearchParams({ name: file.name, collection });
-      const response = await fetch(`/admin/documents/upload?${query}`, { method: "POST", body: file });
-      const report = await follow(response, show);
-      const warnings = report.warnings.map((warning) => warning.reason).join("; ");
-      const done = report.unchanged ? words("unchanged") : words("done", { passages: report.passages });
-      show(done + (warnings && words("warnings", { warnings })));
-      line.className = "wd-done";
-    } catch (error) {
-      failed += 1;
-      show(error.message.startsWith(`${file.name}: `) ? error.message.slice(file.name.length + 2) : error.message);
-      line.className = "wd-error";
-    }
+    line.textContent = `${file.name}: ${words("waiting")}`;
+    return [file, line];
+  });
+  part("progress").replaceChildren(...lines.map(([, line]) => line));
+  say("uploaded", "");
+  button.disabled = true;
+  let done = 0;
+  for (const [file, line] of lines) done += await uploadOne(file, collection, line);
+  say("uploaded", words(done === lines.length ? "all" : "some", { done, total: lines.length }), done < lines.length);
+  button.disabled = false;
+  part("files").value = "";
+  await redraw();
+}
+
+async function read(folder, path, body) {
+  const show = (text) => say("synchronised", `${folder}: ${text}`);
+  show(words("starting"));
+  try {
+    const result = await follow(await send(path, body), show);
+    const left = result.num_files ? ` ${words("left_out", { number: result.num_files })}` : "";
+    if (result.problem) say("synchronised", `${folder}: ${result.problem}`, true);
+    else say("synchronised", words("synced", { folder, ...result }) + left);
+    return true;
+  } catch (error) {
+    say("synchronised", `${folder}: ${reason(error)}`, true);
+    return false;
+  } finally {
+    await redraw();
+  }
+}
+
+async function synchronise(event) {
+  event.preventDefault();
+  const form = event.target;
+  const button = form.querySelector("button");
+  const [folder, collection] = [part("folder").value.trim(), part("into").value.trim()];
+  const every_minutes = Number(part("every").value) * Number(part("unit").value);
+  button.disabled = true;
+  if (await read(folder, "/admin/documents/folders", { folder, collection, every_minutes })) {
+    form.reset();
+    part("folder-form").open = false;
   }
   button.disabled = false;
-  form.reset();
-  if (!failed) window.setTimeout(() => window.location.reload(), 1500);
+}
+
+function change(button) {
+  const minutes = Number(button.dataset.minutes);
+  const unit = [1440, 60, 1].find((one) => minutes % one === 0);
+  part("folder").value = button.dataset.folder;
+  part("into").value = button.dataset.collection;
+  part("every").value = minutes / unit;
+  part("unit").value = unit;
+  part("folder-form").open = true;
+  part("every").focus();
+}
+
+async function end(button) {
+  const { folder } = button.dataset;
+  if (!window.confirm(words("end", { folder }))) return;
+  try {
+    await follow(await send("/admin/documents/folders/remove", { folder }), () => {});
+    say("synchronised", words("ended", { folder }));
+  } catch (error) {
+    say("synchronised", `${folder}: ${reason(error)}`, true);
+  }
+  await redraw();
+}
+
+async function forgetCollection(button) {
+  const { collection, name, documents } = button.dataset;
+  if (!window.confirm(words("collection", { name, documents }))) return;
+  button.disabled = true;
+  button.textContent = words("forgetting");
+  try {
+    const done = await follow(await send("/admin/documents/collections/forget", { collection }), () => {});
+    say("collection-said", words("forgotten", { name, documents: done.documents }));
+  } catch (error) {
+    say("collection-said", reason(error), true);
+  }
+  await redraw();
 }
 
 async function forget(button) {
   const name = button.dataset.document;
-  if (!window.confirm(words("forget", { name }))) return;
+  const folders = [...document.querySelectorAll("#folders [data-act=run]")].map((one) => one.dataset.folder);
+  const back = folders.some((folder) => name.startsWith(`${folder}/`)) ? `\n${words("comes_back")}` : "";
+  if (!window.confirm(words("forget", { name }) + back)) return;
   button.disabled = true;
   button.textContent = words("forgetting");
   try {
     await follow(await send("/admin/documents/forget", { document: name }), () => {});
-    window.location.reload();
+    await redraw();
   } catch (error) {
-    button.textContent = error.message;
+    button.textContent = reason(error);
   }
 }
 
-document.getElementById("upload").addEventListener("submit", upload);
-for (const button of document.querySelectorAll(".wd-forget")) button.addEventListener("click", () => forget(button));
+const ACTS = {
+  run: (button) => read(button.dataset.folder, "/admin/documents/folders/run", { folder: button.dataset.folder }),
+  change, end, forget, "forget-collection": forgetCollection,
+};
+part("upload").addEventListener("submit", upload);
+part("synchronise").addEventListener("submit", synchronise);
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-act]");
+  if (button) ACTS[button.dataset.act](button);
+});

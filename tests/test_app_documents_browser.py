@@ -1,0 +1,140 @@
+"""The documents' page in a browser: what it says of uploads, folders and collections, and that it redraws itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import NEEDS_BROWSER, Site, start_browser, until
+from fake_desk import fake_document
+from selenium.webdriver.common.by import By
+
+pytestmark = NEEDS_BROWSER
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
+    driver = start_browser(tmp_path_factory.mktemp("chromium"))
+    driver.get(site.url + "/admin/login")
+    driver.find_element(By.ID, "password").send_keys(site.password + "\n")
+    until(lambda: not driver.find_elements(By.ID, "password"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any, site: Site) -> Any:
+    """The page of a desk with one document in a collection and one outside."""
+    site.desk.listed.clear()
+    site.desk.synced.folders.clear()
+    for number, (name, collection) in enumerate((("returns", "shop"), ("plain", "")), start=1):
+        path = f"/help/{name}.md"
+        site.desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
+    browser.get(site.url + "/admin/documents")
+    return browser
+
+
+def text(page: Any, selector: str) -> str:
+    """What an element says; nothing while it is not there or being redrawn."""
+    return "".join(one.text for one in page.find_elements(By.CSS_SELECTOR, selector)[:1])
+
+
+def click(page: Any, selector: str) -> None:
+    page.execute_script("arguments[0].click()", page.find_element(By.CSS_SELECTOR, selector))
+
+
+def confirm(page: Any) -> str:
+    """Agree to a question; gives it."""
+    alert = until(lambda: _alert(page))
+    asked = str(alert.text)
+    alert.accept()
+    return asked
+
+
+def _alert(page: Any) -> Any:
+    from selenium.common.exceptions import NoAlertPresentException
+
+    try:
+        return page.switch_to.alert
+    except NoAlertPresentException:
+        return None
+
+
+def test_uploads_say_what_came_of_each_file_and_stay_said(page: Any, site: Site, tmp_path: Path) -> None:
+    for name, content in (("cards.md", "# Cards"), ("unreadable.md", "x"), ("large.txt", "x" * ((20 << 20) + 1))):
+        (tmp_path / name).write_text(content)
+    files = "\n".join(str(tmp_path / name) for name in ("unreadable.md", "cards.md", "large.txt"))
+    page.find_element(By.ID, "files").send_keys(files)
+    page.find_element(By.ID, "collection").send_keys("shop")
+    page.find_element(By.CSS_SELECTOR, "#upload button").click()
+    until(lambda: "Files that are in: 1 of 3." in text(page, "#uploaded"))
+    lines = text(page, "#progress").splitlines()
+    assert lines == [
+        "unreadable.md: no text in it",
+        "cards.md: in, 3 passages",
+        "large.txt: The file is larger than 20 MB. Split it, or save it smaller.",
+    ]
+    until(lambda: "/desk/uploads/cards.md" in text(page, "#documents"))
+    assert "3 documents" in text(page, ".wd-facts")
+    assert "2" in text(page, ".wd-collections tbody tr:last-child .wd-num")
+    assert list(site.desk.uploads) == ["unreadable.md", "cards.md"], "the large one was not sent"
+    assert lines == text(page, "#progress").splitlines()
+
+
+def test_a_folder_is_added_changed_read_and_ended(page: Any, site: Site) -> None:
+    page.find_element(By.ID, "folder").send_keys("/srv/mixed")
+    page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
+    until(lambda: "0 added, 1 changed, 2 removed, 7 unchanged" in text(page, "#synchronised"))
+    until(lambda: "every hour" in text(page, "#folders"))
+    assert "not taken in, or not in whole: 2" in text(page, "#synchronised")
+    click(page, "[data-act=change]")
+    every = page.find_element(By.ID, "every")
+    every.clear()
+    every.send_keys("2")
+    page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
+    until(lambda: "every 2 hours" in text(page, "#folders"))
+    click(page, "[data-act=run]")
+    until(lambda: site.desk.synced.said[-1] == ("admin", "run", "/srv/mixed"))
+    until(lambda: "0 added" in text(page, "#synchronised"))
+    click(page, "[data-act=end]")
+    assert "Its documents stay" in confirm(page)
+    until(lambda: not text(page, "#folders"))
+
+
+def test_a_folder_that_is_not_there_is_said_at_once_and_later(page: Any) -> None:
+    page.find_element(By.ID, "folder").send_keys("/mnt/gone")
+    page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
+    until(lambda: "There is no such folder" in text(page, "#synchronised"))
+    until(lambda: "Failed" in text(page, "#folders .wd-error"))
+
+
+def test_a_collection_is_forgotten_after_a_question(page: Any, site: Site) -> None:
+    click(page, "[data-act=forget-collection][data-collection=shop]")
+    assert "Forget every document of “shop” (1)?" in confirm(page)
+    until(lambda: "Every document of “shop” is forgotten (1)" in text(page, "#collection-said"))
+    until(lambda: "shop" not in text(page, "#documents"))
+    assert list(site.desk.listed) == ["/help/plain.md"]
+
+
+def test_forgetting_a_file_of_a_folder_says_that_it_comes_back(page: Any, site: Site) -> None:
+    site.desk.synced.save("/help", "", 60, who="ann")
+    page.refresh()
+    click(page, "[data-act=forget]")
+    assert "comes back with the next reading" in confirm(page)
+    until(lambda: "/help/plain.md" not in text(page, "#documents"))
+
+
+def test_a_document_is_opened_and_left_again(page: Any) -> None:
+    click(page, "#documents a")
+    until(lambda: "read by the model, in: Model memory" in text(page, ".wd-passage"))
+    click(page, "main a")
+    until(lambda: text(page, "#documents"))

@@ -1,0 +1,277 @@
+"""The admin's page of documents over HTTP: collections, synchronised folders, one document's passages, and what of the
+list is shown. Uploads and forgetting one document are in test_app_document_routes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_site import HTML, Site
+from desks import finish, small_desk, write_pages
+from fake_desk import fake_document
+from fastapi.testclient import TestClient
+
+from app.domain.documents import PassageState
+from app.domain.formatting import interval, until
+from app.domain.synced_folders import SyncedFolder
+from app.storage.audit import Audit
+from app.web.document_routes import SHOWN
+from app.web.passage_routes import SHOWN as PASSAGES_SHOWN
+
+ZH = {"accept-language": "zh-CN"}
+NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(one_site: Site) -> Site:
+    """A site with two documents in collections and one without."""
+    desk = one_site.desk
+    desk.listed.clear()
+    desk.synced.folders.clear()
+    desk.synced.said.clear()
+    for number, (name, collection) in enumerate((("returns", "shop"), ("cards", "club"), ("plain", "")), start=1):
+        path = f"/help/{name}.md"
+        desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
+    return one_site
+
+
+@pytest.fixture
+def admin(site: Site) -> TestClient:
+    return site.admin()
+
+
+def send(client: TestClient, path: str, body: dict[str, object], **headers: str) -> dict[str, Any]:
+    """The last event of an answer."""
+    response = client.post(f"/admin/documents/{path}", json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    last: dict[str, Any] = json.loads(response.text.splitlines()[-1])
+    return last
+
+
+def listed(page: str) -> list[str]:
+    """The titles of the list, in order."""
+    return re.findall(r'<a href="/admin/documents/\d+">([^<]+)</a>', page)
+
+
+# --- the list and its collections --------------------------------------------------------------------------
+
+
+def test_collections_are_listed_with_how_much_is_in_them(admin: TestClient) -> None:
+    page = admin.get("/admin/documents").text.split('id="listed"')[0]
+    rows = re.findall(r'<tr><td dir="auto"><a [^>]+>([^<]+)</a></td><td class="wd-num">(\d+)</td>', page)
+    assert rows == [("without a collection", "1"), ("club", "1"), ("shop", "1")]
+    assert page.count('data-act="forget-collection"') == 3
+    assert re.findall(r'<option value="([^"]+)"></option>', page) == ["club", "shop"], "offered where one is named"
+
+
+@pytest.mark.parametrize(
+    ("query", "titles"),
+    [
+        ("", ["About cards", "About plain", "About returns"]),
+        ("?collection=shop", ["About returns"]),
+        ("?collection=", ["About plain"]),
+        ("?collection=none", []),
+        ("?q=ABOUT+car", ["About cards"]),
+        ("?q=help/plain", ["About plain"]),
+        ("?q=cards&collection=shop", []),
+    ],
+)
+def test_the_list_is_of_one_collection_or_of_words(admin: TestClient, query: str, titles: list[str]) -> None:
+    page = admin.get(f"/admin/documents{query}").text
+    assert listed(page) == titles
+    assert ("No document was found" in page) == (not titles)
+    assert "3 documents" in page
+
+
+def test_a_long_list_has_pages_that_keep_the_collection(site: Site, admin: TestClient) -> None:
+    for number in range(SHOWN + 5):
+        path = f"/help/p{number:03}.md"
+        site.desk.listed[path] = fake_document(path, f"Page {number}", collection="a&b", number=100 + number)
+    first = admin.get("/admin/documents", params={"collection": "a&b", "q": "page"}).text
+    assert len(listed(first)) == SHOWN
+    following = unescape(re.findall(r'href="(/admin/documents\?[^"]+page=2[^"]*)"', first)[0])
+    assert len(listed(admin.get(following).text)) == 5
+    assert len(listed(admin.get("/admin/documents?page=99").text)) == 8, "a page that is not there is the last one"
+
+
+def test_a_collection_is_forgotten_and_written_down(site: Site, admin: TestClient) -> None:
+    done = send(admin, "collections/forget", {"collection": "shop"})
+    assert (done["result"]["documents"], done["result"]["left"]["quotes"]) == (1, 0)
+    assert sorted(site.desk.listed) == ["/help/cards.md", "/help/plain.md"]
+    assert (Audit(site.database).latest(1)[0].action, Audit(site.database).latest(1)[0].subject) == (
+        "collection-forget",
+        "shop (1)",
+    )
+    again = send(admin, "collections/forget", {"collection": "shop"}, **ZH)
+    assert again["error"] == {"code": "collection-unknown", "message": "该文档集中已没有文档。"}
+
+
+def test_a_collection_that_comes_from_elsewhere_has_no_button(site: Site, admin: TestClient) -> None:
+    site.desk.synced.save("/srv/shop", "shop", 60, who="ann")
+    site.desk.listed["/desk/faq.jsonl"] = fake_document("/desk/faq.jsonl", "FAQ", collection="faq")
+    page = admin.get("/admin/documents").text
+    buttons = re.findall(r'data-act="forget-collection" data-collection="([^"]*)"', page)
+    assert buttons == ["", "club"]
+
+
+# --- synchronised folders ----------------------------------------------------------------------------------
+
+
+def test_a_folder_is_added_read_changed_and_ended(site: Site, admin: TestClient) -> None:
+    order: dict[str, object] = {"folder": " /srv/help ", "collection": "shop", "every_minutes": 120}
+    added = send(admin, "folders", order)
+    assert (added["result"]["added"], added["result"]["problem"]) == (3, "")
+    page = admin.get("/admin/documents").text
+    for expected in ("/srv/help", "every 2 hours", "into shop", "3 added, 0 changed, 0 removed, 9 unchanged"):
+        assert expected in page
+    assert "每 2 小时" in admin.get("/admin/documents", headers=ZH).text
+    send(admin, "folders/run", {"folder": "/srv/help"})
+    assert send(admin, "folders/remove", {"folder": "/srv/help"})["result"] == {"folder": "/srv/help"}
+    acts = [(who, act) for who, act, _ in site.desk.synced.said]
+    assert acts == [("admin", act) for act in ("save", "run", "run", "remove")]
+    assert "/srv/help" not in admin.get("/admin/documents").text.replace('placeholder="/srv/help"', "")
+
+
+def test_a_reading_that_failed_says_so_in_the_readers_language(admin: TestClient) -> None:
+    order: dict[str, object] = {"folder": "/srv/gone", "every_minutes": 60}
+    result = send(admin, "folders", order, **ZH)["result"]
+    assert result["problem"] == "没有这个文件夹。它所在的磁盘挂载了吗？"
+    assert "There is no such folder. Is its disk mounted?" in admin.get("/admin/documents").text
+    assert result["problem"] in admin.get("/admin/documents", headers=ZH).text
+
+
+def test_files_that_were_left_out_are_named_with_the_reason(admin: TestClient) -> None:
+    send(admin, "folders", {"folder": "/srv/mixed", "every_minutes": 60})
+    page = admin.get("/admin/documents").text
+    for expected in ("2 files were not taken in", "/srv/mixed/scan.pdf", "make a text layer with OCR"):
+        assert expected in page
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [({"folder": "help", "every_minutes": 60}, "sync-relative"), ({"folder": "/busy", "every_minutes": 60}, None)],
+)
+def test_what_cannot_be_done_is_an_error_with_the_cure(
+    admin: TestClient, order: dict[str, object], code: str | None
+) -> None:
+    error = send(admin, "folders", order)["error"]
+    assert error["code"] == (code or "ingestion-running")
+    assert error["message"].endswith(".")
+    for path in ("run", "remove"):
+        assert admin.post(f"/admin/documents/folders/{path}", json={}).status_code == 422
+    assert admin.post("/admin/documents/folders", json={"folder": "/a", "every_minutes": "x"}).status_code == 422
+
+
+def test_markup_in_names_of_folders_stays_text(site: Site, admin: TestClient) -> None:
+    hostile = """/srv/"><script>window.owned=1</script>\u202e"""
+    site.desk.synced.folders[hostile] = SyncedFolder(folder=hostile, collection=hostile, every_minutes=60, next_run=NOW)
+    page = admin.get("/admin/documents").text
+    assert "<script>window" not in page
+    assert "\u202e" not in page
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words", "when"),
+    [
+        (1, "every minute", "in 1 min"),
+        (90, "every 90 minutes", "in 2 h"),
+        (60, "every hour", "in 1 h"),
+        (300, "every 5 hours", "in 5 h"),
+        (1440, "every day", "in 24 h"),
+        (4320, "every 3 days", "in 3 days"),
+    ],
+)
+def test_intervals_and_times_to_come_in_words(minutes: int, words: str, when: str) -> None:
+    assert interval(minutes) == words
+    assert until(NOW + timedelta(minutes=minutes), NOW) == when
+    assert until(NOW - timedelta(minutes=minutes), NOW) == "now"
+
+
+# --- one document ------------------------------------------------------------------------------------------
+
+
+def test_a_document_shows_its_passages_in_order(admin: TestClient) -> None:
+    page = admin.get("/admin/documents/1", headers=HTML)
+    assert (page.status_code, page.headers["cache-control"]) == (200, "no-store")
+    assert re.findall(r"<h3 [^>]+>([^<]+)</h3>", page.text) == [
+        f"About returns &gt; Section {i} ({i})" for i in (1, 2, 3)
+    ]
+    for expected in ("300 tokens", "read by the model, in: Model memory", "in: Disk", "not read by the model yet"):
+        assert expected in page.text
+    assert page.text.count('href="/admin/modules?q=') == 2, "where there is something to look after"
+
+
+def test_an_unknown_document_is_said(admin: TestClient) -> None:
+    page = admin.get("/admin/documents/77")
+    assert page.status_code == 404
+    assert "not there any more" in page.text
+    assert admin.get("/admin/documents/77/file").status_code == 404
+    assert admin.get("/admin/documents/1/file").status_code == 404, "its file is not there"
+
+
+def test_a_long_document_has_pages_and_hostile_text_stays_text(site: Site, admin: TestClient) -> None:
+    path = "/help/hostile.md"
+    document = fake_document(path, "<img src=x>", number=9)
+    site.desk.listed[path] = replace(document, num_passages=2 * PASSAGES_SHOWN + 1)
+    first, last = (admin.get(f"/admin/documents/9?page={page}").text for page in (1, 99))
+    assert (first.count("<article"), last.count("<article")) == (PASSAGES_SHOWN, 1)
+    assert "1 of 3" in first
+    for bad in ("<img", "<script>window", "<iframe", "\u202e", 'href="javascript'):
+        assert bad not in first
+
+
+def test_only_a_page_of_the_web_is_linked(site: Site, admin: TestClient) -> None:
+    for number, (url, is_linked) in enumerate((("https://help.example/a", True), ("javascript:alert(1)", False)), 20):
+        path = f"/help/{number}.md"
+        site.desk.listed[path] = replace(fake_document(path, "One", number=number), url=url)
+        assert (f'href="{url}"' in admin.get(f"/admin/documents/{number}").text) == is_linked
+
+
+def test_its_file_is_saved_and_never_opened_here(site: Site, admin: TestClient, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text("<script>window.owned=1</script>")
+    site.desk.listed[str(file)] = fake_document(str(file), "Page", number=30)
+    assert "/admin/documents/30/file" in admin.get("/admin/documents/30").text
+    saved = admin.get("/admin/documents/30/file")
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert saved.headers["content-disposition"].startswith("attachment")
+
+
+def test_where_the_model_has_each_passage(tmp_path: Path) -> None:
+    """A real desk: read, taken out of memory, asked about, and not read yet."""
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.ingest([pages])
+
+        def state(name: str) -> PassageState:
+            (one,) = desk.passages(str(pages / name), 0, 10)
+            return one
+
+        finish(desk, "Can gift cards be returned?")
+        used = state("gift-cards.md")
+        assert (used.tier, used.last_used is not None) == ("device", True)
+        assert "cannot be returned" in used.passage.text
+        key = state("stores.txt").passage.module_key
+        assert key is not None
+        desk.evict_module(key)
+        assert state("stores.txt").tier == "disk"
+        (pages / "new.md").write_text("# New\n\nSomething new.\n")
+        desk.ingest([pages / "new.md"], warm=False)
+        assert (state("new.md").tier, state("new.md").last_used) == ("none", None)
+        assert desk.passages(str(pages / "new.md"), 1, 10) == []
+        assert {one.name: one.tokens > 0 for one in desk.collections()} == {"": True}
