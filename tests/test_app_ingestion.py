@@ -471,6 +471,6 @@ def test_progress_names_every_stage_and_ends_with_all_of_it(
     by_stage = {stage: [(done, total) for name, done, total in seen if name == stage] for stage, _, _ in seen}
     assert list(by_stage) == ["reading", "embedding", "encoding"]
     assert by_stage["reading"] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
-    assert by_stage["embedding"] == [(2, 4), (4, 4)]
+    assert by_stage["embedding"] == [(2, 4), (4, 4), (4, 4), (4, 4)], "twice more while statements are read"
     assert by_stage["encoding"] == sorted(by_stage["encoding"])
     assert by_stage["encoding"][-1] == (4, 4)

@@ -32,8 +32,8 @@ from retrieval.text.printing import printable
 
 BATCH = 256
 """A batch is stored when it has this many new passages."""
-EMBEDDED_AT_ONCE = 64
-"""Passages that are embedded together."""
+EMBEDDED_AT_ONCE = 8
+"""Passages that are embedded together, and read together for their statements: few, so that a run can be stopped."""
 LONGEST_READING_S = 120.0
 """Seconds that reading one file may take."""
 IS_IT_MOUNTED = "is its disk mounted? Documents that are not wanted any more can be forgotten"
@@ -249,12 +249,16 @@ class Ingestion:
         started = time.perf_counter()
         vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
         documents = [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
-        for replaced in self.search.change(lambda: self.library.replace(documents)):
+        changes = self.search.change(lambda: self.library.replace(documents))
+        for replaced in changes:
             report.passages += len(replaced.ids)
             report.changes.new += len(replaced.new)
             report.changes.kept += len(replaced.kept)
-            self.statements.of(self.library.passages(replaced.new))
             self._drop(replaced, report)
+        new = [id_ for replaced in changes for id_ in replaced.new]
+        for first in range(0, len(new), EMBEDDED_AT_ONCE):
+            self.statements.of(self.library.passages(new[first : first + EMBEDDED_AT_ONCE]))
+            progress("embedding", len(new), len(new))
         report.timings_s.embedding += time.perf_counter() - started
 
     def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
