@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fake_answers import CITATIONS, CONTACTS, make_answer
+from fake_answers import CITATIONS, CONTACTS, HOSTILE, make_answer
 from fake_overview import make_memory_plan, make_overview, make_savings, make_usage
 from fake_quality import FakeQuality
 from fake_sync import FakeSync

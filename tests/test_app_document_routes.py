@@ -289,7 +289,7 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
 
 def client_of(desk: Service) -> TestClient:
     app = FastAPI()
-    add_document_routes(app, desk, Audit(desk.database))
+    add_document_routes(app, desk, Audit(desk.database).record)
     return TestClient(app)
 
 

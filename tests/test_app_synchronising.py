@@ -15,9 +15,10 @@ from test_app_ingestion import ReaderHere
 
 from app.desk.service import Service
 from app.desk.syncing import syncing
+from app.domain.callers import SCHEDULE
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.domain.synced_folders import SCHEDULE, SyncedFolder, SyncResult
+from app.domain.synced_folders import SyncedFolder, SyncResult
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.synchronising import FAILED, KEPT_FILES, SyncStopped, result_of
 from app.storage.audit import Audit

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import Common, find_served, open_reader, open_service, takes
-from app.domain.callers import OPERATOR
+from app.domain.callers import COMMAND_LINE
 
 commands = typer.Typer()
 sync = typer.Typer(no_args_is_help=True, help="Folders that the served desk reads again and again.")
@@ -30,7 +30,7 @@ def add(
 ) -> int:
     """Synchronise a folder from now on, or change how it is; it is read at once."""
     with _open(common) as service:
-        saved = service.synced.save(os.path.abspath(folder.expanduser()), collection, every, who=OPERATOR)
+        saved = service.synced.save(os.path.abspath(folder.expanduser()), collection, every, who=COMMAND_LINE)
         return _run(common, service, [saved.folder])
 
 
@@ -52,7 +52,7 @@ def remove(common: Common, folder: Folder) -> None:
     """Synchronise a folder no more. Its documents stay."""
     with _open(common) as service:
         path = _known(service, folder)
-        service.synced.remove(path, who=OPERATOR)
+        service.synced.remove(path, who=COMMAND_LINE)
     common.show({"removed": path}, lambda: print(f"{path} is read no more; its documents stay"))
 
 
@@ -80,7 +80,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
             if running is not None:
                 running.sync(folder, progress)
             else:
-                service.synced.run(folder, progress, who=OPERATOR)
+                service.synced.run(folder, progress, who=COMMAND_LINE)
     done = [one for one in service.synced.all() if one.folder in folders]
     common.show({"folders": [synced_json(one) for one in done]}, lambda: print_synced(done))
     return 0 if all(one.last_result is not None and one.last_result.is_ok for one in done) else 1

@@ -157,7 +157,7 @@ class Service:
         self.hand_off, self.to_person = people.hand_off, people.to_person
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
         folders = SyncedFolderTable(self.database)
-        self.synced = Synchronising(folders, Audit(self.database), self._ingest_synced, settings.data_dir)
+        self.synced = Synchronising(folders, Audit(self.database).record, self._ingest_synced, settings.data_dir)
         self._faq = FaqStore(self.database)
         self._in_flight = InFlight()
         self._examples_of: Retriever | None = None

@@ -8,6 +8,8 @@ OPERATOR = "operator"
 """Owner of the conversations of the command line, and of those from before there were owners."""
 COMMAND_LINE = "command line"
 """Who did something, in the audit log, if a command did. No account is called that: names have no spaces."""
+SCHEDULE = "the schedule"
+"""Who did something, in the audit log, if the desk did when it was due. No account is called that, either."""
 Record: TypeAlias = Callable[[str, str, str], None]
 """Writes into the audit log (`app.storage.audit`): who, action, subject."""
 Role = Literal["", "agent", "admin"]

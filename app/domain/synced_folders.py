@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-SCHEDULE = "schedule"
-"""Who reads a folder when it is due, in the audit log."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadFile:

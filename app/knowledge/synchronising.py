@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from app.domain.callers import SCHEDULE, Record
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
-from app.domain.synced_folders import SCHEDULE, SyncedFolder, SyncResult, UnreadFile
+from app.domain.synced_folders import SyncedFolder, SyncResult, UnreadFile
 from app.knowledge.ingest import IngestReport
-from app.storage.audit import Audit
 from app.storage.synced_folders import SyncedFolderTable
 from cache.errors import CacheError
 from retrieval.errors import RetrievalError
@@ -46,8 +46,9 @@ class SyncStopped(Exception):
 class Synchronising:
     """The synchronised folders of one desk. Safe to use from any thread; every method may raise DeskError."""
 
-    def __init__(self, folders: SyncedFolderTable, audit: Audit, ingest: IngestFolder, data_dir: Path) -> None:
-        self._folders, self._audit, self._ingest, self._data_dir = folders, audit, ingest, data_dir
+    def __init__(self, folders: SyncedFolderTable, record: Record, ingest: IngestFolder, data_dir: Path) -> None:
+        """record: into the audit log."""
+        self._folders, self._record, self._ingest, self._data_dir = folders, record, ingest, data_dir
 
     def all(self) -> list[SyncedFolder]:
         """Every folder, by path."""
@@ -69,14 +70,14 @@ class Synchronising:
         now = datetime.now(UTC)
         saved = SyncedFolder(folder=str(place), collection=collection, every_minutes=every_minutes, next_run=now)
         self._folders.save(saved)
-        self._audit.record(who, "sync-save", f"{place} ({every_minutes} min{f', {collection}' if collection else ''})")
+        self._record(who, "sync-save", f"{place} ({every_minutes} min{f', {collection}' if collection else ''})")
         return self._find(saved.folder)
 
     def remove(self, folder: str, *, who: str) -> None:
         """Read a folder no more; its documents stay."""
         if not self._folders.remove(folder):
             raise _unknown(folder)
-        self._audit.record(who, "sync-remove", folder)
+        self._record(who, "sync-remove", folder)
 
     def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
         """Read a folder now, and record what that did; a failure is a result, too. Raises DeskError if there is no such
@@ -100,7 +101,7 @@ class Synchronising:
         self._folders.record(folder, result, datetime.now(UTC))
         if result.num_changes:
             numbers = f"+{result.added} ~{result.changed} -{result.removed}"
-            self._audit.record(who, "sync", f"{folder} {numbers}")
+            self._record(who, "sync", f"{folder} {numbers}")
         return result
 
     def run_due(self, progress: Progress = no_progress) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from app.domain.callers import COMMAND_LINE
+from app.domain.callers import COMMAND_LINE, SCHEDULE
 from app.domain.translation import translatable
 from app.storage.audit import Audit
 from app.web.admin_frame import admin_page
@@ -43,7 +43,7 @@ ACTIONS: Mapping[str, str] = {
     "module-verify": translatable("verified the passage"),
 }
 """What was done, in words; an action that is not here is shown as it is called."""
-WHO: Mapping[str, str] = {COMMAND_LINE: translatable("command line")}
+WHO: Mapping[str, str] = {COMMAND_LINE: translatable("command line"), SCHEDULE: translatable("the schedule")}
 """Who did it, where that is no name."""
 SHOWN = 100
 

@@ -22,7 +22,6 @@ from pydantic import BaseModel
 
 from app.desk.changes import Changes
 from app.desk.json_output import ingest_json
-from app.domain.callers import OPERATOR
 from app.storage.lock import SOCKET_FILE
 from app.web.event_stream import events
 
@@ -55,7 +54,7 @@ def command_app(changes: Changes) -> FastAPI:
 
     @app.post("/sync")
     def sync(folder: Annotated[str, Body(embed=True)]) -> Response:
-        return events(lambda progress: asdict(desk.synced.run(folder, progress, who=OPERATOR)))
+        return events(lambda progress: asdict(changes.desk.synced.run(folder, progress, who=changes.who)))
 
     @app.post("/erase")
     def erase(owner: Annotated[str, Body(embed=True)]) -> Response:
