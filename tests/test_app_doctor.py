@@ -45,9 +45,9 @@ def test_what_cannot_be_served_is_an_error(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.desk.service.free_bytes", lambda folder: 3 << 30)
+    monkeypatch.setattr("app.desk.doctor.free_bytes", lambda folder: 3 << 30)
     assert free_space(Settings(data_dir=tmp_path)) == "3 GB free"
-    monkeypatch.setattr("app.desk.service.free_bytes", lambda folder: 300 << 20)
+    monkeypatch.setattr("app.desk.doctor.free_bytes", lambda folder: 300 << 20)
     with pytest.raises(DeskError, match="300 MB are free; a desk wants 2048 MB"):
         free_space(Settings(data_dir=tmp_path))
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}

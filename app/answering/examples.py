@@ -1,11 +1,14 @@
 """Questions that an empty conversation offers: headings of the desk's own documents that the desk surely answers.
 
 Headings that are questions come before titles. One is offered only if the desk is sure of its answer and finds it in
-the document whose heading it is. No model is asked. Not covered: when they are looked for (`app.desk.service`).
+the document whose heading it is. No model is asked.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
+from app.domain.errors import DeskError
 from retrieval.text.terms import COMMON, asked_words, stem
 
 MOST = 4
@@ -17,6 +20,31 @@ LONGEST = 90
 """Characters of an example."""
 
 Headings = Iterable[tuple[str, tuple[str, ...]]]
+
+
+class ExampleQuestions:
+    """The examples of a desk, looked for in the background. Safe to use from any thread."""
+
+    def __init__(self, headings: Callable[[], Headings], answered_from: Callable[[str], str | None]) -> None:
+        """headings, answered_from: see `example_questions`."""
+        self._headings, self._answered_from = headings, answered_from
+        self._lock = threading.Lock()
+        self._snapshot: object = None
+        self._found: list[str] = []
+
+    def for_snapshot(self, snapshot: object) -> list[str]:
+        """Those found in the documents as this snapshot of search has them; the first call looks for them and does not
+        wait.
+        """
+        with self._lock:
+            if self._snapshot is not snapshot:
+                self._snapshot, self._found = snapshot, []
+                threading.Thread(target=self._find, name="examples", daemon=True).start()
+            return self._found
+
+    def _find(self) -> None:
+        with suppress(DeskError):  # the desk was closed meanwhile
+            self._found = example_questions(self._headings(), self._answered_from)
 
 
 def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:

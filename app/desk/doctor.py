@@ -1,6 +1,7 @@
 """`warmdesk doctor`: is everything there that a desk needs, and what to do where it is not. Changes nothing."""
 
 import os
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -145,8 +146,6 @@ def data_folder(settings: Settings) -> str:
 
 def free_space(settings: Settings) -> str:
     """Room for modules and the converted model."""
-    from app.desk.service import free_bytes
-
     free = free_bytes(settings.data_dir)
     if free < NEEDED_BYTES:
         raise DeskError(f"{free >> 20} MB are free; a desk wants {NEEDED_BYTES >> 20} MB", code="disk-full")
@@ -185,3 +184,8 @@ def network(settings: Settings) -> str:
     """Nothing is fetched unless a hub name was given."""
     hub = [name for name in (settings.model, settings.embedder) if name and not Path(name).expanduser().exists()]
     return f"used for {', '.join(hub)} on first use" if hub else "not needed"
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where a folder is or will be."""
+    return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free

@@ -4,40 +4,31 @@ Its parts are opened when they are first needed, so that listing documents loads
 before the first question. Close it to finish writing modules and to release the database.
 """
 
-import shutil
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import RLock
-from typing import Any, Generic, TypeVar, Unpack, cast, get_args
+from typing import Unpack, cast, get_args
 
-import torch
-
-from app.answering.answering import Answering
-from app.answering.curated import CuratedAnswers
-from app.answering.examples import example_questions
+from app.answering.examples import ExampleQuestions
 from app.answering.explain import Explainer
 from app.answering.plain import PlainStream, complete
 from app.answering.savings_meter import SavingsMeter
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
-from app.desk.calibration import Calibration, find_calibration
 from app.desk.housekeeping import Housekeeping
 from app.desk.memory_plan import ANSWERS, plan_memory
 from app.desk.overview import Tiers, passage_states, summarise, tiers_of, tiers_on_disk
+from app.desk.parts import Loading, Parts, part
 from app.desk.savings import summarise_savings
-from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.answers import Answer, Overview, Turn
 from app.domain.callers import OPERATOR
 from app.domain.documents import PassageState
 from app.domain.errors import DeskError
 from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
-from app.domain.policies import AnswerMode, Policy, policy_named
+from app.domain.policies import policy_named
 from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
 from app.domain.quality import FAQ
 from app.domain.savings import Savings
@@ -45,26 +36,15 @@ from app.domain.served import Load, Served
 from app.domain.settings import Settings
 from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
-from app.knowledge.finder import Finder
 from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, find_document
-from app.knowledge.in_flight import InFlight
-from app.knowledge.ingest import Ingestion, IngestOptions, IngestReport
-from app.knowledge.module_care import ModuleCare, kept_modules
-from app.knowledge.prompts import PromptBuilder
+from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.reading_ahead import ReadingAhead
-from app.knowledge.search import Search
-from app.knowledge.statements import StatementStore
 from app.knowledge.synchronising import Synchronising
-from app.knowledge.uploads import Uploads, remove_partial_uploads
-from app.knowledge.warm import Warming
+from app.knowledge.uploads import remove_partial_uploads
 from app.privacy.redaction import redact
 from app.replies.contacts import contact_links
 from app.storage.audit import Audit
 from app.storage.conversation_care import ConversationCare, Erased
-from app.storage.database import open_database
-from app.storage.faq import FaqStore
-from app.storage.history import History
-from app.storage.library import Library
 from app.storage.savings import SavingsSamples
 from app.storage.statistics import Statistics
 from app.storage.synced_folders import SyncedFolderTable
@@ -74,21 +54,7 @@ from app.support.groups import Grouping
 from app.support.handing_off import HandingOff
 from app.support.quality import Quality
 from cache.analysis.memory_plan import TracedModule
-from cache.engine.engine import Engine
 from cache.engine.request import Reuse
-from cache.memory.disk import DiskTier
-from cache.model.language_model import LanguageModel
-from cache.model.loading import load_model, load_tokenizer
-from cache.prompt.model_tokenizer import ModelTokenizer
-from cache.prompt.parts import Text
-from retrieval.ranking.encoder import StatementEncoder, StatementRanker
-from retrieval.search.embedding import Embedder
-from retrieval.search.last_questions import LastQuestionsEmbedder
-from retrieval.search.reranker import CrossEncoderReranker
-from retrieval.search.retriever import Retriever
-from retrieval.search.sentence_embedder import SentenceEmbedder
-
-T = TypeVar("T")
 
 ENDING_S = 1.0
 """How long answers may take to end when the desk is closed."""
@@ -96,54 +62,15 @@ CHECKED = "checked"
 """Fact: when it was last tried whether the database can be written."""
 
 
-def load_model_of(settings: Settings) -> LanguageModel:
-    """The language model that the settings name. Raises CacheError."""
-    return load_model(
-        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
-    )
-
-
-class _Part(Generic[T]):
-    """A part of the service that is opened when it is first needed, once, also if several threads need it at a time."""
-
-    def __init__(self, opening: Callable[[Any], T]) -> None:
-        self._open, self._name, self.__doc__ = opening, opening.__name__, opening.__doc__
-
-    def __get__(self, service: Any, owner: type) -> T:
-        if service is None:
-            return cast("T", self)
-        with service.opening:
-            if self._name not in service.__dict__:  # where Python looks first from then on
-                service.__dict__[self._name] = self._open(service)
-        return cast("T", service.__dict__[self._name])
-
-
-class Service:
+class Service(Parts):
     """An open desk (`app.desk.interface.Desk`). Safe to use from any thread; only one process at a time may open a data
     folder for writing (see `app.storage.lock`). Raises DeskError, CacheError or RetrievalError with one clear line.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        model: Callable[[Settings], LanguageModel] | None = None,
-        embedder: Callable[[Settings], Embedder] = lambda settings: SentenceEmbedder(settings.embedder),
-        ranker: Callable[[Settings], StatementRanker] = lambda settings: StatementEncoder(find_ranker(settings)),
-        upgrade: bool = True,
-    ) -> None:
-        """model, embedder, ranker: load them otherwise than the settings say. Called when they are first needed.
-        upgrade: of the database, see `open_database`.
-        """
-        self.settings = settings
-        self.opening = RLock()  # parts need other parts
-        self._load_model, self._load_embedder = model or load_model_of, embedder
-        self._load_ranker = ranker
-        if settings.threads is not None:
-            torch.set_num_threads(settings.threads)
-        self.database = open_database(settings.database_url, upgrade=upgrade)
-        self.library = Library(self.database, settings.page_urls)
-        self.history = history = History(self.database)
+    def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
+        """Opens the database; everything else is opened when it is first needed. loading: see `Parts`."""
+        super().__init__(settings, **loading)
+        history = self.history
         # Methods of `Desk` that these have already.
         self.documents, self.conversations = self.library.documents, history.conversations
         self.collections = self.library.collection_sizes
@@ -158,10 +85,6 @@ class Service:
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
         folders = SyncedFolderTable(self.database)
         self.synced = Synchronising(folders, Audit(self.database).record, self._ingest_synced, settings.data_dir)
-        self._faq = FaqStore(self.database)
-        self._in_flight = InFlight()
-        self._examples_of: Retriever | None = None
-        self._examples: list[str] = []
         self._ahead: ReadingAhead | None = None
         self._listeners: list[Callable[[Served], None]] = []
         history.listen(lambda answer, details: self._report(served_of(answer, details.queue_ms)))
@@ -179,7 +102,7 @@ class Service:
         for thread in behind:
             thread.stop()
         self.end_answers()
-        if "engine" in self.__dict__:
+        if self.is_open("engine"):
             self.engine.close()
         for thread in behind:
             thread.join()
@@ -187,62 +110,14 @@ class Service:
 
     def end_answers(self) -> None:
         """Stop all answers, and record what was said so far."""
-        if "_answering" in self.__dict__:
+        if self.is_open("_answering"):
             self._answering.open.end(ENDING_S)
 
-    @_Part
-    def engine(self) -> Engine:
-        """The running engine, with the model loaded."""
-        settings = self.settings
-        model = self._load_model(settings)
-        disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
-        if disk is not None:
-            disk.clean_up()
-        engine = Engine(
-            model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
-        )
-        engine.store.keep(kept_modules(self.library))
-        return engine.start()
+    @part
+    def _examples(self) -> ExampleQuestions:
+        return ExampleQuestions(self.library.headings, self._answering.questions.answered_from)
 
-    @_Part
-    def search(self) -> Search:
-        """The vector index with its embedder."""
-        embedder = LastQuestionsEmbedder(self._load_embedder(self.settings))
-        return Search(self.library, embedder, self.settings.index_path)
-
-    @_Part
-    def statements(self) -> StatementStore:
-        """The statements of all passages, with the encoder that ranks them."""
-        return StatementStore(self.library, self._load_ranker(self.settings))
-
-    @_Part
-    def prompts(self) -> PromptBuilder:
-        """Builds prompts for the loaded model."""
-        return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
-
-    @_Part
-    def _answering(self) -> Answering:
-        return Answering(
-            self.settings,
-            self.library,
-            self.history,
-            self.finder,
-            self.engine,
-            self.prompts,
-            self._in_flight,
-            self.policy,
-            self.answer_mode,
-            0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
-            SavingsMeter(self.engine, self.settings.savings_sample, SavingsSamples(self.database).record),
-            self.curated,
-        )
-
-    @_Part
-    def curated(self) -> CuratedAnswers:
-        """The FAQ as questions see it."""
-        return CuratedAnswers(self.settings, self._faq, self.library, self.search)
-
-    @_Part
+    @part
     def quality(self) -> Quality:
         """What agents do for the quality of answers."""
         publisher = Publisher(
@@ -256,65 +131,6 @@ class Service:
         explainer = Explainer(self._answering.questions, self.finder, self.curated)
         grouping = Grouping(self.search.embedder)
         return Quality(Transcripts(self.database), self._faq, editor, grouping, explainer.explain)
-
-    @_Part
-    def finder(self) -> Finder:
-        """Search, and what judges its results, as fitted for this embedder and ranker."""
-        name = self.settings.reranker
-        reranker = None if name is None else CrossEncoderReranker(name)
-        classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
-        return Finder(self.library, self.search, self.statements, classifier, reranker)
-
-    @_Part
-    def calibration(self) -> Calibration | None:
-        """The result of `warmdesk calibrate` for this model, if there is one. Raises DeskError."""
-        return find_calibration(self.settings)
-
-    @property
-    def policy(self) -> Policy:
-        """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast."""
-        if self.settings.policy != "auto":
-            return self.settings.policy
-        return "fast" if self.calibration is None else self.calibration.policy
-
-    @property
-    def answer_mode(self) -> AnswerMode:
-        """How answers are made: the setting, else as calibrated, else checked."""
-        if self.settings.answer_mode != "auto":
-            return self.settings.answer_mode
-        return "checked" if self.calibration is None else self.calibration.answer_mode
-
-    @_Part
-    def _tokenizer(self) -> ModelTokenizer:
-        """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
-        if "engine" in self.__dict__ or self._load_model is not load_model_of:
-            return self.engine.model.tokenizer
-        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
-
-    @_Part
-    def _warming(self) -> Warming:
-        return Warming(self.library, self.engine, self.prompts, self._in_flight)
-
-    @_Part
-    def module_care(self) -> ModuleCare:
-        """What an admin can do with one encoded passage."""
-        return ModuleCare(self._warming, self._in_flight)
-
-    @_Part
-    def _ingestion(self) -> Ingestion:
-        return Ingestion(
-            self.library,
-            self.search,
-            self.statements,
-            lambda: self._warming,
-            lambda text: len(self._tokenizer.encode([Text(text=text)])),
-            passage_tokens=self.settings.passage_tokens,
-            neighbours=self.settings.neighbours,
-        )
-
-    @_Part
-    def _uploads(self) -> Uploads:
-        return Uploads(self.settings.uploads_folder, self._ingestion)
 
     def prepare(self) -> None:
         """Open everything a question needs, and load what its parts load at their first use."""
@@ -486,7 +302,7 @@ class Service:
 
     def drop_prefixes(self, owner: str) -> bool:
         """Remove what was computed for an owner's questions; gives whether all of it is gone, or some is in use."""
-        return "engine" not in self.__dict__ or self.engine.drop_prefixes(owner)
+        return not self.is_open("engine") or self.engine.drop_prefixes(owner)
 
     # --- models alone --------------------------------------------------------------------------------------
 
@@ -522,7 +338,7 @@ class Service:
 
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
-        settings, is_running = self.settings, "engine" in self.__dict__
+        settings, is_running = self.settings, self.is_open("engine")
         return replace(
             summarise(self.library, Statistics(self.database), self._tiers()),
             model=self.engine.model.info.name if is_running else settings.model or "bundled",
@@ -534,7 +350,7 @@ class Service:
         )
 
     def _tiers(self) -> Tiers:
-        if "engine" in self.__dict__:
+        if self.is_open("engine"):
             return tiers_of(self.engine)
         return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
 
@@ -567,16 +383,7 @@ class Service:
         """
         if self.settings.example_questions or not self.is_ready():
             return self.settings.example_questions
-        snapshot = self.search.retriever
-        with self.opening:
-            if self._examples_of is not snapshot:
-                self._examples_of, self._examples = snapshot, []
-                threading.Thread(target=self._find_examples, name="examples", daemon=True).start()
-            return self._examples
-
-    def _find_examples(self) -> None:
-        with suppress(DeskError):  # the desk was closed meanwhile
-            self._examples = example_questions(self.library.headings(), self._answering.questions.answered_from)
+        return self._examples.for_snapshot(self.search.retriever)
 
     def passages_read(self) -> PassagesRead | None:
         """How far the model has read; None if it does not read ahead."""
@@ -585,7 +392,7 @@ class Service:
     def load(self) -> Load:
         """What the desk holds and does now; cheap enough to be asked every few seconds."""
         counts = self.library.counts()
-        if "engine" not in self.__dict__:
+        if not self.is_open("engine"):
             return Load(model=public_name(self.settings.model or "bundled"), **asdict(counts))
         tiers, (running, waiting) = tiers_of(self.engine), self.engine.load()
         return Load(
@@ -612,11 +419,11 @@ class Service:
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now."""
-        return "_answering" in self.__dict__
+        return self.is_open("_answering")
 
     def missing(self) -> tuple[str, ...]:
         """What is not there that a question needs: "model", "engine", "database"."""
-        is_running = "engine" in self.__dict__ and self.engine.is_running
+        is_running = self.is_open("engine") and self.engine.is_running
         try:
             self.library.set_fact(CHECKED, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")  # written once a minute at most
             is_writable = True
@@ -624,11 +431,6 @@ class Service:
             is_writable = False
         parts = {"model": self.is_ready(), "engine": is_running, "database": is_writable}
         return tuple(name for name, is_there in parts.items() if not is_there)
-
-
-def free_bytes(folder: Path) -> int:
-    """Free space where a folder is or will be."""
-    return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
 
 
 def served_of(answer: Answer, queue_ms: float) -> Served:

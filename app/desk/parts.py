@@ -1,0 +1,223 @@
+"""What an open desk is made of: database, models, index, and what works with them.
+
+Each part is opened when it is first needed, so that listing documents loads no model. Not covered: what can be asked of
+a desk (`service`).
+"""
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
+
+import torch
+
+from app.answering.answering import Answering
+from app.answering.curated import CuratedAnswers
+from app.answering.savings_meter import SavingsMeter
+from app.desk.calibration import Calibration, find_calibration
+from app.desk.search_calibration import find_classifier, find_ranker
+from app.domain.policies import AnswerMode, Policy
+from app.domain.settings import Settings
+from app.knowledge.finder import Finder
+from app.knowledge.in_flight import InFlight
+from app.knowledge.ingest import Ingestion
+from app.knowledge.module_care import ModuleCare, kept_modules
+from app.knowledge.prompts import PromptBuilder
+from app.knowledge.search import Search
+from app.knowledge.statements import StatementStore
+from app.knowledge.uploads import Uploads
+from app.knowledge.warm import Warming
+from app.storage.database import open_database
+from app.storage.faq import FaqStore
+from app.storage.history import History
+from app.storage.library import Library
+from app.storage.savings import SavingsSamples
+from cache.engine.engine import Engine
+from cache.memory.disk import DiskTier
+from cache.model.language_model import LanguageModel
+from cache.model.loading import load_model, load_tokenizer
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.parts import Text
+from retrieval.ranking.encoder import StatementEncoder, StatementRanker
+from retrieval.search.embedding import Embedder
+from retrieval.search.last_questions import LastQuestionsEmbedder
+from retrieval.search.reranker import CrossEncoderReranker
+from retrieval.search.sentence_embedder import SentenceEmbedder
+
+T = TypeVar("T")
+
+
+def load_model_of(settings: Settings) -> LanguageModel:
+    """The language model that the settings name. Raises CacheError."""
+    return load_model(
+        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
+    )
+
+
+def load_embedder_of(settings: Settings) -> Embedder:
+    """The embedder that the settings name. Raises RetrievalError."""
+    return SentenceEmbedder(settings.embedder)
+
+
+def load_ranker_of(settings: Settings) -> StatementRanker:
+    """What ranks statements for these settings. Raises RetrievalError."""
+    return StatementEncoder(find_ranker(settings))
+
+
+class part(Generic[T]):
+    """A part of the service that is opened when it is first needed, once, also if several threads need it at a time."""
+
+    def __init__(self, opening: Callable[[Any], T]) -> None:
+        self._open, self._name, self.__doc__ = opening, opening.__name__, opening.__doc__
+
+    def __get__(self, service: Any, owner: type) -> T:
+        if service is None:
+            return cast("T", self)
+        with service.opening:
+            if self._name not in service.__dict__:  # where Python looks first from then on
+                service.__dict__[self._name] = self._open(service)
+        return cast("T", service.__dict__[self._name])
+
+
+class Loading(TypedDict, total=False):
+    """How parts are loaded otherwise than the settings say: functions called when the part is first needed. upgrade: of
+    the database, see `open_database`.
+    """
+
+    model: Callable[[Settings], LanguageModel]
+    embedder: Callable[[Settings], Embedder]
+    ranker: Callable[[Settings], StatementRanker]
+    upgrade: bool
+
+
+class Parts:
+    """The parts of a desk, by name."""
+
+    def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
+        """Opens the database. Raises DeskError."""
+        self.settings = settings
+        self.opening = RLock()  # parts need other parts
+        self._load_model = loading.get("model", load_model_of)
+        self._load_embedder = loading.get("embedder", load_embedder_of)
+        self._load_ranker = loading.get("ranker", load_ranker_of)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        self.database = open_database(settings.database_url, upgrade=loading.get("upgrade", True))
+        self.library = Library(self.database, settings.page_urls)
+        self.history = History(self.database)
+        self._faq = FaqStore(self.database)
+        self._in_flight = InFlight()
+
+    def is_open(self, name: str) -> bool:
+        """Whether a part is there already."""
+        return name in self.__dict__
+
+    @part
+    def engine(self) -> Engine:
+        """The running engine, with the model loaded."""
+        settings = self.settings
+        model = self._load_model(settings)
+        disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
+        if disk is not None:
+            disk.clean_up()
+        engine = Engine(
+            model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
+        )
+        engine.store.keep(kept_modules(self.library))
+        return engine.start()
+
+    @part
+    def search(self) -> Search:
+        """The vector index with its embedder."""
+        embedder = LastQuestionsEmbedder(self._load_embedder(self.settings))
+        return Search(self.library, embedder, self.settings.index_path)
+
+    @part
+    def statements(self) -> StatementStore:
+        """The statements of all passages, with the encoder that ranks them."""
+        return StatementStore(self.library, self._load_ranker(self.settings))
+
+    @part
+    def prompts(self) -> PromptBuilder:
+        """Builds prompts for the loaded model."""
+        return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
+
+    @part
+    def _answering(self) -> Answering:
+        return Answering(
+            self.settings,
+            self.library,
+            self.history,
+            self.finder,
+            self.engine,
+            self.prompts,
+            self._in_flight,
+            self.policy,
+            self.answer_mode,
+            0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
+            SavingsMeter(self.engine, self.settings.savings_sample, SavingsSamples(self.database).record),
+            self.curated,
+        )
+
+    @part
+    def curated(self) -> CuratedAnswers:
+        """The FAQ as questions see it."""
+        return CuratedAnswers(self.settings, self._faq, self.library, self.search)
+
+    @part
+    def finder(self) -> Finder:
+        """Search, and what judges its results, as fitted for this embedder and ranker."""
+        name = self.settings.reranker
+        reranker = None if name is None else CrossEncoderReranker(name)
+        classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
+        return Finder(self.library, self.search, self.statements, classifier, reranker)
+
+    @part
+    def calibration(self) -> Calibration | None:
+        """The result of `warmdesk calibrate` for this model, if there is one. Raises DeskError."""
+        return find_calibration(self.settings)
+
+    @property
+    def policy(self) -> Policy:
+        """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast."""
+        if self.settings.policy != "auto":
+            return self.settings.policy
+        return "fast" if self.calibration is None else self.calibration.policy
+
+    @property
+    def answer_mode(self) -> AnswerMode:
+        """How answers are made: the setting, else as calibrated, else checked."""
+        if self.settings.answer_mode != "auto":
+            return self.settings.answer_mode
+        return "checked" if self.calibration is None else self.calibration.answer_mode
+
+    @part
+    def _tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
+        if self.is_open("engine") or self._load_model is not load_model_of:
+            return self.engine.model.tokenizer
+        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
+
+    @part
+    def _warming(self) -> Warming:
+        return Warming(self.library, self.engine, self.prompts, self._in_flight)
+
+    @part
+    def module_care(self) -> ModuleCare:
+        """What an admin can do with one encoded passage."""
+        return ModuleCare(self._warming, self._in_flight)
+
+    @part
+    def _ingestion(self) -> Ingestion:
+        return Ingestion(
+            self.library,
+            self.search,
+            self.statements,
+            lambda: self._warming,
+            lambda text: len(self._tokenizer.encode([Text(text=text)])),
+            passage_tokens=self.settings.passage_tokens,
+            neighbours=self.settings.neighbours,
+        )
+
+    @part
+    def _uploads(self) -> Uploads:
+        return Uploads(self.settings.uploads_folder, self._ingestion)
