@@ -49,7 +49,9 @@ def text(page: Any, selector: str) -> str:
 
 
 def click(page: Any, selector: str) -> None:
-    page.execute_script("arguments[0].click()", page.find_element(By.CSS_SELECTOR, selector))
+    """In one step: the page may redraw itself between finding and clicking."""
+    script = "const one = document.querySelector(arguments[0]); if (one) setTimeout(() => one.click()); return !!one"
+    until(lambda: page.execute_script(script, selector))
 
 
 def confirm(page: Any) -> str:
@@ -96,14 +98,18 @@ def test_a_folder_is_added_changed_read_and_ended(page: Any, site: Site) -> None
     until(lambda: "0 added, 1 changed, 2 removed, 7 unchanged" in text(page, "#synchronised"))
     until(lambda: "every hour" in text(page, "#folders"))
     assert "not taken in, or not in whole: 2" in text(page, "#synchronised")
+    until(lambda: page.execute_script("return !document.getElementById('folder-form').open"))
     click(page, "[data-act=change]")
+    until(lambda: page.execute_script("return document.getElementById('folder-form').open"))
     every = page.find_element(By.ID, "every")
     every.clear()
     every.send_keys("2")
     page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
     until(lambda: "every 2 hours" in text(page, "#folders"))
+    until(lambda: "0 added" in text(page, "#synchronised"))
+    before = len(site.desk.synced.said)
     click(page, "[data-act=run]")
-    until(lambda: site.desk.synced.said[-1] == ("admin", "run", "/srv/mixed"))
+    until(lambda: site.desk.synced.said[before:] == [("admin", "run", "/srv/mixed")])
     until(lambda: "0 added" in text(page, "#synchronised"))
     click(page, "[data-act=end]")
     assert "Its documents stay" in confirm(page)
