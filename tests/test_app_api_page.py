@@ -19,7 +19,13 @@ from app.storage.accounts import Accounts
 from app.web.access_rules import find_rule
 from app.web.api_page import describe, kind_of
 
-PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "api.md").read_text()
+SHELL = [
+    block
+    for text in (PAGE, *((ROOT / name).read_text() for name in ("README.md", "README.zh-CN.md")))
+    for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+]
 ROUTES = {
     *("POST /v1/chat/completions", "GET /v1/models", "GET /v1/models/{model}", "POST /v1/embeddings"),
     *("GET /v1/conversations", "GET /v1/conversations/{conversation_id}", "POST /v1/feedback"),
@@ -100,7 +106,7 @@ def test_an_app_without_routes_describes_none() -> None:
     assert describe(FastAPI())["paths"] == {}
 
 
-@pytest.mark.parametrize("block", re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+@pytest.mark.parametrize("block", SHELL)
 def test_the_examples_for_a_shell_work(site: ApiSite, tmp_path: Path, block: str) -> None:
     environment = {"WARMDESK_URL": site.url, "WARMDESK_KEY": site.token, "PATH": "/usr/local/bin:/usr/bin:/bin"}
     ran = subprocess.run(
