@@ -16,6 +16,7 @@ from fake_desk import FakeDesk
 from fastapi import FastAPI
 
 from app.access.passwords import new_account
+from app.desk.service import Service
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
 from app.storage.database import open_database
@@ -57,7 +58,9 @@ class Served:
 
 
 class Site(Served):
-    """A fake desk, served."""
+    """A fake desk, served. conversation: one that is stored, if the pages are filled (`filled_site`)."""
+
+    conversation = ""
 
     def __init__(self, folder: Path, **changed: Any) -> None:
         self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
@@ -70,6 +73,55 @@ class Site(Served):
     def close(self) -> None:
         super().close()
         self.database.close()
+
+
+class RealSite(Served):
+    """A real desk, served, and the agent's password."""
+
+    def __init__(self, desk: Service) -> None:
+        self.password = new_account(Accounts(desk.database), "Ann", "agent")
+        super().__init__(create_app(desk, desk.database, desk.settings))
+
+
+class Browser:
+    """What a test does with one browser."""
+
+    def __init__(self, folder: Path) -> None:
+        self.driver = start_browser(folder)
+
+    def one(self, selector: str) -> Any:
+        return until(
+            lambda: next((e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()), None)
+        )
+
+    def sees(self, selector: str, text: str) -> bool:
+        return bool(until(lambda: text in self.one(selector).text))
+
+    def press(self, selector: str) -> None:
+        until(lambda: self.one(selector).click() or True)
+
+    def speak(self, language: str) -> None:
+        agent = self.driver.execute_script("return navigator.userAgent")
+        self.driver.execute_cdp_cmd("Network.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
+
+    def sign_in(self, site: RealSite) -> None:
+        self.driver.get(site.url + "/admin/login")
+        name = self.one("#name")
+        name.clear()
+        name.send_keys("Ann")
+        self.one("#password").send_keys(site.password + "\n")
+        self.one(".wd-admin-head")
+
+    def problems(self) -> list[str]:
+        return problems(self.driver)
+
+
+def problems(driver: Any) -> list[str]:
+    """What the browser complained about since the last look, but for requests that were cut off by leaving a page."""
+    said = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    if any("AbortError" in message for message in said):
+        said = [message for message in said if "AbortError" not in message and "errored out" not in message]
+    return said
 
 
 def until(found: Callable[[], Any]) -> Any:

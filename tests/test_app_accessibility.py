@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from browser import NEEDS_BROWSER, Site, start_browser, until
+from filled_site import fill
+
+from app.web.admin_frame import PAGES as ADMIN_PAGES
 
 pytestmark = NEEDS_BROWSER
 AXE = files(pytest.importorskip("axe_core_python")).joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -71,6 +74,15 @@ def answered(driver: Any) -> None:
     driver.execute_script("for (const one of document.querySelectorAll('.wd-citation, .wd-reuse')) one.open = true")
 
 
+def confirming(driver: Any) -> None:
+    """A change that costs something, asked about before it is saved."""
+    see(driver, ".wd-setting")
+    driver.execute_script(
+        "const form = document.querySelector('input[value=neighbours]').form; form.value.value = 2; form.submit()"
+    )
+    see(driver, "[role=alertdialog]")
+
+
 PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "chat": ("/", opened(".wd-examples button")),
     "answer": ("/", answered),
@@ -82,14 +94,27 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "documents": ("/admin/documents", opened("#documents")),
     "passages": ("/admin/documents/1", opened(".wd-passage")),
     "queue": ("/admin/queue", opened("main")),
+    "waiting customer": ("/admin/queue/1", opened("#wd-turns article")),
     "quality": ("/admin/quality", unfolded(".wd-group")),
-    "settings": ("/admin/settings", opened(".wd-setting")),
-    "audit": ("/admin/audit", opened("main")),
+    "faq": ("/admin/faq", opened("#documents")),
+    "conversations": ("/admin/conversations", opened("#documents")),
+    "transcript": ("/admin/conversations/{conversation}", opened(".wd-replied")),
+    "search": ("/admin/search?question=lamp", opened("#decision")),
+    "modules": ("/admin/modules", opened(".wd-modules")),
+    "memory": ("/admin/modules/memory", opened(".wd-table")),
+    "settings": ("/admin/settings", confirming),
+    "accounts": ("/admin/accounts", opened(".wd-table")),
+    "keys": ("/admin/keys", opened(".wd-table")),
+    "audit": ("/admin/audit", opened(".wd-table")),
     "api": ("/admin/api", unfolded(".wd-try")),
     "widget": ("/widget", opened(".wd-examples button")),
     "widget with an answer": ("/widget", asked("Can I return a lamp?", "#wd-transcript .wd-ref")),
 }
 """Each page: its path, and what to do until it is there."""
+
+
+def test_every_admin_page_is_looked_at() -> None:
+    assert {path for path, _ in ADMIN_PAGES} <= {path.partition("?")[0] for path, _ in PAGES.values()}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +124,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     for folder in ("/srv/help", "/srv/mixed", "/mnt/gone"):
         site.desk.synced.save(folder, "", 60, who="ann")
         site.desk.synced.run(folder, who="ann")
+    site.conversation = fill(site)
     yield site
     site.close()
 
@@ -141,7 +167,7 @@ def test_no_serious_finding_and_nothing_wider_than_the_screen(driver: Any, site:
     for name, (prefers, width) in LOOKS.items():
         look(driver, prefers, width)
         if name == "light":
-            driver.get(site.url + path)
+            driver.get(site.url + path.format(conversation=site.conversation))
             ready(driver)
             driver.execute_script(STILL)
         driver.execute_script(GO_DARK, prefers == "dark")
