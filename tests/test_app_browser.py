@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from browser import NEEDS_BROWSER, Site, start_browser, until
+from browser import NEEDS_BROWSER, Site, problems, start_browser, until
 from desks import small_desk, write_pages
 
 from app.access.keys import Keys
@@ -70,10 +70,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def page(driver: Any, site: Site) -> Iterator[Page]:
     driver.get_log("browser")
     yield Page(driver, site)
-    said = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
-    if any("AbortError" in message for message in said):  # a reload cut a running request off
-        said = [message for message in said if "AbortError" not in message and "errored out" not in message]
-    assert said == []  # no script error, nothing blocked by the content security policy, nothing missing
+    assert problems(driver) == []  # no script error, nothing blocked by the content security policy, nothing missing
 
 
 def test_the_desk_in_chinese(page: Page) -> None:

@@ -4,54 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Served, start_browser, until
+from browser import NEEDS_BROWSER, Browser, RealSite, until
 from desks import small_desk, write_pages
-
-from app.access.passwords import new_account
-from app.storage.accounts import Accounts
-from app.web.server import create_app
 
 pytestmark = NEEDS_BROWSER
 
 
-class Site(Served):
-    """A real desk with the tiny model, and the agent's password."""
-
-    def __init__(self, desk: Any) -> None:
-        self.password = new_account(Accounts(desk.database), "Ann", "agent")
-        super().__init__(create_app(desk, desk.database, desk.settings))
-
-
-class Browser:
-    """What the test does with one browser."""
-
-    def __init__(self, folder: Path) -> None:
-        self.driver = start_browser(folder)
-
-    def one(self, selector: str) -> Any:
-        return until(
-            lambda: next((e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()), None)
-        )
-
-    def sees(self, selector: str, text: str) -> bool:
-        return bool(until(lambda: text in self.one(selector).text))
-
-    def press(self, selector: str) -> None:
-        until(lambda: self.one(selector).click() or True)
-
-    def problems(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[RealSite]:
     with small_desk(tmp_path / "desk", office_hours=None) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         desk.prepare()
-        site = Site(desk)
+        site = RealSite(desk)
         yield site
         site.close()
 
@@ -65,14 +31,10 @@ def browsers(tmp_path: Path) -> Iterator[tuple[Browser, Browser]]:
 
 
 def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(
-    site: Site, browsers: tuple[Browser, Browser]
+    site: RealSite, browsers: tuple[Browser, Browser]
 ) -> None:
     customer, agent = browsers
-    agent.driver.get(site.url + "/admin/login")
-    name = agent.one("#name")
-    name.clear()
-    name.send_keys("Ann")
-    agent.one("#password").send_keys(site.password + "\n")
+    agent.sign_in(site)
     assert agent.sees("#wd-rows", "Nobody waits.")  # where an agent lands
     customer.driver.get(site.url + "/")
     customer.one("#wd-box textarea").send_keys("Can gift cards be returned?\n")
@@ -109,26 +71,19 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(
 
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_pages_fit_a_phone_in_the_dark(site: Site, browsers: tuple[Browser, Browser], language: str) -> None:
+def test_pages_fit_a_phone_in_the_dark(site: RealSite, browsers: tuple[Browser, Browser], language: str) -> None:
     """Nothing is wider than the screen, and every control has a name."""
     customer, agent = browsers
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
     for browser in browsers:
-        user_agent = browser.driver.execute_script("return navigator.userAgent")
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.driver.execute_cdp_cmd(
-            "Network.setUserAgentOverride", {"userAgent": user_agent, "acceptLanguage": language}
-        )
+        browser.speak(language)
         dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     customer.driver.get(site.url + "/")
     customer.press("[data-person=ask]")
     customer.one("[data-person=end]")
-    agent.driver.get(site.url + "/admin/login")
-    name = agent.one("#name")
-    name.clear()
-    name.send_keys("Ann")
-    agent.one("#password").send_keys(site.password + "\n")
+    agent.sign_in(site)
     agent.press("#wd-rows a")
     agent.press("[data-act=take]")
     agent.one("#wd-answer")

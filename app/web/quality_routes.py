@@ -3,6 +3,7 @@
 Their behaviour is in quality.js. The guard shows them to agents and admins only.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -15,8 +16,9 @@ from app.desk.interface import Desk
 from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.domain.quality import CAUSES, Cause, FaqDraft
+from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
 from app.storage.transcripts import Transcripts
+from app.support.faq import folded_line
 from app.web.admin_frame import admin_page
 from app.web.event_stream import events
 
@@ -56,9 +58,11 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
         wording: Annotated[list[str] | None, Query(max_length=50)] = None,
     ) -> HTMLResponse:
         pairs = desk.quality.faq()
-        changed = next((pair for pair in pairs if pair.id == id_), None)
-        corrected = transcripts.answered(message) if message else None
-        draft = changed or corrected or FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
+        asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
+        draft = (transcripts.answered(message) if message else None) or asked
+        changed = next((pair for pair in pairs if pair.id == id_ or _asks(pair, draft.question)), None)
+        if changed is not None:
+            draft = replace(changed, wordings=tuple(dict.fromkeys((*changed.wordings, *draft.wordings))))
         return page(request, "faq", pairs=pairs, draft=draft, changed=changed)
 
     @app.post("/admin/faq")
@@ -103,6 +107,10 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
             except DeskError as error:
                 problem = str(error)
         return page(request, "search", question=question, found=found, problem=problem)
+
+
+def _asks(pair: FaqPair, question: str) -> bool:
+    return folded_line(question) in map(folded_line, pair.questions)
 
 
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:

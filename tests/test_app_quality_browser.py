@@ -1,0 +1,131 @@
+"""An agent closes a gap in the documents: from a question that was not answered to an FAQ that answers it. Needs
+Chromium.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import NEEDS_BROWSER, Browser, RealSite, until
+from desks import finish, small_desk, write_pages
+
+from app.desk.service import Service
+
+pytestmark = NEEDS_BROWSER
+GAP, OTHER_WORDS = "Which paint suits a cellar?", "Which cellar paint suits?"
+ANSWER = "Lime paint. <b>Not</b> oil."
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Service]:
+    with small_desk(tmp_path / "desk", refuse_below=0.2, answer_above=2.0, answer_mode="quote") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.prepare()
+        yield desk
+
+
+@pytest.fixture
+def site(desk: Service) -> Iterator[RealSite]:
+    site = RealSite(desk)
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.driver.quit()
+
+
+def go(browser: Browser, site: RealSite, path: str) -> None:
+    browser.driver.get(site.url + path)
+
+
+def ask(browser: Browser, site: RealSite, question: str) -> None:
+    go(browser, site, "/")
+    browser.one(".wd-empty")
+    browser.one("#wd-box textarea").send_keys(question + "\n")
+
+
+def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, site: RealSite, browser: Browser) -> None:
+    ask(browser, site, GAP)
+    assert browser.sees("#wd-transcript .wd-outcome", "Not found in the documents")
+    finish(desk, OTHER_WORDS)
+    browser.sign_in(site)
+
+    go(browser, site, "/admin/quality")
+    assert browser.sees(".wd-group summary", "Nothing found 2")  # both wordings are one group
+    browser.press(".wd-group summary")
+    assert browser.sees(".wd-group ul", GAP)
+    assert browser.sees(".wd-group ul", OTHER_WORDS)
+    browser.press(".wd-group a[href^='/admin/search']")
+    assert browser.sees("#decision", "below the lower threshold")
+    go(browser, site, "/admin/quality")
+    browser.press(".wd-group summary")
+    browser.press(".wd-group a[href^='/admin/faq']")
+
+    assert {browser.one(f"#{name}").get_attribute("value") for name in ("question", "wordings")} == {GAP, OTHER_WORDS}
+    browser.one("#answer").send_keys(ANSWER)
+    browser.press("#faq button")
+    assert browser.sees("#outcome", "Asked again, it is answered by the FAQ:")
+    assert browser.one("#outcome blockquote").text == ANSWER
+
+    for question in (GAP, OTHER_WORDS):
+        ask(browser, site, question)
+        assert browser.sees("#wd-transcript .wd-text", ANSWER)
+    go(browser, site, f"/admin/search?question={GAP}")
+    assert browser.sees("#decision", "The FAQ answers by itself.")
+
+    go(browser, site, "/admin/faq")
+    assert browser.one("#documents td.wd-num").text.startswith("2")  # answers by itself are counted
+    browser.press("[data-delete]")
+    until(lambda: browser.driver.switch_to.alert.accept() or True)
+    assert browser.sees("main", "No FAQ yet.")
+    assert finish(desk, GAP).outcome == "nothing"
+    assert browser.problems() == []
+
+
+def test_an_answer_is_pinned_and_corrected(desk: Service, site: RealSite, browser: Browser) -> None:
+    asked = "returns take how many days from delivery"
+    said = finish(desk, asked, owner="v-ann")
+    browser.sign_in(site)
+    go(browser, site, "/admin/search?question=" + asked)
+    assert browser.sees("#decision", "between the two thresholds")
+    assert browser.sees("main", "Returns take thirty days from delivery.")  # which statement was shown
+
+    go(browser, site, f"/admin/conversations/{said.conversation_id}")
+    browser.press("[data-pin]")
+    assert browser.sees(".wd-replied [role=status]", "Pinned as an FAQ")
+    [pinned] = desk.quality.faq()
+    assert (pinned.question, pinned.answer) == (asked, "\n\n".join(said.statements))
+
+    browser.press(".wd-replied a[href^='/admin/faq']")  # the FAQ that was just made
+    assert browser.one("#question").get_attribute("value") == asked
+    answer = browser.one("#answer")
+    answer.clear()
+    answer.send_keys("Thirty days.")
+    browser.press("#faq button")
+    assert browser.sees("#outcome blockquote", "Thirty days.")
+    assert finish(desk, asked).answer == "Thirty days."
+    assert browser.problems() == []
+
+
+def test_the_flow_in_chinese(desk: Service, site: RealSite, browser: Browser) -> None:
+    browser.speak("zh-CN,zh;q=0.9")
+    try:
+        finish(desk, "地下室用什么油漆？")
+        browser.sign_in(site)
+        go(browser, site, "/admin/quality")
+        assert browser.sees(".wd-group summary", "未找到 1")
+        browser.press(".wd-group summary")
+        browser.press(".wd-group a[href^='/admin/faq']")
+        browser.one("#answer").send_keys("石灰漆。")
+        browser.press("#faq button")
+        assert browser.sees("#outcome blockquote", "石灰漆。")
+        ask(browser, site, "地下室用什么油漆？")
+        assert browser.sees("#wd-transcript .wd-text", "石灰漆。")
+    finally:
+        browser.speak("en")
