@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals")
 ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
-    "evals": "app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
+    "evals": "app.web app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
     "cache retrieval",
     "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.loaders retrieval.text",
     "app.api": "app.desk app.access app.domain",
