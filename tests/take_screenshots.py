@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from browser import Site, start_browser, until
+from browser import Served, Site, start_browser, until
+from filled_site import fill
 from test_app_browser import Page
 
+from app.domain.handoffs import HandoffState
 from app.storage.accounts import ADMIN
 from app.web.admin_frame import PAGES
+from app.web.opening import Opening
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 WIDE, PHONE = (1280, 900), (390, 844)
@@ -97,8 +100,55 @@ def many(page: Page) -> None:
     until(lambda: len(page.all("#wd-list li")) > 20)
 
 
+def talked(page: Page, state: HandoffState, agent: str) -> None:
+    """A customer who asked for a person, and how that went on."""
+    with_person(page)
+    desk = page.site.desk
+    conversation, handoff = list(desk.handed.items())[-1]
+    desk.handed[conversation] = replace(handoff, state=state, agent=agent, fresh=True)
+    desk.say("Ann here. Which lamp is it, please?", conversation, desk.first, "agent", agent)
+    page.driver.refresh()
+    page.one(".wd-agent")
+
+
+def refused(page: Page) -> None:
+    signed_in(page)
+    page.go("/admin/no-such-page")
+    page.one("body")
+
+
+def confirming(page: Page) -> None:
+    admin("/admin/settings", ".wd-setting")(page)
+    page.script("const one = document.querySelector('input[value=neighbours]').form; one.value.value = 2; one.submit()")
+    page.one("[role=alertdialog]")
+
+
+def grouped(page: Page) -> None:
+    admin("/admin/quality", ".wd-group")(page)
+    page.script("document.querySelector('.wd-group').open = true")
+
+
+def saved(page: Page) -> None:
+    admin("/admin/", "#wd-savings section, #wd-savings div")(page)
+    until(lambda: page.script("return document.querySelector('#wd-savings').innerText.length > 50"))
+    page.script("document.querySelector('#wd-savings').scrollIntoView()")
+
+
+def starting(page: Page) -> None:
+    """The page of a desk that is not open yet."""
+    opening = Opening(page.site.desk.missing)
+    opening.report("embedding", 64, 166)
+    site = Served(opening)
+    try:
+        page.driver.get(site.url)
+        page.one("main")
+        page.driver.execute_cdp_cmd("Page.stopLoading", {})
+    finally:
+        site.close()
+
+
 def signed_in(page: Page) -> None:
-    page.go("/admin/login")
+    page.go("/admin/queue")  # leads to the form, if that is needed
     if page.all("#password"):
         page.one("#name").clear()
         page.one("#name").send_keys(ADMIN)
@@ -127,6 +177,10 @@ CHAT = (
     State(name="chat-menu", show=with_menu),
     State(name="chat-deleted", show=deleted),
     State(name="chat-person", show=with_person),
+    State(name="chat-agent", show=lambda page: talked(page, "taken", "Ann")),
+    State(name="chat-agent-left", show=lambda page: talked(page, "closed", "Ann")),
+    State(name="widget", path="/widget", show=asked(QUESTION), size=(400, 640)),
+    State(name="starting", show=starting),
     State(name="login", path="/admin/login", show=lambda page: page.one("#password")),
 )
 ADMIN_PAGES = tuple(
@@ -136,8 +190,17 @@ ADMIN_PAGES = tuple(
     )
     for path, _ in PAGES
 )
-DOCUMENT = State(name="admin-passages", show=admin("/admin/documents/1", ".wd-passage"))
-STATES = (*CHAT, *ADMIN_PAGES, DOCUMENT, State(name="chat-thousand", show=many))
+MORE_ADMIN = (
+    State(name="admin-quality-open", show=grouped),
+    State(name="admin-search-found", show=admin("/admin/search?question=lamp", "#decision")),
+    State(name="admin-memory", show=admin("/admin/modules/memory", ".wd-table")),
+    State(name="admin-settings-asking", show=confirming),
+    State(name="admin-savings", show=saved),
+    State(name="admin-case", show=admin("/admin/queue/1", "#wd-turns article")),
+    State(name="admin-passages", show=admin("/admin/documents/1", ".wd-passage")),
+    State(name="admin-refused", show=refused),
+)
+STATES = (*CHAT, *ADMIN_PAGES, *MORE_ADMIN, State(name="chat-thousand", show=many))
 
 
 def variants(state: State) -> list[State]:
@@ -174,6 +237,8 @@ def main() -> None:
         for synced in ("/srv/help", "/srv/mixed", "/mnt/gone"):
             site.desk.synced.save(synced, "", 60, who=ADMIN)
             site.desk.synced.run(synced, who=ADMIN)
+        site = Site(Path(folder), show_technical=False, widget_origins=("https://shop.example",))
+        fill(site)
         driver = start_browser(Path(folder) / "chromium")
         try:
             for state in (one for basic in STATES for one in variants(basic)):
