@@ -111,6 +111,12 @@ def talked(page: Page, state: HandoffState, agent: str) -> None:
     page.one(".wd-agent")
 
 
+def in_widget(page: Page) -> None:
+    page.one(".wd-examples button")
+    page.one("textarea").send_keys(QUESTION + "\n")
+    page.one("#wd-transcript .wd-ref")
+
+
 def refused(page: Page) -> None:
     signed_in(page)
     page.go("/admin/no-such-page")
@@ -179,7 +185,7 @@ CHAT = (
     State(name="chat-person", show=with_person),
     State(name="chat-agent", show=lambda page: talked(page, "taken", "Ann")),
     State(name="chat-agent-left", show=lambda page: talked(page, "closed", "Ann")),
-    State(name="widget", path="/widget", show=asked(QUESTION), size=(400, 640)),
+    State(name="widget", path="/widget", show=in_widget, size=(400, 640)),
     State(name="starting", show=starting),
     State(name="login", path="/admin/login", show=lambda page: page.one("#password")),
 )
