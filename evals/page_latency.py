@@ -190,13 +190,13 @@ def wait_for(ready: Any, *, most_s: float = 60.0) -> None:
 
 def ask_once(driver: webdriver.Chrome, desk: SlowDesk) -> float:
     """Ask in the open conversation. Gives the milliseconds that were not the desk's."""
-    wait_for(lambda: driver.execute_script(READY))  # type: ignore[no-untyped-call]
+    wait_for(lambda: driver.execute_script(READY))
     box = driver.find_element("css selector", "#wd-box textarea")
     box.send_keys("How long do I have?")
     time.sleep(0.3)  # what typing sets off
-    driver.execute_script(WATCH)  # type: ignore[no-untyped-call]
+    driver.execute_script(WATCH)
     box.send_keys("\n")
-    seen: float = driver.execute_async_script(SEEN)  # type: ignore[no-untyped-call]
+    seen: float = driver.execute_async_script(SEEN)
     return seen - desk.last.took_ms
 
 

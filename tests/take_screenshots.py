@@ -112,8 +112,10 @@ def talked(page: Page, state: HandoffState, agent: str) -> None:
 
 
 def in_widget(page: Page) -> None:
-    page.one(".wd-examples button")
-    page.one("textarea").send_keys(QUESTION + "\n")
+    """It goes on with the conversation that it had."""
+    until(lambda: page.all(".wd-examples button, #wd-transcript .wd-ref"))
+    if page.all(".wd-examples button"):
+        page.one("textarea").send_keys(QUESTION + "\n")
     page.one("#wd-transcript .wd-ref")
 
 
