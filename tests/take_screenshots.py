@@ -241,11 +241,10 @@ def main() -> None:
     """Take all, or those whose names begin with an argument."""
     wanted = tuple(sys.argv[1:]) or ("",)
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(Path(folder), show_technical=False)
+        site = Site(Path(folder), show_technical=False, widget_origins=("https://shop.example",))
         for synced in ("/srv/help", "/srv/mixed", "/mnt/gone"):
             site.desk.synced.save(synced, "", 60, who=ADMIN)
             site.desk.synced.run(synced, who=ADMIN)
-        site = Site(Path(folder), show_technical=False, widget_origins=("https://shop.example",))
         fill(site)
         driver = start_browser(Path(folder) / "chromium")
         try:
