@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desks import small_desk
@@ -123,6 +124,28 @@ def test_leaving_the_browser_cancels_the_answer(flow: ChatFlow, desk: FakeDesk) 
     views.close()
     assert desk.streams[0].cancelled.is_set()
     assert ask(flow, "Again?")[-1].live == ""
+
+
+def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(
+    flow: ChatFlow, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, ask_desk = threading.Event(), threading.Event(), desk.ask
+
+    def slow(*args: Any, **options: Any) -> Any:
+        begun.set()
+        go_on.wait(10)
+        return ask_desk(*args, **options)
+
+    monkeypatch.setattr(desk, "ask", slow)
+    views = flow.ask("Can I return it?", "", READER)
+    assert "Can I return it?" in (next(views).live or "")
+    assert begun.wait(10)
+    views.close()
+    assert not desk.streams
+    [asking] = [thread for thread in threading.enumerate() if thread.name == "asking"]
+    go_on.set()
+    asking.join(10)
+    assert desk.streams[0].cancelled.is_set()
 
 
 def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow: ChatFlow, desk: FakeDesk) -> None:

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -131,8 +132,9 @@ class ChatFlow:
             with self._lock:
                 if self._runs.get(session) is run:
                     del self._runs[session]
-            if run.stream is not None:
-                run.stream.cancel()
+                run.stopped, stream = True, run.stream
+            if stream is not None:
+                stream.cancel()
 
     def _draw(self, question: str, conversation_id: str, reader: Reader, run: _Run) -> Generator[ChatView]:
         first = None if conversation_id else ""  # a new conversation: the empty state makes room
@@ -141,12 +143,10 @@ class ChatFlow:
             yield replace(self._whole(handed.conversation_id, reader), box="")
             return
         live = partial(render, "chat/live.html", language=reader.language, question=question)
+        asked = partial(self._desk.ask, question, owner=reader.owner, conversation_id=conversation_id or None)
+        asking = self._begin(asked, run)
         yield ChatView(transcript=first, live=live(text=""), box="", answering=True)
-        stream = self._desk.ask(question, owner=reader.owner, conversation_id=conversation_id or None)
-        with self._lock:
-            run.stream, ended = stream, run.stopped
-        if ended:
-            stream.cancel()
+        stream = asking.result()
         text, drawn_at = "", float("-inf")
         for piece in stream:
             text += piece
@@ -158,6 +158,27 @@ class ChatFlow:
         conversation_id = stream.answer.conversation_id
         self._desk.hand_off_by_rule(conversation_id, reader.owner)
         yield self._whole(conversation_id, reader)
+
+    def _begin(self, ask: Callable[[], AnswerStream], run: _Run) -> Future[AnswerStream]:
+        """Ask in a thread of its own: the desk searches while the page draws the question. An answer that nobody waits
+        for by then is cancelled.
+        """
+        asking: Future[AnswerStream] = Future()
+
+        def work() -> None:
+            try:
+                stream = ask()
+            except BaseException as error:  # for who waits
+                asking.set_exception(error)
+                return
+            with self._lock:
+                run.stream, ended = stream, run.stopped
+            if ended:
+                stream.cancel()
+            asking.set_result(stream)
+
+        threading.Thread(target=work, name="asking", daemon=True).start()
+        return asking
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
         """Asks the last question again, in place of its answer."""
