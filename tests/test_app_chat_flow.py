@@ -148,6 +148,14 @@ def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(
     assert desk.streams[0].cancelled.is_set()
 
 
+def test_a_question_that_is_asked_before_the_page_has_been_drawn_goes_on(flow: ChatFlow, desk: FakeDesk) -> None:
+    views = flow.ask("Can I return it?", "", READER)
+    next(views)
+    assert flow.arrive("", READER) == ChatView()
+    assert "Can I return it?" in (list(views)[-1].transcript or "")
+    assert "Do gift cards expire?" in check(flow.arrive("", READER).transcript or "")
+
+
 def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow: ChatFlow, desk: FakeDesk) -> None:
     other = desk.conversations()[0].id
     views = flow.ask("Can I return it?", "", READER)

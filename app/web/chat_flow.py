@@ -80,6 +80,14 @@ class ChatFlow:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
 
+    def arrive(self, conversation_id: str, reader: Reader) -> ChatView:
+        """What a page shows that has just been loaded: as `open`, but a question that its reader asked before that
+        goes on.
+        """
+        with self._lock:
+            is_asking = reader.session in self._runs
+        return ChatView() if is_asking else self.open(conversation_id, reader)
+
     def open(self, conversation_id: str, reader: Reader) -> ChatView:
         """Shows a conversation; one that is gone (or "") opens a new one."""
         self._end(reader.session, left=True)

@@ -65,7 +65,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         with speaking(translations(reader.language)):
             box = {"label": gettext("Your question"), "placeholder": gettext("Ask a question")}
         frame = (render(f"chat/{part}.html", language=reader.language, name=settings.desk_name) for part in FRAME)
-        return (*_updates(flow.open(conversation_id, reader), **box), *frame)
+        return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
 
     def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
         return _updates(flow.open(str(event.id), _reader(request)))
