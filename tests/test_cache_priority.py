@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from tiny import build, make_segment
 
+from cache.attention.forward_pass import never
 from cache.engine.encoder import EncodeJob
 from cache.engine.engine_core import MIN_ROWS_AHEAD, EngineCore
 from cache.engine.request import Generation, Request
@@ -23,7 +24,7 @@ LONG = 2 * MIN_ROWS_AHEAD
 
 def a_core() -> EngineCore:
     model = build()
-    return EngineCore(model, Store(Arena(model.info.kv, 4000, model.device), model.info.fingerprint))
+    return EngineCore(model, Store(Arena(model.info.kv, 4000, model.device), model.info.fingerprint), never)
 
 
 def long_modules(count: int) -> list[Segment]:

@@ -25,11 +25,19 @@ async function submit(event) {
     show(words(saved.is_verbatim ? "verbatim" : "model"));
     answer.textContent = saved.answer;
     answer.hidden = false;
+    await redraw();
   } catch (error) {
     line.className = "wd-error";
     show(error.message);
   }
   button.disabled = false;
+}
+
+async function redraw() {
+  const response = await fetch("/admin/faq");
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  document.getElementById("pairs").replaceWith(page.getElementById("pairs"));
 }
 
 async function pin(button) {
@@ -57,4 +65,7 @@ async function remove(button) {
 
 document.getElementById("faq")?.addEventListener("submit", submit);
 for (const button of document.querySelectorAll("[data-pin]")) button.addEventListener("click", () => pin(button));
-for (const button of document.querySelectorAll("[data-delete]")) button.addEventListener("click", () => remove(button));
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-delete]");
+  if (button) remove(button);
+});
