@@ -302,7 +302,7 @@ def test_a_served_desk_reads_what_is_due_and_goes_on_after_a_failure(caplog: pyt
 
     with syncing(run_due, lambda: ready.pop(0) if ready else True):
         assert done.wait(10)
-    assert "synchronised folders could not be read" in caplog.text
+    assert "syncing failed" in caplog.text
     assert not [thread for thread in threading.enumerate() if thread.name == "syncing"]
 
 

@@ -4,17 +4,15 @@ the setting `keep_days` says, with what was computed for their owners.
 Not covered: what deleting is (`app.storage.conversation_care`).
 """
 
-import logging
 import threading
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Set
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
+from app.desk.repeating import repeating
 from app.storage.conversation_care import UNDO_S, ConversationCare
 
 EVERY_S = 60.0
-_STOPPED_S = 5.0
-log = logging.getLogger(__name__)
 
 
 class Housekeeping:
@@ -41,24 +39,6 @@ class Housekeeping:
             self._in_use = {owner for owner in owners | self._in_use if not self._drop_prefixes(owner)}
 
 
-@contextmanager
-def every_minute(housekeeping: Housekeeping) -> Iterator[None]:
-    """Tidy now and every minute, for the block, in a thread of its own."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while True:
-            try:
-                housekeeping.tidy(datetime.now(UTC))
-            except Exception:  # such as a disk that is full: the next minute may be better
-                log.exception("deleted conversations could not be removed")
-            if stop.wait(EVERY_S):
-                return
-
-    thread = threading.Thread(target=run, name="housekeeping", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(_STOPPED_S)
+def every_minute(housekeeping: Housekeeping) -> AbstractContextManager[None]:
+    """Tidy now and every minute, for the block."""
+    return repeating("housekeeping", EVERY_S, lambda stop: housekeeping.tidy(datetime.now(UTC)))

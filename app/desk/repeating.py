@@ -1,0 +1,33 @@
+"""Work that a served desk does again and again, in a thread of its own."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_STOPPED_S = 5.0
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def repeating(name: str, every_s: float, work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Do `work` now and every so many seconds, for the block. A failure is logged, and the next time may be better.
+    work: gets an event that is set when the block ends, and then ends soon. name: of the thread, for the log.
+    """
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                work(stop)
+            except Exception:  # such as a disk that is full
+                log.exception("%s failed", name)
+            stop.wait(every_s)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_STOPPED_S)
