@@ -1,4 +1,6 @@
-"""Fixtures all tests share. One thread: on a busy machine more are slower and less predictable."""
+"""Fixtures all tests share. One thread, also in the processes that tests start: on a busy machine more are slower and
+less predictable.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,29 @@ import os
 import sys
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("TQDM_DISABLE", "1")  # read at import, so it must stand before any
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 import torch
+from filelock import FileLock
+
+from cache.memory.keys import file_digest
+from cache.model.files import bundled_gguf, convert_gguf
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model, dequantised once for all test processes, in the folder `models` that a data folder has: that
+    takes half a minute. Gives the folder of the model; its parent is `models`.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = bundled_gguf()
+    with FileLock(base / "models.lock"):
+        return convert_gguf(path, base / "models" / file_digest(path).replace(":", "-"))

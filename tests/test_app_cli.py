@@ -25,8 +25,6 @@ from app.domain.settings import Settings
 from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.storage.lock import OWNER_FILE
-from cache.memory.keys import file_digest
-from cache.model.files import bundled_gguf, convert_gguf
 from evals.search_calibration import SearchCalibration
 from retrieval.answerability.classifier import load_classifier, rule_of_thumb
 
@@ -58,21 +56,12 @@ class Ran(NamedTuple):
 Run = Callable[..., Ran]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled model, dequantised once for all tests."""
-    folder = tmp_path_factory.mktemp("models")
-    path = bundled_gguf()
-    convert_gguf(path, folder / file_digest(path).replace(":", "-"))
-    return folder
-
-
 @pytest.fixture
-def desk(tmp_path: Path, models: Path) -> Path:
+def desk(tmp_path: Path, bundled_model: Path) -> Path:
     """An empty data folder."""
     folder = tmp_path / "desk"
     folder.mkdir()
-    (folder / "models").symlink_to(models)
+    (folder / "models").symlink_to(bundled_model.parent)
     return folder
 
 

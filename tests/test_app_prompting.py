@@ -9,8 +9,6 @@ import pytest
 from tiny import ByteTokenizer
 
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn, passage_text, without_marks
-from cache.memory.keys import file_digest
-from cache.model.files import bundled_gguf, convert_gguf
 from cache.prompt.arrangement import arrange
 from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text, TextModule
@@ -110,14 +108,12 @@ def test_a_passage_with_neighbours_neutralises_theirs_too() -> None:
 
 
 @pytest.mark.bundled
-def test_markers_in_documents_and_questions_are_plain_text_to_the_bundled_model(tmp_path: Path) -> None:
+def test_markers_in_documents_and_questions_are_plain_text_to_the_bundled_model(bundled_model: Path) -> None:
     from transformers import AutoTokenizer
 
     from cache.prompt.model_tokenizer import ModelTokenizer
 
-    path = bundled_gguf()
-    folder = convert_gguf(path, tmp_path / file_digest(path).replace(":", "-"))
-    tokenizer = ModelTokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    tokenizer = ModelTokenizer(AutoTokenizer.from_pretrained(bundled_model, local_files_only=True))
     builder = PromptBuilder(tokenizer.template, MARKERS)
 
     def special(text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from tiny import ByteTokenizer
@@ -13,7 +14,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from app.answering.quote import WEIGHT, choices_of, tokens_behind
 from app.knowledge.finder import RankedStatement
 from cache.engine.constraints import Choices
-from cache.model.files import bundled_gguf
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
 
@@ -106,9 +106,8 @@ def check_seams(tokenizer: ModelTokenizer) -> None:
 
 
 @pytest.fixture(scope="module")
-def bundled() -> ModelTokenizer:
-    path = bundled_gguf()
-    return ModelTokenizer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True))
+def bundled(bundled_model: Path) -> ModelTokenizer:
+    return ModelTokenizer(AutoTokenizer.from_pretrained(bundled_model, local_files_only=True))
 
 
 @pytest.mark.bundled

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from cache.memory.keys import file_digest
-from cache.model.files import bundled_gguf, convert_gguf
 from cache.pml.binding import bind
 from cache.pml.layout import lay_out
 from cache.pml.parser import parse_prompt, parse_schema
@@ -28,19 +26,10 @@ LOOKED_AT = {"trip_planner", "code_generation", "persona", "employee_table"}
 OTHERS = sorted({path.stem for path in EXAMPLES.glob("*.py")} - LOOKED_AT - {"shared"})
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the bundled model, dequantised once for all examples."""
-    folder = tmp_path_factory.mktemp("examples")
-    path = bundled_gguf()
-    convert_gguf(path, folder / "models" / file_digest(path).replace(":", "-"))
-    return folder
-
-
 @pytest.fixture
-def run(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(bundled_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs an example by name; returns what it printed."""
-    monkeypatch.setenv("WARMDESK_DATA_DIR", str(data_dir))
+    monkeypatch.setenv("WARMDESK_DATA_DIR", str(bundled_model.parent.parent))
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
     def run_main(name: str) -> str:
