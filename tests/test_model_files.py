@@ -58,3 +58,19 @@ def test_a_conversion_that_cannot_be_kept_says_so(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="read-only"):
         convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert not list((tmp_path / "models").iterdir())
+
+
+def test_the_header_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("gguf.GGUFReader", lambda path: read.append(path) or object())
+
+    def load(*_: Any, gguf_file: str, **__: Any) -> Saved:
+        import gguf
+
+        gguf.GGUFReader(gguf_file)
+        return Saved()
+
+    for name in ("AutoModelForCausalLM", "AutoTokenizer"):
+        monkeypatch.setattr(f"cache.model.files.{name}.from_pretrained", load)
+    convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
+    assert read == ["one.gguf"]
