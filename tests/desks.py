@@ -1,10 +1,12 @@
-"""Desks for tests: the tiny random model, the hash embedder, state in a temporary folder."""
+"""Desks for tests: tiny random model, hash embedder, files read in this process, state in a temporary folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from unittest.mock import patch
 
 from meanings import HashEmbedder, HashRanker
 from tiny import build
@@ -12,6 +14,22 @@ from tiny import build
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.settings import Settings
+from retrieval.loaders import load as loaders
+
+
+class ReaderHere:
+    """Reads files in this process: starting another for each run takes longer than all the rest."""
+
+    def __init__(self, **limits: float) -> None:
+        self.load = loaders.load
+
+    def __enter__(self) -> ReaderHere:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
 
 
 def small_settings(folder: Path, **changes: object) -> Settings:
@@ -38,7 +56,11 @@ def small_desk(folder: Path, *, family: str = "llama", seed: int = 0, **changes:
     folder.mkdir(parents=True, exist_ok=True)
     settings = small_settings(folder, **changes)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
-    with Service(settings, model=lambda _: build(family, seed), **parts) as service:
+    with (
+        patch("app.knowledge.ingest.FileReader", ReaderHere),
+        patch("app.knowledge.uploads.FileReader", ReaderHere),
+        Service(settings, model=lambda _: build(family, seed), **parts) as service,
+    ):
         yield service
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from desks import finish, small_desk, write_pages
 from sqlalchemy import func, select
-from test_app_ingestion import ReaderHere
 from test_app_neighbours import check, stored
 
 from app.answering.prepare import PreparedQuestion
@@ -26,11 +25,6 @@ from cache.memory.keys import PUBLIC_TENANT
 
 SECRET = "xylophone marmalade zeppelin"
 NOTHING = Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
-
-
-@pytest.fixture(autouse=True)
-def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -17,26 +16,6 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.knowledge.ingest import FileReason, IngestReport
 from retrieval.loaders import load as loaders
-
-
-class ReaderHere:
-    """Reads files in this process: starting another for each run takes longer than all the rest."""
-
-    def __init__(self, **limits: float) -> None:
-        self.load = loaders.load
-
-    def __enter__(self) -> ReaderHere:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-@pytest.fixture(autouse=True)
-def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
 
 
 @pytest.fixture

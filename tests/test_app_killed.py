@@ -95,7 +95,7 @@ def test_a_desk_that_is_killed_keeps_the_conversation_and_says_what_was_lost(tmp
 
 
 def test_a_desk_that_is_stopped_keeps_what_it_said_so_far(tmp_path: Path, pages: Path) -> None:
-    """SIGTERM; Ctrl-C takes the same way from the first line on (`app.web.serve`)."""
+    """SIGTERM; Ctrl-C takes the same way from the first line on (`app.web.serve`), see `test_app_cli`."""
     with in_the_middle_of_an_answer(tmp_path / "desk", pages) as server:
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) == 0

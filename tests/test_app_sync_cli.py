@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from desks import small_desk, write_pages
-from test_app_ingestion import ReaderHere
 from test_app_running_desk import served
 
 from app.cli.main import main
@@ -105,10 +104,7 @@ def test_mistakes_are_one_line(
     assert ingested == []
 
 
-def test_beside_a_served_desk_the_desk_reads(
-    tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
+def test_beside_a_served_desk_the_desk_reads(tmp_path: Path, run: Callable[..., Any]) -> None:
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         added, status = run("add", str(pages))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from desks import small_desk, write_pages
-from test_app_ingestion import ReaderHere
 
 from app.desk.service import Service
 from app.desk.syncing import syncing
@@ -23,11 +22,6 @@ from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.synchronising import FAILED, KEPT_FILES, SyncStopped, result_of
 from app.storage.audit import Audit
 from app.storage.synced_folders import SyncedFolderTable
-
-
-@pytest.fixture(autouse=True)
-def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
 
 
 @pytest.fixture
