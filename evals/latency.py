@@ -159,7 +159,7 @@ def measure(
     hf, hf_tokenizer, fingerprint = load_stock(model, device=find_device("cpu"), converted=converted)
     baseline = Transformers(copy.deepcopy(hf))
     tokenizer = ModelTokenizer(hf_tokenizer)
-    ours = LanguageModel(hf, tokenizer, name=model or "bundled", fingerprint=fingerprint)
+    ours = LanguageModel(hf, tokenizer, name=model or "bundled", fingerprint=fingerprint, compiled=converted)
     ours.info = no_stop_tokens(ours.info)
     rows: list[LatencyRow] = []
     try:

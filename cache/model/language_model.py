@@ -7,13 +7,22 @@ registry, their attention modules are replaced (`cache.model.alibi`).
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cache.attention.forward_pass import AttentionScoring, Pass, Rotation, ScoringFinished, attention_function, never
+from cache.attention.forward_pass import (
+    AttentionScoring,
+    Pass,
+    PassGivenUp,
+    Rotation,
+    ScoringFinished,
+    attention_function,
+    never,
+)
 from cache.attention.items import Chunk
 from cache.attention.kernels import Kernel, default_kernel
 from cache.errors import ModelError
@@ -23,17 +32,13 @@ from cache.memory.keys import digest
 from cache.model.alibi import AlibiAttention
 from cache.model.families import PositionScheme, find_position_scheme, usable_positions
 from cache.model.packed_linear import prepack
+from cache.native.few_rows import MAX_ROWS, few_rows_of
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"
 
 SCORED_DEPTH = (0.55, 0.7)
 """First and last of the layers whose attention tells which rows a question is about, as shares of the depth."""
-
-FEW_ROWS = 2
-NARROW_BELOW = 768
-"""A pass of at most FEW_ROWS rows through a model with a hidden size below NARROW_BELOW runs on one thread, which is
-faster (bundled model, 2,048 tokens of context, two cores: 16.7 tokens/s instead of 14.5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +86,27 @@ class Model(Protocol):
 
 class LanguageModel:
     """A transformers causal model that attends over an arena: its attention is replaced, and on CPU in bfloat16 its
-    linear layers are prepacked (bitwise the same results). Raises ModelError for an unknown family.
+    linear layers are prepacked (bitwise the same results). Passes of few rows run through compiled code where it covers
+    the model (`cache.native`).
     """
 
-    def __init__(self, hf: Any, tokenizer: Any, *, name: str, fingerprint: str, kernel: Kernel | None = None) -> None:
+    def __init__(
+        self,
+        hf: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        fingerprint: str,
+        kernel: Kernel | None = None,
+        compiled: Path | None = None,
+    ) -> None:
+        """compiled: folder for compiled code; None: none is used. Raises ModelError for an unknown family."""
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
-        self._is_narrow = self.device.type == "cpu" and hf.config.hidden_size < NARROW_BELOW
         self.rotation = find_rotation(hf) if self.info.position_scheme == "rotary" else None
+        self.few_rows = None if compiled is None else few_rows_of(hf, self.rotation, compiled)
         if self.device.type == "cpu" and hf.dtype == torch.bfloat16:
             prepack(hf)
         self._alibi = AlibiAttention(hf) if self.info.position_scheme == "alibi" else None
@@ -103,14 +119,11 @@ class LanguageModel:
     def forward(
         self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
     ) -> Tensor:
-        if not self._is_narrow or sum(len(chunk.tokens) for chunk in chunks) > FEW_ROWS:
+        if self.few_rows is None or sum(len(chunk.tokens) for chunk in chunks) > MAX_ROWS:
             return self._forward(chunks, arena, outputs, give_up=give_up)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return self._forward(chunks, arena, outputs, give_up=give_up)
-        finally:
-            torch.set_num_threads(threads)
+        if give_up():
+            raise PassGivenUp
+        return self.few_rows.forward(chunks, arena, outputs)
 
     @torch.no_grad()
     def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:

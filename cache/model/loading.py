@@ -20,7 +20,8 @@ def load_model(
     name: str | None, *, device: str, converted: Path, dtype: torch.dtype | None = None, adapter: Path | None = None
 ) -> LanguageModel:
     """Load a model by name: None (bundled), a folder, a `.gguf` file, or a name on the hub. converted: folder for
-    dequantised GGUF files. adapter: folder of a LoRA adapter to be merged; part of the fingerprint. Raises ModelError.
+    dequantised GGUF files and compiled code. adapter: folder of a LoRA adapter to be merged; part of the fingerprint.
+    Raises ModelError.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -28,7 +29,13 @@ def load_model(
     if adapter is not None:
         hf, adapted = merge_adapter(hf, adapter)
         fingerprint = digest(fingerprint, adapted)
-    return LanguageModel(hf, wrap_tokenizer(tokenizer, name), name=name or bundled_gguf().stem, fingerprint=fingerprint)
+    return LanguageModel(
+        hf,
+        wrap_tokenizer(tokenizer, name),
+        name=name or bundled_gguf().stem,
+        fingerprint=fingerprint,
+        compiled=converted,
+    )
 
 
 def load_stock(

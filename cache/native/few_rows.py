@@ -1,0 +1,250 @@
+"""Passes of few rows, such as one token for each running answer, in one call of compiled code (`few_rows.c`).
+
+The code reads packed copies of a transformers model's weights; transformers stays the loader, the oracle, and what runs
+passes of many rows, which it does as fast as the processor can multiply. Not covered: other families than Llama's,
+devices other than processors, scores of attention.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cache.attention.forward_pass import Rotation
+from cache.attention.items import Chunk, Item, plan_items
+from cache.memory.arena import Arena
+from cache.native.library import load_library
+
+OUTPUTS, MAX_ROWS = 64, 32
+"""As in few_rows.c: the outputs of a layer are a multiple of the first."""
+FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
+BFLOAT16, FLOAT32 = range(2)
+
+_Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = (
+        *((name, _Pointer) for name in ("weights", "bias")),
+        *((name, _Int) for name in ("kind", "inputs", "outputs")),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, _Linear) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, _Pointer) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        *((name, _Int) for name in ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "rotary")),
+        *((name, _Float) for name in ("epsilon", "scale")),
+        *((name, _Pointer) for name in ("layers", "embedding", "final_norm")),
+        ("head", _Linear),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *((name, _Int) for name in ("rows", "num_items", "num_readers", "num_outputs")),
+        *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "turn_cos", "turn_sin")),
+        *((name, _Pointer) for name in ("items", "readers", "keys", "values", "logits")),
+        ("threads", _Int),
+    )
+
+
+class FewRows:
+    """The packed weights of a model, and passes through them."""
+
+    def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL) -> None:
+        """Raises ValueError for a model that the code does not cover; the message says why."""
+        check_covered(hf)
+        config, body = hf.config, hf.model
+        self._library, self._rotation, self._rotary = library, rotation, body.rotary_emb
+        self._lanes: int = library.warmdesk_lanes()
+        self._kept: list[Any] = []  # what the compiled code points to
+        heads = config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        layers = (_Layer * len(body.layers))(*(self._layer(layer) for layer in body.layers))
+        self._kept.append(layers)
+        embedding = hf.get_input_embeddings().weight.detach()
+        self._vocabulary = hf.get_output_embeddings().weight.shape[0]
+        self._model = _Model(
+            num_layers=len(layers),
+            hidden=config.hidden_size,
+            heads=heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=head_dim,
+            rotary=2 * rotation.frequencies.shape[0],
+            epsilon=config.rms_norm_eps,
+            scale=head_dim**-0.5,
+            layers=ctypes.addressof(layers),
+            embedding=self._keep(as_bfloat16(embedding)),
+            final_norm=self._keep(body.norm.weight.detach().float()),
+            head=self._linear([hf.get_output_embeddings()]),
+        )
+
+    def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
+        """As `cache.model.language_model.Model.forward`, for at most MAX_ROWS rows and plain attention."""
+        tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
+        slots = array("i", (chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)))
+        positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
+        arena.positions.index_copy_(0, torch.tensor(slots), positions)
+        cos, sin = self._rotary(torch.empty(0), positions.unsqueeze(0))
+        half = self._rotation.frequencies.shape[0]
+        cos, sin = cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
+        items, readers, offsets = plan_arrays(plan_items(chunks))
+        angles = -torch.tensor(offsets, dtype=torch.float64).unsqueeze(1) * self._rotation.frequencies.double()
+        turn_cos, turn_sin = angles.cos().float(), angles.sin().float()
+        logits = torch.empty(len(outputs), self._vocabulary)
+        wanted = array("i", outputs)
+        keys, values = self._pointers(arena)
+        step = _Step(
+            rows=len(tokens),
+            num_items=len(items) // 4,
+            num_readers=len(readers) // 3,
+            num_outputs=len(wanted),
+            tokens=address(tokens),
+            slots=address(slots),
+            outputs=address(wanted),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            turn_cos=turn_cos.data_ptr(),
+            turn_sin=turn_sin.data_ptr(),
+            items=address(items),
+            readers=address(readers),
+            keys=ctypes.addressof(keys),
+            values=ctypes.addressof(values),
+            logits=logits.data_ptr(),
+            threads=torch.get_num_threads(),
+        )
+        if self._library.warmdesk_step(ctypes.byref(self._model), ctypes.byref(step)):
+            raise MemoryError("no memory for a pass")
+        return logits
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = {
+            "attention_norm": layer.input_layernorm,
+            "mlp_norm": layer.post_attention_layernorm,
+            "query_norm": getattr(attention, "q_norm", None),
+            "key_norm": getattr(attention, "k_norm", None),
+        }
+        return _Layer(
+            qkv=self._linear([attention.q_proj, attention.k_proj, attention.v_proj]),
+            out=self._linear([attention.o_proj]),
+            gate_up=self._linear([mlp.gate_proj, mlp.up_proj], in_turn=True),
+            down=self._linear([mlp.down_proj]),
+            **{name: self._keep(norm.weight.detach().float()) for name, norm in norms.items() if norm is not None},
+        )
+
+    def _linear(self, linears: list[nn.Linear], *, in_turn: bool = False) -> _Linear:
+        """Several layers of the same input as one. in_turn: their panels alternate."""
+        # each [panels, lanes, inputs]
+        panels = [torch.unflatten(one.weight.detach(), 0, (-1, self._lanes)) for one in linears]
+        together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
+        kind = BFLOAT16 if is_bfloat16(together) else FLOAT32
+        together = together.to(torch.bfloat16 if kind == BFLOAT16 else torch.float32)
+        # pairs of inputs side by side for all lanes; of float32 the first ones of all lanes, then the second ones
+        pairs = torch.unflatten(together, 2, (-1, 2)).permute(*((0, 2, 1, 3) if kind == BFLOAT16 else (0, 2, 3, 1)))
+        biases = [one.bias.detach().float() for one in linears if one.bias is not None]
+        return _Linear(
+            weights=self._keep(pairs.contiguous()),
+            bias=self._keep(torch.cat(biases)) if biases else None,
+            kind=kind,
+            inputs=together.shape[2],
+            outputs=together.shape[0] * self._lanes,
+        )
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _pointers(self, arena: Arena) -> tuple[Any, Any]:
+        """Addresses of the keys and of the values of each layer."""
+        kind = _Pointer * len(arena.keys)
+        return kind(*(layer.data_ptr() for layer in arena.keys)), kind(*(layer.data_ptr() for layer in arena.values))
+
+
+def check_covered(hf: Any) -> None:
+    """Raises ValueError for a model that few_rows.c cannot compute; the message says why."""
+    config = hf.config
+    if config.model_type not in FAMILIES:
+        raise ValueError(f"models of type {config.model_type!r} are not covered")
+    if hf.dtype not in (torch.bfloat16, torch.float32) or hf.device.type != "cpu":
+        raise ValueError(f"{hf.dtype} on {hf.device} is not covered")
+    if config.hidden_act != "silu":
+        raise ValueError(f"activation {config.hidden_act!r} is not covered")
+    for layer in hf.model.layers:
+        for linear in (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj):
+            if linear.bias is not None:
+                raise ValueError("biases but those of queries, keys and values are not covered")
+    widths = [config.hidden_size, config.intermediate_size, hf.get_output_embeddings().weight.shape[0]]
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    widths += [head_dim * (config.num_attention_heads + 2 * config.num_key_value_heads)]
+    if any(width % OUTPUTS for width in widths) or head_dim % 32:
+        raise ValueError(f"layers of {widths} outputs and heads of {head_dim} are not covered")
+
+
+def plan_arrays(items: Sequence[Item]) -> "tuple[array[int], array[int], list[int]]":
+    """Items as few_rows.c wants them: (start, length, first reader, readers) of each run, (row, length, turn) of each
+    reader, and by how many ids each turn rotates back.
+    """
+    runs, readers = array("i"), array("i")
+    turns: dict[int, int] = {}
+
+    def add(start: int, length: int, found: list[int]) -> None:
+        runs.extend((start, length, len(readers) // 3, len(found) // 3))
+        readers.extend(found)
+
+    for item in items:
+        extent = item.extent
+        whole: list[int] = []
+        for rows in item.ranges:
+            turn = turns.setdefault(rows.offset, len(turns)) if rows.offset else -1
+            for visible in rows.visible_ranges:
+                seeing = range(max(rows.first, visible.seen_from), rows.last)
+                length = visible.last - visible.first
+                if seeing:
+                    add(extent.start + visible.first, length, [n for row in seeing for n in (row, length, turn)])
+            if not rows.visible_ranges:
+                for row in range(rows.first, rows.last):
+                    whole += (row, row - rows.first + 1 if item.causal else extent.length, turn)
+        if whole:
+            add(extent.start, extent.length, whole)
+    return runs, readers, list(turns)
+
+
+def is_bfloat16(tensor: Tensor) -> bool:
+    """Whether every number of a tensor is one in bfloat16."""
+    return tensor.dtype == torch.bfloat16 or torch.equal(tensor, tensor.to(torch.bfloat16).to(tensor.dtype))
+
+
+def as_bfloat16(tensor: Tensor) -> Tensor:
+    """The same numbers in bfloat16. Raises ValueError if they are none."""
+    if not is_bfloat16(tensor):
+        raise ValueError("embeddings that are not bfloat16 are not covered")
+    return tensor.to(torch.bfloat16).contiguous()
+
+
+def address(numbers: "array[int]") -> int:
+    """Where an array begins in memory."""
+    return numbers.buffer_info()[0]
+
+
+def few_rows_of(hf: Any, rotation: Rotation | None, folder: Path) -> FewRows | None:
+    """Passes of few rows for a model, or None where they cannot be had. folder: for compiled code."""
+    if rotation is None:
+        return None
+    try:
+        check_covered(hf)
+    except ValueError:
+        return None
+    library = load_library(folder, hf.dtype)
+    return None if library is None else FewRows(hf, rotation, library)

@@ -1,0 +1,223 @@
+"""Passes of few rows in compiled code against the oracle, and what happens where that code cannot be had."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recording import Recorder, answer, running
+from test_cache_engine import plan_of
+from tiny import ByteTokenizer, make_segment, oracle_logits, stock
+from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig, Qwen2Config, Qwen3Config
+
+from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena
+from cache.model.language_model import LanguageModel
+from cache.native.few_rows import MAX_ROWS
+from cache.native.library import load_library
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 1024}
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**SHAPE),
+    "yarn": lambda: LlamaConfig(**SHAPE, rope_parameters=YARN),
+    "tied": lambda: LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    "qwen2, with biases": lambda: Qwen2Config(**SHAPE),
+    "qwen3, with norms of queries and keys": lambda: Qwen3Config(**SHAPE, head_dim=64),
+}
+SYSTEM = make_segment("system", "You answer from the documents. ")
+A = make_segment("a", "Returns take 30 days from delivery. " * 9, SYSTEM)
+B = make_segment("b", "Gift cards cannot be returned at all, sorry.", SYSTEM)
+PLAN = plan_of(SYSTEM, B, A, "Can I return a gift card?")
+
+
+@pytest.fixture(scope="session")
+def compiled(bundled_model: Path) -> Path:
+    """Where the code is compiled once for all tests, those of the bundled model too."""
+    return bundled_model.parent
+
+
+def weights(family: str, dtype: torch.dtype = torch.float32) -> Any:
+    """A random model whose numbers are all bfloat16, as those of most models are."""
+    torch.manual_seed(0)
+    hf = AutoModelForCausalLM.from_config(CONFIGS[family](), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            parameter.normal_(1.0 if "norm" in name else 0.0, 0.12)
+            parameter.copy_(parameter.bfloat16())
+    return hf.to(dtype)
+
+
+def build(hf: Any, compiled: Path | None) -> LanguageModel:
+    return LanguageModel(hf, ByteTokenizer(), name="m", fingerprint="m", compiled=compiled)
+
+
+def counted(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every pass through compiled code."""
+    assert model.few_rows is not None
+    passes: list[int] = []
+    forward = model.few_rows.forward
+
+    def counting(chunks: Any, *others: Any) -> Any:
+        passes.append(sum(len(chunk.tokens) for chunk in chunks))
+        return forward(chunks, *others)
+
+    monkeypatch.setattr(model.few_rows, "forward", counting)
+    return passes
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_placed_modules_equal_one_forward_with_the_block_mask(
+    family: str, compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(weights(family), compiled)
+    passes, recorder = counted(model, monkeypatch), Recorder(model)
+    with running(model) as engine:
+        engine.encode(list(PLAN.segments())).result()
+        answer(engine, PLAN)
+    assert passes[-1] == len("Can I return a gift card?")
+    expected = oracle_logits(weights(family), PLAN)
+    assert (recorder.logits[-1] - expected).abs().max() < 2e-4
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_an_answer_equals_transformers_own_forward(
+    family: str, compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(weights(family), compiled)
+    passes, recorder = counted(model, monkeypatch), Recorder(model)
+    prompt = b"What came before is gone, unless a layer below has carried it on. Or not?"
+    with running(model) as engine:
+        completion = answer(engine, plan_of(prompt.decode()), 12)
+    assert completion.tokens is not None
+    assert passes[-5:] == [1] * 5
+    with torch.no_grad():
+        whole = weights(family)(input_ids=torch.tensor([[*prompt, *completion.tokens]])).logits[0]
+    for row, logits in enumerate(recorder.logits):
+        assert (logits - whole[len(prompt) - 1 + row]).abs().max() < 2e-4
+
+
+def chunk(rows: int, first: int, own: Extent, views: list[KVView], position: int) -> Chunk:
+    return Chunk(list(range(100, 100 + rows)), list(range(position, position + rows)), first, own, views)
+
+
+PARTLY_VISIBLE = KVView(Extent(600, 100), 3, 1, (VisibleRange(0, 40, 1), VisibleRange(60, 100, 3)))
+PACKED = [
+    chunk(1, 9, Extent(1100, 64), [KVView(Extent(0, 550), offset=5), KVView(Extent(580, 3))], 800),
+    chunk(1, 19, Extent(1200, 64), [KVView(Extent(0, 550), offset=90)], 900),
+    chunk(6, 2, Extent(1300, 64), [PARTLY_VISIBLE, KVView(Extent(0, 550), offset=90)], 900),
+    chunk(MAX_ROWS - 8, 0, Extent(1400, 64), [], 0),
+]
+
+
+def filled(model: LanguageModel) -> Arena:
+    arena = Arena(model.info.kv, 1500, model.device)
+    numbers = torch.Generator().manual_seed(1)
+    for layer in (*arena.keys, *arena.values):
+        layer.copy_(torch.randn(layer.shape, generator=numbers).bfloat16())
+    return arena
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.float() - other.float()).abs().max())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_conversations_packed_in_one_pass(threads: int, compiled: Path) -> None:
+    """Shared documents, rows hidden from some, chunks of prompts: as through transformers, keys and values too."""
+    hf = weights("llama")
+    fast, slow = build(hf, compiled), build(hf, None)
+    assert slow.few_rows is None
+    ours, theirs = filled(fast), filled(slow)
+    outputs = [0, 1, 4, 31]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        logits = fast.forward(PACKED, ours, outputs)
+    finally:
+        torch.set_num_threads(before)
+    assert distance(logits, slow.forward(PACKED, theirs, outputs)) < 5e-4
+    for mine, other in zip((*ours.keys, *ours.values), (*theirs.keys, *theirs.values), strict=True):
+        assert distance(mine, other) < 5e-4
+    assert torch.equal(ours.positions, theirs.positions)
+    assert fast.forward(PACKED, ours, []).shape == (0, 320)
+
+
+def test_bfloat16_is_no_further_off_than_transformers(compiled: Path) -> None:
+    exact = build(weights("llama"), None)
+    expected = exact.forward(PACKED, filled(exact), list(range(MAX_ROWS)))
+    off = []
+    for folder in (compiled, None):
+        model = build(weights("llama", torch.bfloat16), folder)
+        assert (model.few_rows is None) == (folder is None)
+        off.append(float((model.forward(PACKED, filled(model), list(range(MAX_ROWS))) - expected).abs().mean()))
+    ours, theirs = off
+    assert 0 < ours < theirs
+
+
+def test_weights_that_are_not_bfloat16_stay_as_they_are(compiled: Path) -> None:
+    """Such as those of a layer that an adapter was merged into."""
+    hf = weights("llama")
+    with torch.no_grad():
+        hf.model.layers[1].self_attn.o_proj.weight.mul_(1.0001)
+    fast, slow = build(hf, compiled), build(hf, None)
+    assert fast.few_rows is not None
+    logits = fast.forward(PACKED, filled(fast), [0, 31])
+    assert distance(logits, slow.forward(PACKED, filled(slow), [0, 31])) < 5e-4
+
+
+def test_more_rows_go_through_transformers(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(weights("llama"), compiled)
+    passes = counted(model, monkeypatch)
+    more = [chunk(MAX_ROWS + 1, 0, Extent(0, 64), [], 0)]
+    model.forward(more, filled(model), [0])
+    assert passes == []
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma", "qwen2"])
+def test_models_that_are_not_covered_run_without(family: str, compiled: Path) -> None:
+    """Another family, or layers whose sizes do not fit."""
+    hf = AutoModelForCausalLM.from_config(GemmaConfig(**SHAPE)) if family == "gemma" else stock(family)
+    assert build(hf, compiled).few_rows is None
+
+
+def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_and_load = load_library.__wrapped__
+    assert compile_and_load(tmp_path, torch.float32) is not None
+    (kept,) = tmp_path.iterdir()
+    monkeypatch.setattr("cache.native.library.compile_library", None)
+    assert compile_and_load(tmp_path, torch.float32) is not None
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize("compiler", ["false", "no-such-program"])
+def test_a_compiler_that_fails_leaves_nothing_behind(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: compiler)
+    with caplog.at_level(logging.WARNING):
+        assert load_library(tmp_path / compiler, torch.float32) is None
+    assert "answers are written more slowly" in caplog.text
+    assert list((tmp_path / compiler).iterdir()) == []
+
+
+def test_without_a_compiler_the_log_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        assert build(weights("llama"), tmp_path / "none").few_rows is None
+    assert "install gcc" in caplog.text
