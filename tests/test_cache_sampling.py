@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import ByteTokenizer
 
-from cache.engine.sampling import Sampler, Sampling, TextStream
+from cache.engine.sampling import Sampler, Sampling, TextStream, likeliest
 
 LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])
 
@@ -212,3 +212,16 @@ def test_a_stop_string_with_a_character_in_two_tokens_is_held_back() -> None:
 def test_text_is_never_taken_back_whatever_the_stop_string(case: tuple[list[bytes], tuple[str, ...]]) -> None:
     """Was wrong once: the same, found by chance."""
     check_stream(*case)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 0.9999])
+def test_the_likeliest_tokens_are_those_of_a_full_sort(spread: float, share: float) -> None:
+    """Few of them or, where all are about as likely, many."""
+    logits = torch.randn(5000, generator=torch.Generator().manual_seed(0)) * spread
+    probabilities = logits.double().softmax(-1)
+    ordered = probabilities.sort(descending=True).values
+    expected = ordered[ordered.cumsum(-1) - ordered < share]
+    kept, ids = likeliest(probabilities, share)
+    assert torch.equal(kept, expected)
+    assert torch.equal(probabilities[ids], kept)

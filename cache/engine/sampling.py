@@ -9,6 +9,9 @@ from torch import Tensor
 from cache.engine.constraints import Choices
 from cache.prompt.model_tokenizer import ModelTokenizer
 
+FEW_TOKENS = 256
+"""Tokens that mostly hold the share that is sampled from."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
@@ -96,14 +99,26 @@ class Sampler:
         """An index into logits of any length."""
         if self.sampling.temperature == 0:
             return int(logits.argmax())
-        scaled = logits.cpu() / self.sampling.temperature
-        ordered, ids = scaled.sort(descending=True)
-        if self.sampling.top_k:
-            ordered[self.sampling.top_k :] = float("-inf")
-        probabilities = ordered.softmax(-1)
-        before = probabilities.cumsum(-1) - probabilities
-        probabilities[before >= self.sampling.top_p] = 0
+        scaled, ids = logits.cpu() / self.sampling.temperature, torch.arange(len(logits))
+        if 0 < self.sampling.top_k < len(scaled):
+            scaled, ids = scaled.topk(self.sampling.top_k)
+        probabilities = scaled.softmax(-1)
+        if self.sampling.top_p < 1:
+            probabilities, kept = likeliest(probabilities, self.sampling.top_p)
+            ids = ids[kept]
         return int(ids[torch.multinomial(probabilities, 1, generator=self._random)])
+
+
+def likeliest(probabilities: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """The fewest of the highest probabilities `[n]` that make up a share, highest first, and where they stood. Sorting
+    all of a vocabulary takes as long as a pass through a small model, so the first few are tried first.
+    """
+    for count in (FEW_TOKENS, len(probabilities)):
+        highest, ids = probabilities.topk(min(count, len(probabilities)))
+        before = highest.cumsum(-1) - highest
+        if count == len(probabilities) or before[-1] >= share:
+            break
+    return highest[before < share], ids[before < share]
 
 
 class TextStream:
