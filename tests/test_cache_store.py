@@ -64,6 +64,14 @@ def find(store: Store, segment: Segment, tenant: str = TENANT) -> Lookup:
     return found
 
 
+def use(store: Store, segment: Segment) -> None:
+    """Find a segment for a request that begins, and let it go."""
+    entry = store.find(segment, TENANT).entry
+    assert entry is not None
+    store.count_use([entry])
+    store.release(entry)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = store_of(folder=tmp_path)
@@ -244,7 +252,7 @@ def test_the_least_valuable_module_is_evicted_first() -> None:
     store = store_of(slots=30)
     add(store, A, B, C)
     for segment in (A, A, C):
-        find(store, segment)
+        use(store, segment)
     add(store, D)
     assert find(store, B).reason == "evicted"
     assert find(store, A).source == find(store, C).source == "device"
@@ -257,18 +265,44 @@ def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> No
     assert store.disk is not None
     store.disk.remove(store.key(A, TENANT))
     for segment in (A, B, B):
-        find(store, segment)
+        use(store, segment)
     add(store, C)
     assert store.key(A, TENANT) in store.entries
     assert store.key(B, TENANT) not in store.entries
     store.close()
 
 
+def test_a_used_module_outlives_an_unused_one_on_disk_as_in_memory(tmp_path: Path) -> None:
+    """Was wrong once: priced when it was put, an unused module counted what computing costs; the used one, priced after
+    it was written, what loading costs, a hundredth.
+    """
+    store = store_of(slots=20, folder=tmp_path)
+    add(store, A, B)
+    store.flush()
+    use(store, A)
+    add(store, C)
+    assert store.key(A, TENANT) in store.entries
+    assert store.key(B, TENANT) not in store.entries
+    store.close()
+
+
+def test_looking_a_module_up_again_and_again_is_no_use() -> None:
+    """As a request does that waits for memory."""
+    store = store_of(slots=20)
+    add(store, A, B)
+    for _ in range(9):
+        find(store, A)
+    use(store, B)
+    assert [store.entries[store.key(one)].hits for one in (A, B)] == [0, 1]
+    add(store, C)
+    assert store.key(B, TENANT) in store.entries
+
+
 def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
     store = store_of(slots=20)
     add(store, A)
     for _ in range(5):
-        find(store, A)
+        use(store, A)
     for i in range(20):
         add(store, segment_of(str(i)))
     assert find(store, A).reason == "evicted"
@@ -278,11 +312,11 @@ def test_what_is_to_be_kept_is_evicted_last() -> None:
     store = store_of(slots=30)
     add(store, A, B, C)
     store.keep({store.key(A)})
-    find(store, B)  # used more, but not to be kept
+    use(store, B)  # used more, but not to be kept
     add(store, D)
     assert {one: store.has(store.key(one)) for one in (A, B, C)} == {A: True, B: True, C: False}
     store.keep(frozenset())
-    find(store, D)
+    use(store, D)
     store.release(build(store, C))
     assert not store.has(store.key(A))
     store.check_integrity()

@@ -51,6 +51,7 @@ def replay(prompts: Iterable[Sequence[TracedModule]], slots: int) -> Replayed:
             if (entry := store.find(segment, PUBLIC_TENANT).entry) is not None:
                 found += 1
                 pinned.append(entry)
+                store.count_use([entry])
                 continue
             missing_tokens += module.tokens
             try:

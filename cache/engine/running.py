@@ -12,6 +12,7 @@ from cache.engine.request import Completion, FinishReason, Timings, Usage
 from cache.engine.sampling import Sampler, TextStream, loop_length
 from cache.engine.sequence import Sequence, build_sequence, path_of
 from cache.engine.waiting import Waiting
+from cache.errors import CacheError
 from cache.memory.allocator import NO_ROWS, Extent
 from cache.memory.prefix_tree import PathStep, PrefixNode
 from cache.memory.store import Store
@@ -78,6 +79,13 @@ class Running:
         )
         self.admitted.generation.deliver(completion)
 
+    def fail(self, store: Store, error: CacheError) -> None:
+        """Give everything back and deliver an error; what was computed is not kept."""
+        store.allocator.free(self.sequence.own)
+        store.prefixes.unpin(self.prefix)
+        self.admitted.release(store)
+        self.admitted.generation.deliver(error)
+
     def _elapsed(self) -> float:
         """Milliseconds since submission."""
         return (time.perf_counter() - self.admitted.submitted) * 1e3
@@ -135,6 +143,7 @@ def admit(waiting: Waiting, store: Store, model: Model) -> Running:
     usage = count_usage(waiting, prefix, len(sequence.tokens))
     num_new = max(1, min(request.sampling.max_tokens, model.info.max_positions - plan.next_position))
     given = request.teacher_forced[:-1]
+    sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
     store.prefixes.pin(prefix)
     try:
         sequence.own = store.reserve(len(sequence.tokens) + len(given) + num_new - 1)
@@ -142,8 +151,8 @@ def admit(waiting: Waiting, store: Store, model: Model) -> Running:
         store.prefixes.unpin(prefix)
         raise
     store.touch(prefix)
+    store.count_use(waiting.found)
     for token in given:
         sequence.append(token)
     timings = Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3)
-    sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
     return Running(waiting, sequence, fresh, prefix, usage, timings, model.info.stop_tokens, sampler, stream)

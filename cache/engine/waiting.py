@@ -41,6 +41,11 @@ class Waiting:
             return self.request.plan.without_segments()
         return self.request.plan.exact_part() if self.request.recomputation == EXACT else self.request.plan
 
+    @property
+    def found(self) -> list[CacheEntry]:
+        """The modules that were there when they were first looked up."""
+        return [entry for segment, entry in self.entries.items() if segment not in self.misses]
+
     def find_modules(self, encoder: Encoder) -> bool:
         """Look up the modules still missing; True when all of the plan are in the arena. Raises CapacityError."""
         started = time.perf_counter()

@@ -35,7 +35,7 @@ class PathStep:
 @dataclass(slots=True, eq=False)
 class PrefixNode:
     """A step of a prompt that was computed. owner: the session that computed it; of a root, its tenant. refs: requests
-    in flight whose path goes through the node. hits: requests that found it.
+    in flight whose path goes through the node. hits: requests that found it. age: the store's clock at its last use.
     """
 
     step: PathStep
@@ -45,7 +45,7 @@ class PrefixNode:
     children: "dict[Edge, PrefixNode]" = field(default_factory=dict)
     refs: int = 0
     hits: int = 0
-    priority: float = 0.0
+    age: float = 0.0
 
     def path(self) -> "Iterator[PrefixNode]":
         """This node and its ancestors, the root left out, innermost first."""

@@ -1,10 +1,10 @@
 """Where KV lives: encoded modules and exact prefixes in the device arena, modules on disk behind it.
 
 What no request uses may be evicted, in the order of GDSF (greedy dual size frequency, Cherkasova 1998): the entry of
-lowest priority goes first, those that are to be kept last. An entry's priority, renewed whenever it is used, is
-`clock + hits * seconds`; seconds: what it costs to get one of its tokens back, by loading it if it is on disk, else by
-computing it. (GDSF divides by the size; here every token has the same size.) The clock is the priority of the last
-victim, so that old entries fall behind.
+lowest value goes first, those that are to be kept last. An entry's value is `age + (1 + hits) * seconds`. age: the
+clock when it was last used; seconds: what it costs now to get one of its tokens back, by loading it if it is on disk,
+else by computing it. (GDSF divides by the size; here every token has the same size.) The clock is the value of the last
+victim, so that old entries fall behind. Hits are requests that began with the entry; that it was encoded is none.
 Owned by the engine thread. Files are written by a thread of their own, from a copy.
 """
 
@@ -12,7 +12,7 @@ import heapq
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,13 +36,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
-    """An encoded module in the arena. refs: how many requests and encodings use it (pins)."""
+    """An encoded module in the arena. refs: how many requests and encodings use it (pins). age: the clock at its last
+    use.
+    """
 
     header: ModuleHeader
     extent: Extent
     refs: int = 0
     hits: int = 0
-    priority: float = 0.0
+    age: float = 0.0
     last_used: float = field(default_factory=time.time)
 
 
@@ -239,11 +241,17 @@ class Store:
             extent = self.allocator.allocate(length)
         return extent
 
+    def count_use(self, entries: Iterable[CacheEntry]) -> None:
+        """Count a request that begins to run with modules that it found."""
+        for entry in entries:
+            entry.hits += 1
+            entry.age, entry.last_used = self._clock, time.time()
+
     def touch(self, node: PrefixNode, *, is_use: bool = True) -> None:
-        """Renew the priority of a prefix path; is_use: count a request that found it, not the one that made it."""
+        """Renew the age of a prefix path; is_use: count a request that found it, not the one that made it."""
         for step in node.path():
             step.hits += is_use
-            step.priority = self._clock + (1 + step.hits) * self.compute_cost.mean
+            step.age = self._clock
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         """The prefixes that have saved most, first: where several continue one another, each counts its own tokens."""
@@ -267,17 +275,12 @@ class Store:
 
     def _pin(self, entry: CacheEntry) -> CacheEntry:
         entry.refs += 1
-        entry.hits += 1
-        entry.last_used = time.time()
-        is_on_disk = self.disk is not None and entry.header.key in self.disk.entries
-        cost = self.load_cost if is_on_disk else self.compute_cost
-        entry.priority = self._clock + entry.hits * cost.mean
         return entry
 
     def _admit(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         assert header.key not in self.entries, header
-        entry = self.entries[header.key] = CacheEntry(header, extent)
+        entry = self.entries[header.key] = CacheEntry(header, extent, age=self._clock)
         self._known_names[tenant, header.name] = header
         return self._pin(entry)
 
@@ -299,16 +302,21 @@ class Store:
         return max((one.length for one in join_extents(sorted([*extents, *self.allocator.holes]))), default=0)
 
     def _evict_one(self) -> None:
-        """Evict the entry of lowest priority; there is one."""
+        """Evict the entry of lowest value; there is one."""
         victims: list[CacheEntry | PrefixNode] = [entry for entry in self.entries.values() if not entry.refs]
         victims.extend(self.prefixes.leaves())
-        self._evict(min(victims, key=lambda victim: (self._is_kept(victim), victim.priority)))
+        self._evict(min(victims, key=lambda victim: (self._is_kept(victim), self._value(victim))))
+
+    def _value(self, victim: CacheEntry | PrefixNode) -> float:
+        disk = self.disk
+        is_on_disk = isinstance(victim, CacheEntry) and disk is not None and victim.header.key in disk.entries
+        return victim.age + (1 + victim.hits) * (self.load_cost if is_on_disk else self.compute_cost).mean
 
     def _is_kept(self, victim: CacheEntry | PrefixNode) -> bool:
         return isinstance(victim, CacheEntry) and victim.header.key in self.kept
 
     def _evict(self, victim: CacheEntry | PrefixNode) -> None:
-        self._clock = max(self._clock, victim.priority)
+        self._clock = max(self._clock, self._value(victim))
         self.allocator.free(victim.extent)
         if isinstance(victim, CacheEntry):
             del self.entries[victim.header.key]
