@@ -83,6 +83,13 @@ class Encoder:
         job.done.set_result(len(job.started))
         return True
 
+    def fail(self, key: str) -> None:
+        """Give up an encoding that could not be computed, and give back what it holds."""
+        encoding = self.running.pop(key)
+        self.store.allocator.free(encoding.sequence.own)
+        for used in encoding.prefixes:
+            self.store.release(used)
+
     def collect(self) -> None:
         """Admit what is fully computed."""
         for key in [key for key, encoding in self.running.items() if not encoding.sequence.pending]:

@@ -127,7 +127,7 @@ class Engine:
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[int]:
         """Encode modules ahead of use, when no request needs the engine more. The result is how many were in no tier
         yet; for a model that cannot place modules 0. Raises EngineStopped, PromptError for a segment beyond the model's
-        positions and ValueError for a bad tenant.
+        positions or with tokens it does not have, and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         info = self.model.info
@@ -136,6 +136,8 @@ class Engine:
             first = segment.left_context_positions.start if info.is_position_independent else 0
             if segment.end - first > info.max_positions:
                 raise PromptError(f"module {segment.name!r} ends beyond the model's {info.max_positions} positions")
+            if not all(0 <= token < info.vocabulary for token in (*segment.left_context, *segment.tokens)):
+                raise PromptError(f"module {segment.name!r} has tokens that the model does not have")
         useful = [segment for segment in segments if segment.tokens and info.places_modules]
         job = EncodeJob(deque((segment, tenant) for segment in useful), Future())
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled

@@ -1,5 +1,10 @@
-"""What happens on the engine thread: schedule, forward, sample, deliver. Not to be used from another thread."""
+"""What happens on the engine thread: schedule, forward, sample, deliver. Not to be used from another thread.
 
+What fails, fails what it was done for. When a pass fails, such as for want of memory, nobody can say for whom: then
+each of its sequences is computed in a pass of its own, and what fails alone ends with an error.
+"""
+
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Set
@@ -9,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.encoder import EncodeJob, Encoder
+from cache.engine.encoder import EncodeJob, Encoder, Encoding
 from cache.engine.recomputation import RowSelector
 from cache.engine.running import Running, admit
 from cache.engine.scheduler import schedule
@@ -25,6 +30,7 @@ AHEAD_S, MIN_ROWS_AHEAD = 0.25, 128
 """How long a pass may take that encodes only modules nobody waits for, since a question that arrives waits for its end;
 and how many rows it has at least, since shorter passes waste time.
 """
+log = logging.getLogger(__name__)
 PREFILL_ROWS = 64
 """Passes of fewer rows say little about what computing a module costs."""
 
@@ -50,6 +56,7 @@ class EngineCore:
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._jobs: deque[EncodeJob] = deque()
+        self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
 
     @property
     def has_work(self) -> bool:
@@ -85,9 +92,16 @@ class EngineCore:
             if self._give_up():
                 raise
             return
+        except Exception as error:
+            self._suspect([*scheduled], error)
+            return
         self._encoder.collect()
         for running, logits in outputs:
-            reason = running.advance(logits)  # samples and delivers
+            try:
+                reason = running.advance(logits)  # samples and delivers
+            except Exception as error:
+                self._fail_running(running, error)
+                continue
             if reason is not None:
                 self._running.remove(running)
                 running.finish(self.store, reason)
@@ -106,18 +120,29 @@ class EngineCore:
             if isinstance(arrived, ForgetJob):
                 if self._is_busy:
                     return
-                self.row_selector.clear()
-                self.store.flush()
-                arrived.done.set_result(self.store.forget(arrived.find(self.store)))
+                self._forget(arrived)
             elif isinstance(arrived, EncodeJob):
                 self._jobs.append(arrived)
             else:
                 self._enqueue(arrived)
             self.inbox.popleft()
 
+    def _forget(self, job: ForgetJob) -> None:
+        try:
+            self.row_selector.clear()
+            self.store.flush()
+            job.done.set_result(self.store.forget(job.find(self.store)))
+        except Exception as error:
+            job.done.set_exception(error)
+
     def _enqueue(self, waiting: Waiting) -> None:
-        needed, limit = waiting.request.plan.next_position, self.model.info.max_positions
-        if needed > limit:
+        plan, info = waiting.request.plan, self.model.info
+        needed, limit = plan.next_position, info.max_positions
+        runs = (*(span.tokens for span in plan.spans), waiting.request.teacher_forced)
+        strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
+        if strange is not None:
+            waiting.generation.deliver(PromptError(f"the prompt has token {strange}, the model has {info.vocabulary}"))
+        elif needed > limit:
             waiting.generation.deliver(PromptError(f"the prompt needs {needed} positions, the model has {limit}"))
         elif len(self._waiting) >= MAX_WAITING:
             busy = "the desk is busy: too many questions are waiting, try again soon"
@@ -148,6 +173,9 @@ class EngineCore:
                 if self._running or self._encoder.running:
                     return  # memory comes back when they end
                 waiting.generation.deliver(error)
+            except Exception as error:
+                waiting.release(self.store)
+                waiting.generation.deliver(failure_of(error))
             self._waiting.popleft()
         if not self._waiting and not self._running:
             while self._jobs and self._encoder.advance(self._jobs[0]):
@@ -158,6 +186,8 @@ class EngineCore:
         and only when there is nothing else: on a processor they would make every token of an answer ten times slower.
         """
         encodings = self._encoder.running.values()
+        if suspect := self._next_suspect():
+            return schedule([suspect])
         needed = [*(r.sequence for r in self._running), *(e.sequence for e in encodings if not e.is_ahead)]
         if needed:
             return schedule(needed)
@@ -185,3 +215,57 @@ class EngineCore:
         if num_rows >= PREFILL_ROWS:
             self.store.compute_cost.measured(time.perf_counter() - started, num_rows)
         return [(r, logits[rows_of[r.sequence]]) for r in self._running if r.sequence in rows_of]
+
+    def _next_suspect(self) -> Sequence | None:
+        """What is to be tried alone now, if it still waits for rows."""
+        alive = {r.sequence for r in self._running} | {e.sequence for e in self._encoder.running.values()}
+        while self._suspects:
+            suspect = self._suspects.pop()
+            if suspect in alive and suspect.pending:
+                return suspect
+        return None
+
+    def _suspect(self, sequences: list[Sequence], error: Exception) -> None:
+        """A pass has failed: try its sequences one by one; if there was only one, end what it was computed for."""
+        log.warning("a pass of %d sequences failed: %s", len(sequences), error)
+        if len(sequences) > 1:
+            self._suspects = sequences[::-1]
+            return
+        for running in [r for r in self._running if r.sequence in sequences]:
+            self._fail_running(running, error)
+        for key, encoding in [*self._encoder.running.items()]:
+            if encoding.sequence in sequences:
+                self._fail_encoding(key, encoding, error)
+
+    def _fail_running(self, running: Running, error: Exception) -> None:
+        self._running.remove(running)
+        running.fail(self.store, failure_of(error))
+
+    def _fail_encoding(self, key: str, encoding: Encoding, error: Exception) -> None:
+        """End an encoding, and all that was to use it."""
+        self._encoder.fail(key)
+        failure = CacheError(f"module {encoding.segment.name!r}: {failure_of(error)}")
+        for waiting in [w for w in self._waiting if self._needs(w, key)]:
+            waiting.release(self.store)
+            self._waiting.remove(waiting)
+            waiting.generation.deliver(failure)
+        for job in [j for j in self._jobs if key in j.started or self._is_next(j, key)]:
+            self._jobs.remove(job)
+            job.done.set_exception(failure)
+
+    def _needs(self, waiting: Waiting, key: str) -> bool:
+        tenant = waiting.request.tenant_of_modules
+        return any(self.store.key(part, tenant) == key for s in waiting.plan.segments() for part in s.with_ancestors())
+
+    def _is_next(self, job: EncodeJob, key: str) -> bool:
+        """Whether a module is a conditioning prefix of the next one of a job."""
+        parts = ((part, tenant) for segment, tenant in [*job.segments][:1] for part in segment.with_ancestors())
+        return any(self.store.key(part, tenant) == key for part, tenant in parts)
+
+
+def failure_of(error: Exception) -> CacheError:
+    """What a reader gets for an error that was not raised on purpose: one line."""
+    if isinstance(error, CacheError):
+        return error
+    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return CacheError(f"the answer could not be computed ({reason}): ask again")

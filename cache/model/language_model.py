@@ -43,12 +43,15 @@ SCORED_DEPTH = (0.55, 0.7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What the engine must know of a model. max_positions: usable position ids are 0 .. max_positions-1."""
+    """What the engine must know of a model. max_positions: usable position ids are 0 .. max_positions-1. vocabulary:
+    token ids are 0 .. vocabulary-1.
+    """
 
     name: str
     fingerprint: str
     position_scheme: PositionScheme
     max_positions: int
+    vocabulary: int
     kv: KVShape
     stop_tokens: frozenset[int]
 
@@ -180,6 +183,7 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
         fingerprint=digest(fingerprint, str(hf.dtype), repr(sorted(rope.items(), key=str))),
         position_scheme=find_position_scheme(config, name)[0],
         max_positions=usable_positions(config),
+        vocabulary=hf.get_input_embeddings().weight.shape[0],
         kv=kv,
         stop_tokens=stop_tokens(hf, tokenizer),
     )
