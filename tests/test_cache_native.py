@@ -187,6 +187,15 @@ def test_more_rows_go_through_transformers(compiled: Path, monkeypatch: pytest.M
     assert passes == []
 
 
+def test_embeddings_that_are_not_bfloat16_are_not_covered(compiled: Path) -> None:
+    hf = weights("llama")
+    with torch.no_grad():
+        hf.get_input_embeddings().weight.mul_(1.0001)
+    model = build(hf, compiled)
+    assert model.few_rows is None
+    assert model.forward(PACKED, filled(model), [0]).shape == (1, 320)
+
+
 @pytest.mark.parametrize("family", ["gpt2", "gemma", "qwen2"])
 def test_models_that_are_not_covered_run_without(family: str, compiled: Path) -> None:
     """Another family, or layers whose sizes do not fit."""

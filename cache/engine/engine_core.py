@@ -30,9 +30,9 @@ AHEAD_S, MIN_ROWS_AHEAD = 0.25, 128
 """How long a pass may take that encodes only modules nobody waits for, since a question that arrives waits for its end;
 and how many rows it has at least, since shorter passes waste time.
 """
-log = logging.getLogger(__name__)
 PREFILL_ROWS = 64
 """Passes of fewer rows say little about what computing a module costs."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class EngineCore:
                 waiting.generation.deliver(error)
             except Exception as error:
                 waiting.release(self.store)
-                waiting.generation.deliver(failure_of(error))
+                waiting.generation.deliver(failure_of("the answer", error))
             self._waiting.popleft()
         if not self._waiting and not self._running:
             while self._jobs and self._encoder.advance(self._jobs[0]):
@@ -227,8 +227,8 @@ class EngineCore:
 
     def _suspect(self, sequences: list[Sequence], error: Exception) -> None:
         """A pass has failed: try its sequences one by one; if there was only one, end what it was computed for."""
-        log.warning("a pass of %d sequences failed: %s", len(sequences), error)
         if len(sequences) > 1:
+            log.warning("a pass of %d sequences failed, they are tried one by one: %s", len(sequences), error)
             self._suspects = sequences[::-1]
             return
         for running in [r for r in self._running if r.sequence in sequences]:
@@ -239,12 +239,12 @@ class EngineCore:
 
     def _fail_running(self, running: Running, error: Exception) -> None:
         self._running.remove(running)
-        running.fail(self.store, failure_of(error))
+        running.fail(self.store, failure_of("the answer", error))
 
     def _fail_encoding(self, key: str, encoding: Encoding, error: Exception) -> None:
         """End an encoding, and all that was to use it."""
         self._encoder.fail(key)
-        failure = CacheError(f"module {encoding.segment.name!r}: {failure_of(error)}")
+        failure = failure_of(f"module {encoding.segment.name!r}", error)
         for waiting in [w for w in self._waiting if self._needs(w, key)]:
             waiting.release(self.store)
             self._waiting.remove(waiting)
@@ -263,9 +263,11 @@ class EngineCore:
         return any(self.store.key(part, tenant) == key for part, tenant in parts)
 
 
-def failure_of(error: Exception) -> CacheError:
-    """What a reader gets for an error that was not raised on purpose: one line."""
+def failure_of(what: str, error: Exception) -> CacheError:
+    """What readers get for something that failed. An error that was not raised on purpose may name files and
+    addresses, so it goes to the log alone.
+    """
     if isinstance(error, CacheError):
         return error
-    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return CacheError(f"the answer could not be computed ({reason}): ask again")
+    log.error("%s could not be computed", what, exc_info=error)
+    return CacheError(f"{what} could not be computed, the log says why: ask again")

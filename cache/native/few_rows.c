@@ -39,7 +39,7 @@ enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, UNIT = 256, MAX_ROWS = 32 };
 #define HIGH 0xffff0000u
 
 typedef enum { BFLOAT16, FLOAT32 } Kind; /* of weights */
-typedef enum { STORE, ADD, GATE } Use;         /* what becomes of a product */
+typedef enum { STORE, ADD, GATE } Use;   /* what becomes of a product */
 
 #ifdef KV_FLOAT32
 typedef float kv;
@@ -76,7 +76,7 @@ typedef struct {
 } Model;
 
 typedef struct {
-    int32_t start, length;      /* slots */
+    int32_t start, length;         /* slots */
     int32_t first_reader, readers; /* its readers: a part of the pass's list */
 } Item;
 
@@ -94,7 +94,7 @@ typedef struct {
     const Item *items;
     const Reader *readers;
     kv *const *keys, *const *values; /* by layer: [slots, kv_heads, head_dim] */
-    float *logits;                         /* [num_outputs, vocabulary] */
+    float *logits;                   /* [num_outputs, vocabulary] */
     int32_t threads;
 } Step;
 
@@ -136,7 +136,7 @@ static INLINE floats exp2_of(floats x) {
 
 /* --- linear layers ----------------------------------------------------------------------------------------------- */
 
-/* Products of a pair of inputs, added for 16 outputs: two at once in bfloat16, or one by one in float32. */
+/* Products of a pair of inputs, added for LANES outputs: two at once in bfloat16, or one by one in float32. */
 #ifdef PAIRS
 typedef uint16_t activation; /* bfloat16 */
 typedef words weight_pair;
@@ -279,7 +279,7 @@ static INLINE kv to_kv(float x) {
 #endif
 }
 
-/* 32 dimensions of a value, the even and the odd ones where they come in pairs, else the first and the last 16 */
+/* 2 * LANES dimensions of a value: the even and the odd ones where they come in pairs, else the first and last half */
 static INLINE void load_value(const kv *v, floats *one, floats *other) {
 #ifdef KV_FLOAT32
     *one = ((const floats_in_memory *)v)[0], *other = ((const floats_in_memory *)v)[1];
@@ -365,7 +365,7 @@ static INLINE void score(const weight_pair *tile, const activation *queries, int
     for (int r = 0; r < rows; r++) *(floats_in_memory *)(scores + r * UNIT) = total[r] * scale;
 }
 
-/* Adds up 32 dimensions of the values of `keys` keys, for `rows` rows of weights (a constant where inlined). */
+/* Adds up 2 * LANES dimensions of the values of `keys` keys, for `rows` rows of weights (a constant where inlined). */
 static INLINE void weigh(const kv *v, size_t stride, int keys, const float *weights, int rows, float *to, int to_stride) {
     floats one[rows], other[rows];
     for (int r = 0; r < rows; r++) one[r] = other[r] = (floats){};
@@ -433,8 +433,6 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
 /* --- the pass ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int32_t num_units, num_partials, most_readers;
-    Unit *units;
     int32_t *parts, *first_part; /* by row: which partials, as (first of the unit, readers, place among them) */
 } Plan;
 
@@ -473,25 +471,24 @@ int warmdesk_lanes(void) { return LANES; }
 int warmdesk_step(const Model *m, const Step *s) {
     int rows = s->rows, d = m->head_dim, q_width = m->heads * d, kv_width = m->kv_heads * d;
     int width = q_width + 2 * kv_width, inner = m->layers[0].down.inputs, group = m->heads / m->kv_heads;
-    int num_units = 0, num_partials = 0, num_parts = 0, most_readers = 1;
+    int num_units = 0, num_partials = 0, most_readers = 1;
     for (int i = 0; i < s->num_items; i++) {
         int cuts = (s->items[i].length + UNIT - 1) / UNIT;
         num_units += cuts;
         num_partials += cuts * s->items[i].readers;
         if (s->items[i].readers > most_readers) most_readers = s->items[i].readers;
     }
-    num_parts = num_partials;
     size_t query_bytes = (size_t)most_readers * group * d * sizeof(activation), score_bytes = (size_t)most_readers * group * UNIT * 4;
     size_t widest = m->hidden > q_width ? m->hidden : q_width;
     size_t private_bytes = ((query_bytes + 63) & ~(size_t)63) + ((score_bytes + 63) & ~(size_t)63) + ((rows * widest * sizeof(activation) + 63) & ~(size_t)63);
-    size_t bytes = 64 * 16 + (size_t)num_units * sizeof(Unit) + (size_t)num_parts * 12 + (rows + 2) * 4 +
+    size_t bytes = 64 * 16 + (size_t)num_units * sizeof(Unit) + (size_t)num_partials * 12 + (rows + 2) * 4 +
                    (size_t)rows * (m->hidden * 4 + width * 4 + (q_width + inner) * sizeof(activation)) +
                    (size_t)num_partials * m->heads * (d + 2) * 4 + (size_t)s->threads * private_bytes;
     char *memory = NULL;
     if (posix_memalign((void **)&memory, 64, bytes)) return 1;
     char *rest = memory;
     Unit *units = take(&rest, num_units * sizeof(Unit));
-    Plan plan = {num_units, num_partials, most_readers, units, take(&rest, num_parts * 12), take(&rest, (rows + 2) * 4)};
+    Plan plan = {take(&rest, num_partials * 12), take(&rest, (rows + 2) * 4)};
     float *x = take(&rest, (size_t)rows * m->hidden * 4), *qkv = take(&rest, (size_t)rows * width * 4);
     activation *attended = take(&rest, (size_t)rows * q_width * sizeof(activation));
     activation *gated = take(&rest, (size_t)rows * inner * sizeof(activation));

@@ -6,6 +6,7 @@ devices other than processors, scores of attention.
 """
 
 import ctypes
+import logging
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ OUTPUTS, MAX_ROWS = 64, 32
 """As in few_rows.c: the outputs of a layer are a multiple of the first."""
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 BFLOAT16, FLOAT32 = range(2)
+log = logging.getLogger(__name__)
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 
@@ -63,8 +65,7 @@ class FewRows:
     """The packed weights of a model, and passes through them."""
 
     def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL) -> None:
-        """Raises ValueError for a model that the code does not cover; the message says why."""
-        check_covered(hf)
+        """hf: a model that is covered, see `why_not_covered`."""
         config, body = hf.config, hf.model
         self._library, self._rotation, self._rotary = library, rotation, body.rotary_emb
         self._lanes: int = library.warmdesk_lanes()
@@ -85,7 +86,7 @@ class FewRows:
             epsilon=config.rms_norm_eps,
             scale=head_dim**-0.5,
             layers=ctypes.addressof(layers),
-            embedding=self._keep(as_bfloat16(embedding)),
+            embedding=self._keep(embedding.to(torch.bfloat16).contiguous()),
             final_norm=self._keep(body.norm.weight.detach().float()),
             head=self._linear([hf.get_output_embeddings()]),
         )
@@ -172,24 +173,24 @@ class FewRows:
         return kind(*(layer.data_ptr() for layer in arena.keys)), kind(*(layer.data_ptr() for layer in arena.values))
 
 
-def check_covered(hf: Any) -> None:
-    """Raises ValueError for a model that few_rows.c cannot compute; the message says why."""
+def why_not_covered(hf: Any) -> str:
+    """Why few_rows.c cannot compute a model; empty if it can."""
     config = hf.config
-    if config.model_type not in FAMILIES:
-        raise ValueError(f"models of type {config.model_type!r} are not covered")
+    if config.model_type not in FAMILIES or config.hidden_act != "silu":
+        return f"type {config.model_type!r} with activation {getattr(config, 'hidden_act', None)!r}"
     if hf.dtype not in (torch.bfloat16, torch.float32) or hf.device.type != "cpu":
-        raise ValueError(f"{hf.dtype} on {hf.device} is not covered")
-    if config.hidden_act != "silu":
-        raise ValueError(f"activation {config.hidden_act!r} is not covered")
+        return f"{hf.dtype} on {hf.device}"
     for layer in hf.model.layers:
         for linear in (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj):
             if linear.bias is not None:
-                raise ValueError("biases but those of queries, keys and values are not covered")
-    widths = [config.hidden_size, config.intermediate_size, hf.get_output_embeddings().weight.shape[0]]
+                return "biases besides those of queries, keys and values"
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    widths += [head_dim * (config.num_attention_heads + 2 * config.num_key_value_heads)]
+    heads = config.num_attention_heads + 2 * config.num_key_value_heads
+    vocabulary = hf.get_output_embeddings().weight.shape[0]
+    widths = [config.hidden_size, config.intermediate_size, vocabulary, heads * head_dim]
     if any(width % OUTPUTS for width in widths) or head_dim % 32:
-        raise ValueError(f"layers of {widths} outputs and heads of {head_dim} are not covered")
+        return f"layers of {widths} outputs and heads of {head_dim}"
+    return "" if is_bfloat16(hf.get_input_embeddings().weight.detach()) else "embeddings that are not bfloat16"
 
 
 def plan_arrays(items: Sequence[Item]) -> "tuple[array[int], array[int], list[int]]":
@@ -226,13 +227,6 @@ def is_bfloat16(tensor: Tensor) -> bool:
     return tensor.dtype == torch.bfloat16 or torch.equal(tensor, tensor.to(torch.bfloat16).to(tensor.dtype))
 
 
-def as_bfloat16(tensor: Tensor) -> Tensor:
-    """The same numbers in bfloat16. Raises ValueError if they are none."""
-    if not is_bfloat16(tensor):
-        raise ValueError("embeddings that are not bfloat16 are not covered")
-    return tensor.to(torch.bfloat16).contiguous()
-
-
 def address(numbers: "array[int]") -> int:
     """Where an array begins in memory."""
     return numbers.buffer_info()[0]
@@ -242,9 +236,8 @@ def few_rows_of(hf: Any, rotation: Rotation | None, folder: Path) -> FewRows | N
     """Passes of few rows for a model, or None where they cannot be had. folder: for compiled code."""
     if rotation is None:
         return None
-    try:
-        check_covered(hf)
-    except ValueError:
+    if reason := why_not_covered(hf):
+        log.info("passes of few rows run through transformers: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
     return None if library is None else FewRows(hf, rotation, library)
