@@ -192,7 +192,7 @@ def test_a_visitor_saves_and_removes_everything(site: Site) -> None:
 
 def prefixes_of(desk: Any, owner: str) -> int:
     """How many pieces the engine keeps of an owner's prompts."""
-    return int(desk.engine.call(lambda store: sum(1 for _ in store.prefixes.nodes(owner))))
+    return int(desk.engine.call(lambda store: sum(1 for _ in store.device.prefixes.nodes(owner))))
 
 
 def test_with_conversations_goes_what_was_computed_for_them(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_redacted_question_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogC
         kept = desk.engine.model.tokenizer.decode(
             [
                 token
-                for step in desk.engine.call(lambda store: [n.step for n in store.prefixes.nodes(OPERATOR)])
+                for step in desk.engine.call(lambda store: [n.step for n in store.device.prefixes.nodes(OPERATOR)])
                 for token in step.tokens
             ]
         )

@@ -126,7 +126,7 @@ def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -
         before = modules(desk)
         desk.forget("secret.md")
         check(desk)
-        names = desk.engine.call(lambda store: [r.header.name for r in store.entries.values()])
+        names = desk.engine.call(lambda store: [r.header.name for r in store.device.entries.values()])
         assert not any("secret.md" in name for name in names)
         assert not any("secret.md" in header.name for header in desk.engine.store.disk.headers())  # type: ignore[union-attr]
         gone = before - modules(desk)

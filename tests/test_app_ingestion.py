@@ -374,8 +374,8 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
         report = desk.ingest([pages])
         assert 0 < report.modules.waiting < 40
         assert report.modules.encoded + report.modules.waiting == report.passages == 40
-        resident = desk.engine.call(lambda store: [r.header.num_tokens for r in store.entries.values()])
-        assert sum(resident) <= desk.engine.store.allocator.capacity
+        resident = desk.engine.call(lambda store: [r.header.num_tokens for r in store.device.entries.values()])
+        assert sum(resident) <= desk.engine.store.device.allocator.capacity
         for number in (0, 39):
             answer = finish(desk, f"What is subject{number}?")
             assert f"page{number}.md" in cited(answer)

@@ -222,7 +222,7 @@ def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(
         assert {name for name in new if new[name] != old[name]} == touched
         assert not any(secret in bytes(segment.left_context + segment.tokens) for segment in segments(desk).values())
         gone = {old[name] for name in carried}
-        headers = [entry.header for entry in desk.engine.store.entries.values()]
+        headers = [entry.header for entry in desk.engine.store.device.entries.values()]
         assert desk.engine.store.disk is not None
         headers += desk.engine.store.disk.headers()
         assert not gone & {header.key for header in headers}

@@ -148,7 +148,7 @@ def test_everything_of_a_visitor_is_saved_and_removed(tmp_path: Path, run: Calla
         assert run("visitors", "export", owner) == ({"handoffs": [], "conversations": []}, 0)
         assert len(run("visitors", "export", "v-bob")[0]["conversations"]) == 1
         if is_served:
-            left = desk.engine.call(lambda store: list(store.prefixes.nodes(owner)))
+            left = desk.engine.call(lambda store: list(store.device.prefixes.nodes(owner)))
             assert left == [], "the desk itself has dropped them"
 
 

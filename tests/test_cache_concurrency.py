@@ -135,7 +135,7 @@ def check(engine: Engine, completions: list[Completion], expected: dict[Ask, Ans
         assert answer_of(completion) == expected[one], one
         assert completion.usage.prompt_tokens == completion.usage.computed + completion.usage.cached_tokens
     engine.call(lambda store: store.check_integrity())
-    assert engine.call(lambda store: store.evictions["module"]) > 0
+    assert engine.call(lambda store: store.device.evictions["module"]) > 0
     assert {"device", "disk", "computed"} <= {use.source for completion in completions for use in completion.modules}
 
 

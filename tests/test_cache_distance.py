@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import KERNELS, make_chunk
+from tiny import KERNELS, make_chunk, slots_of
 from torch import Tensor
 
 from cache.attention.forward_pass import Pass
@@ -31,7 +31,7 @@ class Scene:
     @property
     def packed(self) -> list[int]:
         """Slots of the packed rows."""
-        return [chunk.own.start + row for chunk in self.chunks for row in range(chunk.first, chunk.last)]
+        return [slot for chunk in self.chunks for slot in chunk.slots]
 
 
 @st.composite
@@ -76,11 +76,11 @@ def written_out(scene: Scene, arena: Arena, q: Tensor, slopes: Tensor | None, wi
     packed = 0
     for chunk in scene.chunks:
         for row in range(chunk.first, chunk.last):
-            seen = [(chunk.own.start + earlier, 0) for earlier in range(row + 1)]
+            seen = [(slot, 0) for slot in slots_of(chunk.own)[: row + 1]]
             for view in chunk.views:
                 if row >= view.first_row:
                     seen += [(slot, view.offset) for slot in range(view.extent.start, view.extent.end)]
-            at = scene.positions[chunk.own.start + row]
+            at = scene.positions[slots_of(chunk.own)[row]]
             distances = {slot: at - scene.positions[slot] - offset for slot, offset in seen}
             slots = [slot for slot in distances if window is None or distances[slot] < window]
             for head in range(q.shape[1]):

@@ -213,7 +213,7 @@ def test_with_reuse_off_everything_is_computed_and_nothing_kept() -> None:
             assert completion.usage.computed == completion.usage.prompt_tokens == plan.num_tokens
             assert {use.miss_reason for use in completion.modules} == {"bypassed"}
             assert completion.exact
-        assert engine.call(lambda store: store.allocator.free_slots == store.allocator.capacity)
+        assert engine.call(lambda store: store.device.allocator.free_slots == store.device.allocator.capacity)
 
 
 def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
@@ -240,7 +240,7 @@ def test_memory_too_small_for_everything_evicts_and_stays_right() -> None:
     with running(model, memory=160 * bytes_per_token) as engine:
         for plan in plans + plans[::-1]:
             answer(engine, plan)
-        evictions = engine.call(lambda store: dict(store.evictions))
+        evictions = engine.call(lambda store: dict(store.device.evictions))
     assert evictions["module"] > 0
     for plan, logits in zip(plans + plans[::-1], recorder.logits, strict=True):
         assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE

@@ -48,7 +48,7 @@ def test_a_dry_run_counts_what_the_engine_counts() -> None:
     counted = [usage.computed for usage in count_tokens(requests, model, memory)]
     with running(model, memory=memory) as engine:
         measured = [answer(engine, request.plan).usage.computed for request in requests]
-        assert engine.call(lambda store: store.evictions["module"]) > 0
+        assert engine.call(lambda store: store.device.evictions["module"]) > 0
     assert counted == measured
 
 

@@ -59,11 +59,11 @@ def test_it_needs_nothing_of_the_store() -> None:
     per_token = model.info.kv.bytes_per_token
     with running(model, memory=(PLAN.num_tokens + 8) * per_token) as engine:
         answer(engine, PLAN)
-        entries, free = set(engine.store.entries), engine.store.allocator.free_slots
+        entries, free = set(engine.store.device.entries), engine.store.device.allocator.free_slots
         assert engine.compute_idle(request(4)).completion.usage.completion_tokens
-        assert set(engine.store.entries) == entries
-        assert engine.store.allocator.free_slots == free
-        assert not engine.store.evictions
+        assert set(engine.store.device.entries) == entries
+        assert engine.store.device.allocator.free_slots == free
+        assert not engine.store.device.evictions
 
 
 def test_a_request_ends_it() -> None:

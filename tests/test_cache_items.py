@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import make_chunk
+from tiny import make_chunk, slots_of
 
 from cache.attention.items import Chunk, Item, KVView, plan_items
 from cache.memory.allocator import Extent
@@ -26,7 +28,11 @@ def passes(draw: st.DrawFn) -> list[Chunk]:
         last = draw(st.integers(first + 1, length))
         view = st.builds(KVView, st.sampled_from(SHARED), st.integers(-3, 3), st.integers(0, 10))
         views = draw(st.lists(view, max_size=4))
-        chunks.append(make_chunk(first, last, Extent(100 + 20 * i, length + draw(st.integers(0, 3))), views))
+        chunk = make_chunk(first, last, Extent(100 + 20 * i, length + draw(st.integers(0, 3))), views)
+        cuts = draw(st.sets(st.integers(1, length)))  # where pieces end; each lies before its predecessor
+        ends = [0, *sorted(cuts), length + 3]
+        pieces = [Extent(120 + 20 * i - end, end - start) for start, end in pairwise(ends)]
+        chunks.append(replace(chunk, own=pieces))
     return chunks
 
 
@@ -39,7 +45,7 @@ def naive(chunks: list[Chunk]) -> Seen:
             for view in chunk.views:
                 if row >= view.first_row:
                     seen.update((packed, slot, view.offset) for slot in range(view.extent.start, view.extent.end))
-            seen.update((packed, chunk.own.start + earlier, 0) for earlier in range(row + 1))
+            seen.update((packed, slot, 0) for slot in slots_of(chunk.own)[: row + 1])
             packed += 1
     return seen
 

@@ -126,10 +126,10 @@ def test_modules_of_models_without_placement_are_computed_with_the_prompt(family
     recorder = Recorder(model)
     with running(model, memory=MEMORY, disk=DiskTier(tmp_path, 1 << 30)) as engine:
         assert engine.encode([system, document]).result(timeout=60) == 0
-        assert engine.call(lambda store: store.allocator.free_slots == store.allocator.capacity)
+        assert engine.call(lambda store: store.device.allocator.free_slots == store.device.allocator.capacity)
         first, second = answer(engine, plan), answer(engine, plan)
         bypassed = answer(engine, plan, reuse="prefix")
-        assert not engine.call(lambda store: store.entries)
+        assert not engine.call(lambda store: store.device.entries)
     assert not list(tmp_path.iterdir())
     assert [(use.name, use.source, use.miss_reason) for use in first.modules] == [
         ("system", "computed", "placement"),

@@ -111,7 +111,7 @@ def test_an_answer_equals_transformers_own_forward(
 
 
 def chunk(rows: int, first: int, own: Extent, views: list[KVView], position: int) -> Chunk:
-    return Chunk(list(range(100, 100 + rows)), list(range(position, position + rows)), first, own, views)
+    return Chunk(list(range(100, 100 + rows)), list(range(position, position + rows)), first, [own], views)
 
 
 PARTLY_VISIBLE = KVView(Extent(600, 100), 3, 1, (VisibleRange(0, 40, 1), VisibleRange(60, 100, 3)))

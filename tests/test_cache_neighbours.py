@@ -75,9 +75,9 @@ def test_a_left_context_changes_what_is_computed_and_is_not_kept() -> None:
     with running(model) as engine:
         for segment in (A, LED):
             answer(engine, plan_of(SYSTEM, segment, QUESTION), reuse="on")
-        kept = {r.header.name: (r.extent.length, r.header.start) for r in engine.store.entries.values()}
-        assert engine.call(lambda store: len(store.entries)) == 3
-        used = engine.call(lambda store: store.allocator.capacity - store.allocator.free_slots)
+        kept = {r.header.name: (r.extent.length, r.header.start) for r in engine.store.device.entries.values()}
+        assert engine.call(lambda store: len(store.device.entries)) == 3
+        used = engine.call(lambda store: store.device.allocator.capacity - store.device.allocator.free_slots)
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() > FAR
     assert kept["a"] == (len(A.tokens), LED.start)
     question_rows = 2 * len(QUESTION.encode())
@@ -133,7 +133,7 @@ def test_memory_for_few_segments_evicts_those_with_left_contexts_too_and_stays_r
     with running(model, memory=150 * model.info.kv.bytes_per_token) as engine:
         for plan in plans + plans[::-1]:
             answer(engine, plan)
-        evictions = engine.call(lambda store: dict(store.evictions))
+        evictions = engine.call(lambda store: dict(store.device.evictions))
     assert evictions["module"] > 0
     for plan, logits in zip(plans + plans[::-1], recorder.logits, strict=True):
         assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE

@@ -4,16 +4,17 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tiny import slots_of
 
-from cache.memory.allocator import NO_ROWS, Extent, ExtentAllocator
-from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree, common_length
+from cache.memory.allocator import Extent, ExtentAllocator, part_of, total_length
+from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree, common_length, step_key
 
 CAPACITY = 400
 MODULES = {"m1": (7, 7), "m2": (7, 8, 9), "m3": (5,)}
@@ -49,7 +50,7 @@ def prompts(draw: st.DrawFn) -> list[PathStep]:
     for part in draw(
         st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5) | st.sampled_from([*MODULES]), max_size=5)
     ):
-        tokens, key = (MODULES[part], part) if isinstance(part, str) else (tuple(part), None)
+        tokens, key = (MODULES[part], step_key(part, 0)) if isinstance(part, str) else (tuple(part), None)
         steps.append(PathStep(start=at, tokens=tokens, key=key))
         at = steps[-1].start + len(tokens)
     return steps
@@ -63,7 +64,7 @@ class InFlight:
     node: PrefixNode
     prefix: Path
     rest: list[PathStep]
-    own: Extent
+    own: list[Extent]
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Naive:
         return [row for other in gone if (row := self.rows.pop(other)) is not None]
 
 
-def slots(extents: Sequence[Extent]) -> list[int]:
+def slots(extents: Iterable[Extent]) -> list[int]:
     """All slots of some extents, sorted; a slot given twice appears twice."""
     return sorted(slot for extent in extents for slot in range(extent.start, extent.end))
 
@@ -102,7 +103,8 @@ class PrefixMachine(RuleBasedStateMachine):
         self.in_flight: list[InFlight] = []
 
     def pins(self, tenant: str) -> list[Path]:
-        return [request.prefix for request in self.in_flight if request.tenant == tenant]
+        """The prefixes of requests in flight, without those that were forgotten meanwhile."""
+        return [one.prefix for one in self.in_flight if one.tenant == tenant and not one.node.is_detached]
 
     def is_pinned(self, tenant: str, path: Path) -> bool:
         return any(pin[: len(path)] == path for pin in self.pins(tenant))
@@ -122,7 +124,7 @@ class PrefixMachine(RuleBasedStateMachine):
                 assert cut == 0 or step.key is None, "a module matched in part"
                 rest.append(step.cut(cut, len(step.tokens)))
         length = sum(len(step.tokens) for step in rest if step.key is None)
-        own = self.allocator.allocate(length) if length else NO_ROWS
+        own = self.allocator.allocate_pieces(length, least=2)
         if own is None:
             return
         self.tree.pin(node)
@@ -133,9 +135,9 @@ class PrefixMachine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         """All rows or, for a request that was cancelled, only the first of them."""
         request = self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))
-        computed = data.draw(st.integers(0, request.own.length))
+        computed = data.draw(st.integers(0, total_length(request.own)))
         naive, path, row = self.naive[request.tenant], request.prefix, 0
-        steps: list[tuple[PathStep, Extent]] = []
+        steps: list[tuple[PathStep, list[Extent]]] = []
         surplus: list[int] = []
         waiting: list[PathStep] = []
         for step in request.rest:
@@ -145,23 +147,25 @@ class PrefixMachine(RuleBasedStateMachine):
             length = min(len(step.tokens), computed - row)
             if length <= 0:
                 break
-            steps += [(module, NO_ROWS) for module in waiting]
+            steps += [(module, []) for module in waiting]
             waiting = []
-            steps.append((step.cut(0, length), request.own.part(row, row + length)))
+            steps.append((step.cut(0, length), part_of(request.own, row, row + length)))
             row += length
-        for step, extent in steps:
+        is_detached = request.node.is_detached
+        for step, extents in steps:
             for i, atom in enumerate(atoms(step)):
                 path = (*path, atom)
-                if path not in naive.rows:
-                    naive.rows[path] = None if is_module(atom) else extent.start + i
+                if is_detached:
+                    surplus += [] if is_module(atom) else [slots_of(extents)[i]]
+                elif path not in naive.rows:
+                    naive.rows[path] = None if is_module(atom) else slots_of(extents)[i]
                 elif not is_module(atom):
-                    surplus.append(extent.start + i)
-        self.allocator.free(request.own.part(computed, request.own.length))
-        _, returned = self.tree.insert(request.node, steps, "owner")
+                    surplus.append(slots_of(extents)[i])
+        self.free(part_of(request.own, computed, total_length(request.own)))
+        _, returned = self.tree.insert(request.node, steps, None)
         assert slots(returned) == sorted(surplus)
-        for extent in returned:
-            self.allocator.free(extent)
-        self.tree.unpin(request.node)
+        self.free(returned)
+        self.free(self.tree.unpin(request.node))
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
@@ -183,24 +187,42 @@ class PrefixMachine(RuleBasedStateMachine):
                 break
             del naive.rows[path_left]
             path_left = path_left[:-1]
-        extent = self.tree.evict(leaf)
-        assert slots([extent]) == sorted(rows)
-        self.allocator.free(extent)
+        extents = self.tree.evict(leaf)
+        assert slots(extents) == sorted(rows)
+        self.free(extents)
 
-    @rule()
-    def clear(self) -> None:
-        """Everything goes but what a request in flight stands behind."""
+    @rule(tenant=st.sampled_from(["a", "b"]))
+    def clear(self, tenant: str) -> None:
+        """Everything of a tenant goes but what a request in flight stands behind."""
+        rows: list[int] = []
+        naive = self.naive[tenant]
+        for path in sorted(naive.rows, key=len, reverse=True):
+            if not self.is_pinned(tenant, path):
+                row = naive.rows.pop(path)
+                rows += [] if row is None else [row]
+        before = {extent for n in self.tree.nodes() for extent in n.extents}
+        freed = self.tree.clear(tenant)
+        assert before >= set(freed)
+        assert slots(freed) == sorted(rows)
+        self.free(freed)
+
+    @rule(module=st.sampled_from([*MODULES]))
+    def forget(self, module: str) -> None:
+        """Paths through a module go, with what is pinned; that is given back when the last one ends who reads it."""
+        pins = {tenant: self.pins(tenant) for tenant in self.naive}
+        freed = self.tree.forget({module})
         rows: list[int] = []
         for tenant, naive in self.naive.items():
-            for path in sorted(naive.rows, key=len, reverse=True):
-                if not self.is_pinned(tenant, path):
-                    row = naive.rows.pop(path)
-                    rows += [] if row is None else [row]
-        before = {n.extent for n in self.tree.nodes()}
-        freed = self.tree.clear()
-        assert before >= {extent for extent in freed if extent.length}
+            placed = f"{module}/0/{len(MODULES[module])}"
+            for path in [path for path in naive.rows if any(token == placed for _, token in path)]:
+                row = naive.rows.pop(path)
+                is_read = any(pin[: len(path)] == path for pin in pins[tenant])
+                rows += [] if row is None or is_read else [row]
         assert slots(freed) == sorted(rows)
-        for extent in freed:
+        self.free(freed)
+
+    def free(self, extents: Iterable[Extent]) -> None:
+        for extent in extents:
             self.allocator.free(extent)
 
     @invariant()
@@ -212,19 +234,21 @@ class PrefixMachine(RuleBasedStateMachine):
             tenant = roots[id(top)]
             path = path_of(node)
             before = len(path) - len(list(atoms(node.step)))
-            assert node.extent.length == (0 if node.step.key else len(node.step.tokens))
+            assert total_length(node.extents) == (0 if node.step.key else len(node.step.tokens))
             assert node.parent is not None
             assert node.parent.children[node.step.edge] is node
             for i in range(before, len(path)):
-                seen[tenant][path[: i + 1]] = None if node.step.key else node.extent.start + i - before
+                seen[tenant][path[: i + 1]] = None if node.step.key else slots_of(node.extents)[i - before]
             through = sum(pin[: len(path)] == path for pin in self.pins(tenant))
             assert node.refs == through, "references of a node are the requests whose path goes through it"
         assert seen == {tenant: naive.rows for tenant, naive in self.naive.items()}
 
     @invariant()
     def extents_tile(self) -> None:
-        used = [node.extent for node in self.tree.nodes()] + [request.own for request in self.in_flight]
-        self.allocator.check_integrity(used)
+        detached = {node for request in self.in_flight for node in request.node.path() if node.is_detached}
+        used = [extent for node in (*self.tree.nodes(), *detached) for extent in node.extents]
+        self.allocator.check_integrity([*used, *(extent for request in self.in_flight for extent in request.own)])
+        self.tree.check_integrity()
 
     @invariant()
     def pinned_paths_stay(self) -> None:
@@ -248,13 +272,13 @@ def module(start: int, key: str) -> PathStep:
 
 def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins() -> None:
     tree = PrefixTree()
-    tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), Extent(10, 4))], "alice")
+    tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), [Extent(10, 4)])], "alice")
     whole = tree.match("t", [run(0, 1, 2, 3, 4)])
     tree.pin(whole)
     upper = tree.match("t", [run(0, 1, 2, 9)])
-    assert [(n.extent, n.owner, n.refs) for n in whole.path()] == [
-        (Extent(12, 2), "alice", 1),
-        (Extent(10, 2), "alice", 1),
+    assert [(n.extents, n.owner, n.refs) for n in whole.path()] == [
+        ((Extent(12, 2),), "alice", 1),
+        ((Extent(10, 2),), "alice", 1),
     ]
     tree.pin(upper)
     assert [n.refs for n in whole.path()] == [1, 2]
@@ -269,41 +293,41 @@ def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
     tree = PrefixTree()
     tree.insert(
         tree.root("t"),
-        [(run(0, 7, 7), Extent(0, 2)), (module(2, "k"), NO_ROWS), (run(4, 1), Extent(2, 1))],
+        [(run(0, 7, 7), [Extent(0, 2)]), (module(2, "k"), []), (run(4, 1), [Extent(2, 1)])],
         None,
     )
     assert tree.match("t", [run(1, 7, 7)]) is tree.root("t")
     assert tree.match("t", [module(0, "k")]) is tree.root("t")
-    assert tree.match("t", [run(0, 7, 7), run(2, 7, 7)]).extent == Extent(0, 2)
-    assert tree.match("t", [run(0, 7, 7), module(2, "other")]).extent == Extent(0, 2)
-    assert tree.match("t", [run(0, 7, 7), PathStep(start=2, tokens=(7,), key="k")]).extent == Extent(0, 2)
-    assert tree.match("t", [run(0, 7, 7), module(2, "k"), run(4, 1)]).extent == Extent(2, 1)
+    assert tree.match("t", [run(0, 7, 7), run(2, 7, 7)]).extents == (Extent(0, 2),)
+    assert tree.match("t", [run(0, 7, 7), module(2, "other")]).extents == (Extent(0, 2),)
+    assert tree.match("t", [run(0, 7, 7), PathStep(start=2, tokens=(7,), key="k")]).extents == (Extent(0, 2),)
+    assert tree.match("t", [run(0, 7, 7), module(2, "k"), run(4, 1)]).extents == (Extent(2, 1),)
     assert tree.match("u", [run(0, 7, 7)]).parent is None
 
 
 def test_eviction_takes_modules_along_that_nothing_else_needs() -> None:
     tree = PrefixTree()
     steps = [
-        (run(0, 1), Extent(0, 1)),
-        (module(1, "k"), NO_ROWS),
-        (module(3, "l"), NO_ROWS),
-        (run(5, 2), Extent(1, 1)),
+        (run(0, 1), [Extent(0, 1)]),
+        (module(1, "k"), []),
+        (module(3, "l"), []),
+        (run(5, 2), [Extent(1, 1)]),
     ]
     tree.insert(tree.root("t"), steps, None)
     (leaf,) = tree.leaves()
     with pytest.raises(AssertionError):
         tree.evict(next(iter(tree.root("t").children.values())))
-    assert tree.evict(leaf) == Extent(1, 1)
+    assert tree.evict(leaf) == (Extent(1, 1),)
     assert [node.step for node in tree.nodes()] == [run(0, 1)]
 
 
 def test_what_was_computed_twice_comes_back_in_exactly_the_known_part() -> None:
     tree = PrefixTree()
-    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 3), Extent(10, 3))], None)[1] == []
-    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 9, 9), Extent(20, 4))], None)[1] == [Extent(20, 2)]
-    assert tree.match("t", [run(0, 1, 2, 9, 9)]).extent == Extent(22, 2)
-    last, surplus = tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), Extent(30, 4))], None)
-    assert last.extent == Extent(33, 1)
+    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 3), [Extent(10, 3)])], None)[1] == []
+    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 9, 9), [Extent(20, 4)])], None)[1] == [Extent(20, 2)]
+    assert tree.match("t", [run(0, 1, 2, 9, 9)]).extents == (Extent(22, 2),)
+    last, surplus = tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), [Extent(30, 4)])], None)
+    assert last.extents == (Extent(33, 1),)
     assert surplus == [
         Extent(30, 2),
         Extent(32, 1),
@@ -312,27 +336,27 @@ def test_what_was_computed_twice_comes_back_in_exactly_the_known_part() -> None:
 
 def test_eviction_leaves_a_module_that_a_request_in_flight_stands_behind() -> None:
     tree = PrefixTree()
-    tree.insert(tree.root("t"), [(module(0, "k"), NO_ROWS), (run(2, 1), Extent(0, 1))], None)
+    tree.insert(tree.root("t"), [(module(0, "k"), []), (run(2, 1), [Extent(0, 1)])], None)
     pinned = tree.match("t", [module(0, "k"), run(2, 9)])
     tree.pin(pinned)
-    assert tree.evict(next(tree.leaves())) == Extent(0, 1)
+    assert tree.evict(next(tree.leaves())) == (Extent(0, 1),)
     assert list(tree.nodes()) == [pinned]
-    assert tree.insert(pinned, [(run(2, 9), Extent(5, 1))], None)[1] == []
+    assert tree.insert(pinned, [(run(2, 9), [Extent(5, 1)])], None)[1] == []
     tree.unpin(pinned)
-    assert tree.match("t", [module(0, "k"), run(2, 9)]).extent == Extent(5, 1)
+    assert tree.match("t", [module(0, "k"), run(2, 9)]).extents == (Extent(5, 1),)
 
 
 def test_pinned_nodes_are_neither_leaves_nor_evicted_nor_cleared() -> None:
     tree = PrefixTree()
-    tree.insert(tree.root("t"), [(module(0, "k"), NO_ROWS), (run(2, 1, 2), Extent(0, 2))], None)
+    tree.insert(tree.root("t"), [(module(0, "k"), []), (run(2, 1, 2), [Extent(0, 2)])], None)
     node = tree.match("t", [module(0, "k"), run(2, 1, 2)])
     tree.pin(node)
     assert list(tree.leaves()) == []
-    assert tree.clear() == []
+    assert tree.clear("t") == []
     with pytest.raises(AssertionError):
         tree.evict(node)
     tree.unpin(node)
-    assert tree.clear() == [Extent(0, 2)]
+    assert tree.clear("t") == [Extent(0, 2)]
     assert list(tree.nodes()) == []
 
 
@@ -349,11 +373,11 @@ def test_the_tree_of_a_tenant_ends_with_its_last_node_and_comes_back() -> None:
     tree = PrefixTree()
     step = PathStep(start=0, tokens=(1, 2))
     waiting = tree.match("ann", [step])  # a request in flight keeps the root of a tree that is dropped meanwhile
-    leaf, _ = tree.insert(tree.match("ann", [step]), [(step, Extent(0, 2))], None)
+    leaf, _ = tree.insert(tree.match("ann", [step]), [(step, [Extent(0, 2)])], None)
     assert tree.match("bob", [step]).parent is None
     tree.evict(leaf)
     assert tree._roots == {}
-    again, surplus = tree.insert(waiting, [(step, Extent(2, 2))], None)
+    again, surplus = tree.insert(waiting, [(step, [Extent(2, 2)])], None)
     assert tree.match("ann", [step]) is again
     assert surplus == []
     tree.insert(tree.match("eve", []), [], None)

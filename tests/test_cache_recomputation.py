@@ -79,7 +79,7 @@ def test_everything_computed_again_is_full_attention(family: str) -> None:
     plan = placed(family, SYSTEM, A, B, QUESTION)
     with running(model) as engine:
         exact = engine.submit(Request(plan=plan, recomputation=EXACT, sampling=Sampling(max_tokens=1))).completion
-        entry = {r.header.name for r in engine.store.entries.values()}
+        entry = {r.header.name for r in engine.store.device.entries.values()}
         full = engine.submit(Request(plan=plan, reuse="off", sampling=Sampling(max_tokens=1))).completion
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
     assert exact.exact

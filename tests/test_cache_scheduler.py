@@ -12,7 +12,7 @@ from cache.memory.allocator import Extent
 
 def sequence_of(pending: int, computed: int = 0) -> Sequence:
     length = computed + pending
-    return Sequence([0] * length, list(range(length)), Extent(0, length + 1), computed=computed)
+    return Sequence([0] * length, list(range(length)), [Extent(0, length + 1)], computed=computed)
 
 
 def rows_of(*pending: int) -> list[int]:
@@ -64,13 +64,9 @@ def test_everybody_finishes(pending: list[int]) -> None:
 
 
 def test_a_sequence_knows_its_rows_and_positions() -> None:
-    sequence = Sequence([5, 6], [10, 11], Extent(40, 3), computed=1)
+    sequence = Sequence([5, 6], [10, 11], [Extent(40, 1), Extent(20, 1)], computed=1)
     chunk = sequence.chunk(1)
-    assert (chunk.first, chunk.last, chunk.own) == (1, 2, Extent(40, 3))
+    assert (chunk.first, chunk.last, chunk.slots) == (1, 2, [20])
     sequence.append(7)
-    assert (sequence.tokens, sequence.positions, sequence.pending, sequence.is_full) == (
-        [5, 6, 7],
-        [10, 11, 12],
-        2,
-        True,
-    )
+    assert (sequence.tokens, sequence.positions, sequence.pending) == ([5, 6, 7], [10, 11, 12], 2)
+    assert sequence.missing_slots == 1

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from cache.errors import CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
+from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.module_header import ModuleHeader
-from cache.memory.prefix_tree import PathStep
-from cache.memory.store import CacheEntry, Lookup, Store
+from cache.memory.prefix_tree import PathStep, step_key
+from cache.memory.store import Lookup, Store
 from cache.prompt.plan import Segment
 
 SHAPE = KVShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32)
@@ -40,8 +41,8 @@ def store_of(slots: int = 100, folder: Path | None = None, fingerprint: str = "m
 
 def build(store: Store, segment: Segment, tenant: str = TENANT) -> CacheEntry:
     """Encode a segment, as the encoder does; rows depend on its tokens only. Returned pinned."""
-    extent = store.reserve(len(segment.tokens))
-    store.arena.write(extent, rows_of(segment))
+    extent = store.device.reserve(len(segment.tokens))
+    store.device.arena.write(extent, rows_of(segment))
     return store.put(segment, tenant, extent)
 
 
@@ -53,14 +54,14 @@ def rows_of(segment: Segment) -> torch.Tensor:
 def add(store: Store, *segments: Segment) -> None:
     """Encode segments and let them go."""
     for segment in segments:
-        store.release(build(store, segment))
+        store.device.release(build(store, segment))
 
 
 def find(store: Store, segment: Segment, tenant: str = TENANT) -> Lookup:
     """Look a segment up and let it go."""
     found = store.find(segment, tenant)
     if found.entry is not None:
-        store.release(found.entry)
+        store.device.release(found.entry)
     return found
 
 
@@ -68,8 +69,8 @@ def use(store: Store, segment: Segment) -> None:
     """Find a segment for a request that begins, and let it go."""
     entry = store.find(segment, TENANT).entry
     assert entry is not None
-    store.count_use([entry])
-    store.release(entry)
+    store.device.count_use([entry])
+    store.device.release(entry)
 
 
 @pytest.fixture
@@ -84,11 +85,11 @@ def test_what_was_put_is_found_in_the_arena(store: Store) -> None:
     found = store.find(A, TENANT)
     assert (found.entry, found.source, found.reason) == (entry, "device", None)
     assert entry.refs == 2
-    assert torch.equal(store.arena.read(entry.extent), rows_of(A))
+    assert torch.equal(store.device.arena.read(entry.extent), rows_of(A))
     for _ in range(2):
-        store.release(entry)
+        store.device.release(entry)
     with pytest.raises(AssertionError):
-        store.release(entry)
+        store.device.release(entry)
     store.check_integrity()
 
 
@@ -101,9 +102,9 @@ def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path: Path) -> None:
     found = second.find(A, TENANT)
     assert found.source == "disk"
     assert found.entry is not None
-    assert torch.equal(second.arena.read(found.entry.extent), rows_of(A))
+    assert torch.equal(second.device.arena.read(found.entry.extent), rows_of(A))
     assert find(second, A).source == "device"
-    second.release(found.entry)
+    second.device.release(found.entry)
     second.check_integrity()
     second.close()
 
@@ -114,7 +115,7 @@ def test_an_evicted_module_comes_back_from_disk_or_is_evicted_for_good(tmp_path:
         add(store, A, B)
         found = find(store, A)
         assert (found.source, found.reason) == (source, reason)
-        assert store.evictions["module"] == (1 if folder is None else 2)
+        assert store.device.evictions["module"] == (1 if folder is None else 2)
         store.check_integrity()
         store.close()
 
@@ -167,7 +168,7 @@ def test_a_damaged_file_is_load_failed_once_and_frees_what_it_reserved(tmp_path:
     path.write_bytes(path.read_bytes()[:-1])
     second = store_of(folder=tmp_path)
     assert find(second, A).reason == "load failed"
-    assert second.allocator.free_slots == 100
+    assert second.device.allocator.free_slots == 100
     assert not second.has(second.key(A, TENANT))
     add(second, A)
     assert find(second, A).source == "device"
@@ -194,34 +195,33 @@ def test_pinned_modules_and_prefixes_are_never_evicted() -> None:
     store = store_of(slots=40)
     pinned = build(store, A)
     add(store, B)
-    store.prefixes.insert(store.prefixes.root(TENANT), [(PathStep(start=0, tokens=(1,) * 10), store.reserve(10))], None)
-    prefix = store.prefixes.match(TENANT, [PathStep(start=0, tokens=(1,) * 10)])
-    store.prefixes.pin(prefix)
-    extents = [store.reserve(10), store.reserve(10)]
-    assert store.evictions == {"module": 1}
+    path = [PathStep(start=0, tokens=(1,) * 10)]
+    store.device.put_prefix(store.device.prefixes.root(TENANT), [(path[0], store.device.reserve_rows(10))], None)
+    prefix = store.device.pin_prefix(TENANT, path)
+    extents = [store.device.reserve(10), store.device.reserve(10)]
+    assert store.device.evictions == {"module": 1}
     with pytest.raises(CapacityError):
-        store.reserve(1)
+        store.device.reserve(1)
     assert find(store, A).entry is pinned
-    assert store.prefixes.match(TENANT, [PathStep(start=0, tokens=(1,) * 10)]) is prefix
-    for extent in extents:
-        store.allocator.free(extent)
-    store.prefixes.unpin(prefix)
-    store.release(pinned)
+    assert store.device.prefixes.match(TENANT, path) is prefix
+    store.device.free(extents)
+    store.device.release_prefix(prefix)
+    store.device.release(pinned)
     store.check_integrity()
-    assert store.reserve(40).length == 40
-    assert store.evictions == {"module": 2, "prefix": 1}
+    assert store.device.reserve(40).length == 40
+    assert store.device.evictions == {"module": 2, "prefix": 1}
 
 
 def test_a_capacity_error_says_how_much_and_what_to_do() -> None:
     store = store_of(slots=20)
     entry = build(store, A)
     with pytest.raises(CapacityError) as caught:
-        store.reserve(15)
+        store.device.reserve(15)
     assert str(caught.value) == (
         "15 tokens of KV memory are needed in one piece, 10 can be had and the rest of 20 is in use: "
         "raise --memory or ask for less at once"
     )
-    store.release(entry)
+    store.device.release(entry)
 
 
 def test_what_can_never_fit_evicts_nothing() -> None:
@@ -231,8 +231,8 @@ def test_what_can_never_fit_evicts_nothing() -> None:
     store = store_of(slots=40)
     add(store, A, B)
     with pytest.raises(CapacityError):
-        store.reserve(41)
-    assert len(store.entries) == 2
+        store.device.reserve(41)
+    assert len(store.device.entries) == 2
 
 
 def test_what_cannot_fit_beside_pinned_entries_evicts_nothing() -> None:
@@ -243,9 +243,9 @@ def test_what_cannot_fit_beside_pinned_entries_evicts_nothing() -> None:
     pinned = build(store, A)
     add(store, B, C)
     with pytest.raises(CapacityError):
-        store.reserve(31)
-    assert len(store.entries) == 3
-    store.release(pinned)
+        store.device.reserve(31)
+    assert len(store.device.entries) == 3
+    store.device.release(pinned)
 
 
 def test_the_least_valuable_module_is_evicted_first() -> None:
@@ -267,8 +267,8 @@ def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> No
     for segment in (A, B, B):
         use(store, segment)
     add(store, C)
-    assert store.key(A, TENANT) in store.entries
-    assert store.key(B, TENANT) not in store.entries
+    assert store.key(A, TENANT) in store.device.entries
+    assert store.key(B, TENANT) not in store.device.entries
     store.close()
 
 
@@ -281,8 +281,8 @@ def test_a_used_module_outlives_an_unused_one_on_disk_as_in_memory(tmp_path: Pat
     store.flush()
     use(store, A)
     add(store, C)
-    assert store.key(A, TENANT) in store.entries
-    assert store.key(B, TENANT) not in store.entries
+    assert store.key(A, TENANT) in store.device.entries
+    assert store.key(B, TENANT) not in store.device.entries
     store.close()
 
 
@@ -293,9 +293,9 @@ def test_looking_a_module_up_again_and_again_is_no_use() -> None:
     for _ in range(9):
         find(store, A)
     use(store, B)
-    assert [store.entries[store.key(one)].hits for one in (A, B)] == [0, 1]
+    assert [store.device.entries[store.key(one)].hits for one in (A, B)] == [0, 1]
     add(store, C)
-    assert store.key(B, TENANT) in store.entries
+    assert store.key(B, TENANT) in store.device.entries
 
 
 def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
@@ -317,7 +317,7 @@ def test_what_is_to_be_kept_is_evicted_last() -> None:
     assert {one: store.has(store.key(one)) for one in (A, B, C)} == {A: True, B: True, C: False}
     store.keep(frozenset())
     use(store, D)
-    store.release(build(store, C))
+    store.device.release(build(store, C))
     assert not store.has(store.key(A))
     store.check_integrity()
 
@@ -344,10 +344,10 @@ def test_files_that_are_to_be_kept_go_last(tmp_path: Path) -> None:
 
 def test_a_module_is_taken_out_of_memory_unless_it_is_in_use(store: Store) -> None:
     entry = build(store, A)
-    assert not store.evict(store.key(A))
-    store.release(entry)
-    assert store.evict(store.key(A))
-    assert not store.evict(store.key(A)), "it is not there any more"
+    assert not store.device.evict(store.key(A))
+    store.device.release(entry)
+    assert store.device.evict(store.key(A))
+    assert not store.device.evict(store.key(A)), "it is not there any more"
     assert store.tier(store.key(A)) == "disk"
     assert torch.equal(store.rows(store.key(A)), rows_of(A))
     assert find(store, A).source == "disk"
@@ -358,7 +358,7 @@ def test_a_module_is_taken_out_of_memory_unless_it_is_in_use(store: Store) -> No
 def test_a_module_is_removed_from_every_tier_and_prefixes_stay(store: Store) -> None:
     entry = build(store, A)
     assert not store.remove(store.key(A))
-    store.release(entry)
+    store.device.release(entry)
     assert store.remove(store.key(A))
     assert not store.has(store.key(A))
     with pytest.raises(LoadFailed):
@@ -376,7 +376,7 @@ def test_forget_removes_a_module_from_every_tier(tmp_path: Path, in_arena: bool,
     assert store.disk is not None
     if not on_disk:
         store.disk.remove(key)
-    assert (key in store.entries) == in_arena
+    assert (key in store.device.entries) == in_arena
     assert store.forget({key}) == (1 if in_arena or on_disk else 0)
     assert not store.has(key)
     assert len(list(tmp_path.iterdir())) == 1
@@ -404,20 +404,84 @@ def test_forget_waits_for_a_module_that_is_being_written(store: Store, monkeypat
 
 
 def placed(segment: Segment, store: Store, start: int = 0) -> PathStep:
-    return PathStep(start=start, tokens=segment.tokens, key=store.key(segment, TENANT))
+    return PathStep(start=start, tokens=segment.tokens, key=step_key(store.key(segment, TENANT), 0))
 
 
-def test_forget_takes_all_prefixes() -> None:
+def test_forget_takes_the_prefixes_computed_with_a_module_and_its_sessions() -> None:
     store = store_of()
     add(store, A, B)
-    root = store.prefixes.root(TENANT)
-    question = PathStep(start=10, tokens=(1, 2, 3))
-    for segment in (A, B):
-        steps = [(placed(segment, store), Extent(0, 0)), (question, store.reserve(3))]
-        assert store.prefixes.insert(root, steps, None)[1] == []
+    root, question = store.device.prefixes.root(TENANT), PathStep(start=10, tokens=(1, 2, 3))
+    own_words = PathStep(start=0, tokens=(5, 5))
+    quoting = PathStep(start=0, tokens=A.tokens, sources=frozenset({store.key(A)}))
+    for steps, session in (
+        ([placed(A, store), question], "asks about A"),
+        ([placed(B, store), question], "asks about B"),
+        ([own_words], "asks about A"),
+        ([quoting], None),
+    ):
+        rows = [(step, [] if step.key else store.device.reserve_rows(len(step.tokens))) for step in steps]
+        store.device.put_prefix(root, rows, session)
     assert store.forget({store.key(A, TENANT)}) == 1
-    assert store.prefixes.match(TENANT, [placed(A, store), question]).parent is None
-    assert store.prefixes.match(TENANT, [placed(B, store), question]).parent is None
+    for gone in ([placed(A, store), question], [own_words], [quoting]):
+        assert store.device.prefixes.match(TENANT, gone).parent is None
+    assert store.device.prefixes.match(TENANT, [placed(B, store), question]).step == question
+    store.check_integrity()
+
+
+def test_what_is_forgotten_while_it_is_read_is_found_by_nobody_and_free_in_the_end() -> None:
+    store = store_of()
+    entry = build(store, A)
+    path = [placed(A, store), PathStep(start=10, tokens=(1, 2, 3))]
+    rows = [(path[0], []), (path[1], store.device.reserve_rows(3))]
+    store.device.put_prefix(store.device.prefixes.root(TENANT), rows, None)
+    prefix = store.device.pin_prefix(TENANT, path)
+    assert store.forget({store.key(A, TENANT)}) == 1
+    assert find(store, A).entry is None
+    assert store.device.prefixes.match(TENANT, path).parent is None
+    again = build(store, A)  # somebody needs the same text meanwhile
+    later = [(PathStep(start=13, tokens=(4,)), store.device.reserve_rows(1))]
+    store.device.put_prefix(prefix, later, None)
+    assert store.device.allocator.free_slots == 100 - 10 - 3 - 10
+    store.device.release_prefix(prefix)
+    store.device.release(entry)
+    store.device.release(again)
+    assert store.device.allocator.free_slots == 100 - 10
+    store.check_integrity()
+
+
+def test_rows_are_taken_in_pieces_and_evict_no_more_than_they_need() -> None:
+    """Was wrong once: rows needed one piece, so that fitting a request evicted every other module, too."""
+    store = store_of(slots=400)
+    many = [segment_of(str(i), str(i) * 40) for i in range(10)]
+    held = [build(store, one) for one in many]
+    for entry in held[::2]:
+        store.device.release(entry)
+    rows = store.device.reserve_rows(70)
+    assert sum(extent.length for extent in rows) == 70
+    assert store.device.evictions == {"module": 2}
+    with pytest.raises(CapacityError, match="131 tokens of KV memory are needed, 130 can be had"):
+        store.device.reserve_rows(131)
+    with pytest.raises(CapacityError):
+        store.device.reserve_rows(100, spare=31)
+    assert store.device.evictions == {"module": 2}
+    store.device.extend_rows(rows, 10)
+    assert store.device.evictions == {"module": 2}, "what is behind the last piece is free"
+    store.device.free(rows)
+    for entry in held[1::2]:
+        store.device.release(entry)
+    store.check_integrity()
+
+
+def test_a_module_takes_the_place_of_neighbours_that_are_worth_least() -> None:
+    """Was wrong once: victims went by value alone, wherever they were, until a piece happened to be long enough."""
+    store = store_of(slots=100)
+    many = [segment_of(str(i)) for i in range(10)]
+    add(store, *many)
+    for i, segment in enumerate(many):
+        for _ in range(3 if i in (4, 5) else 2 + i % 2 * 2):  # the least are apart; 4 and 5 are the cheapest together
+            use(store, segment)
+    store.device.release(build(store, segment_of("long", "l" * 20)))
+    assert store.device.evictions["module"] == 2
     store.check_integrity()
 
 
@@ -429,13 +493,13 @@ def test_forget_two_modules_of_one_conversation() -> None:
     store = store_of()
     add(store, A, B)
     steps = [
-        (placed(A, store), Extent(0, 0)),
-        (placed(B, store, 10), Extent(0, 0)),
-        (PathStep(start=20, tokens=(1, 2)), store.reserve(2)),
+        (placed(A, store), []),
+        (placed(B, store, 10), []),
+        (PathStep(start=20, tokens=(1, 2)), store.device.reserve_rows(2)),
     ]
-    store.prefixes.insert(store.prefixes.root(TENANT), steps, None)
+    store.device.put_prefix(store.device.prefixes.root(TENANT), steps, None)
     assert store.forget({store.key(A, TENANT), store.key(B, TENANT)}) == 2
-    assert store.allocator.free_slots == store.allocator.capacity
+    assert store.device.allocator.free_slots == store.device.allocator.capacity
     store.check_integrity()
 
 
@@ -473,8 +537,8 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
     disk.finish, disk.finished = threading.Event(), threading.Event()
     store = Store(Arena(SHAPE, 10, torch.device("cpu")), "model", disk)
     entry = build(store, A)
-    store.release(entry)
-    extent = store.reserve(10)  # evicts A while its write is pending
+    store.device.release(entry)
+    extent = store.device.reserve(10)  # evicts A while its write is pending
 
     def wait() -> None:
         store.flush()
@@ -482,7 +546,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
 
     threading.Thread(target=wait).start()
     assert store.has(store.key(A, TENANT))
-    store.allocator.free(extent)
+    store.device.allocator.free(extent)
     disk.finish.set()
     store.close()
 
@@ -540,27 +604,31 @@ def test_any_history_keeps_the_books(history: list[tuple[str, str]]) -> None:
                 found = store.find(segment, TENANT)
                 pinned[name] = build(store, segment) if found.entry is None else found.entry
             elif action == "drop" and name in pinned:
-                store.release(pinned.pop(name))
+                store.device.release(pinned.pop(name))
             elif action == "prefix":
                 step = PathStep(start=0, tokens=segment.tokens)
-                root, own = store.prefixes.root(TENANT), store.reserve(len(segment.tokens))
-                for surplus in store.prefixes.insert(root, [(step, own)], None)[1]:
-                    store.allocator.free(surplus)
-                store.touch(store.prefixes.match(TENANT, [step]))
+                root, own = store.device.prefixes.root(TENANT), store.device.reserve_rows(len(segment.tokens))
+                store.device.put_prefix(root, [(step, own)], None)
+                prefix = store.device.pin_prefix(TENANT, [step])
+                store.device.count_prefix_use(prefix)
+                store.device.release_prefix(prefix)
             elif action == "forget" and name not in pinned:
                 store.forget({store.key(segment, TENANT)})
         except CapacityError:
             assert pinned
         for held, entry in pinned.items():
             expected = segment_of(held, held * (4 + ord(held) % 5))
-            assert store.entries[entry.header.key] is entry
-            assert torch.equal(store.arena.read(entry.extent), rows_of(expected))
-        used = [r.extent for r in store.entries.values()] + [n.extent for n in store.prefixes.nodes()]
-        store.allocator.check_integrity(used)
+            assert store.device.entries[entry.header.key] is entry
+            assert torch.equal(store.device.arena.read(entry.extent), rows_of(expected))
+        used = [one.extent for one in store.device.entries.values()] + [
+            extent for node in store.device.prefixes.nodes() for extent in node.extents
+        ]
+        store.device.allocator.check_integrity(used)
+        store.device.prefixes.check_integrity()
     for entry in pinned.values():
-        store.release(entry)
+        store.device.release(entry)
     store.check_integrity()
-    assert store.reserve(37) == Extent(0, 37)
+    assert store.device.reserve(37) == Extent(0, 37)
 
 
 def test_integrity_finds_pins_and_lost_slots() -> None:
@@ -568,8 +636,8 @@ def test_integrity_finds_pins_and_lost_slots() -> None:
     entry = build(store, A)
     with pytest.raises(AssertionError, match="pinned while idle"):
         store.check_integrity()
-    store.release(entry)
+    store.device.release(entry)
     store.check_integrity()
-    store.reserve(1)
+    store.device.reserve(1)
     with pytest.raises(AssertionError):
         store.check_integrity()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -268,7 +268,12 @@ def written_out_alibi(hf: Any, positions: Tensor, allowed: Tensor) -> Tensor:
 
 def make_chunk(first: int, last: int, own: Extent, views: Sequence[KVView], positions: Sequence[int] = ()) -> Chunk:
     """Rows of a sequence whose tokens, and unless they are given positions, do not matter."""
-    return Chunk([0] * (last - first), positions or [0] * (last - first), first, own, views)
+    return Chunk([0] * (last - first), positions or [0] * (last - first), first, [own], views)
+
+
+def slots_of(extents: Iterable[Extent]) -> list[int]:
+    """All slots of some extents, in order."""
+    return [slot for extent in extents for slot in range(extent.start, extent.end)]
 
 
 def make_segment(name: str, text: str, prefix: Segment | None = None, start: int | None = None) -> Segment:

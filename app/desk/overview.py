@@ -46,11 +46,12 @@ def tiers_of(engine: Engine) -> Tiers:
     store, per_token = engine.store, engine.model.info.kv.bytes_per_token
 
     def device() -> tuple[list[ModuleHeader], int, dict[str, int]]:
-        used = store.allocator.capacity - store.allocator.free_slots
-        return [entry.header for entry in store.entries.values()], used * per_token, dict(store.evictions)
+        device = store.device
+        used = device.allocator.capacity - device.allocator.free_slots
+        return [entry.header for entry in device.entries.values()], used * per_token, dict(device.evictions)
 
     headers, used, evictions = engine.call(lambda _: device())
-    num_bytes, capacity = {"device": used}, {"device": store.allocator.capacity * per_token}
+    num_bytes, capacity = {"device": used}, {"device": store.device.allocator.capacity * per_token}
     modules = [("device", header) for header in headers]
     if (disk := store.disk) is not None:
         num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions

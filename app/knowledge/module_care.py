@@ -49,14 +49,14 @@ class ModuleCare:
 
             def load(store: Store) -> None:
                 if (entry := store.find(segment, PUBLIC_TENANT).entry) is not None:
-                    store.release(entry)
+                    store.device.release(entry)
 
             self._engine.call(load)
 
     def evict(self, key: str) -> None:
         """Take a module out of memory; a copy on disk stays. Raises DeskError while an answer uses it."""
         self._segment(key)
-        if not self._engine.call(lambda store: store.evict(key) or key not in store.entries):
+        if not self._engine.call(lambda store: store.device.evict(key) or key not in store.device.entries):
             raise DeskError("this passage is in use by an answer: try again in a moment", code="module-in-use")
 
     def keep(self, key: str, *, is_kept: bool) -> None:

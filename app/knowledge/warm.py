@@ -102,4 +102,4 @@ class Warming:
         """Tokens that the largest tier holds: encoding more would only evict what was encoded before."""
         store, per_token = self.engine.store, self.engine.model.info.kv.bytes_per_token
         on_disk = 0 if store.disk is None else store.disk.capacity // per_token
-        return max(on_disk, store.allocator.capacity)
+        return max(on_disk, store.device.allocator.capacity)

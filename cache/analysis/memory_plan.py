@@ -12,8 +12,9 @@ import torch
 from cache.analysis.dry_run import NO_KV
 from cache.errors import CapacityError
 from cache.memory.arena import Arena
+from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import CacheEntry, Store
+from cache.memory.store import Store
 from cache.prompt.plan import Segment
 
 
@@ -51,13 +52,13 @@ def replay(prompts: Iterable[Sequence[TracedModule]], slots: int) -> Replayed:
             if (entry := store.find(segment, PUBLIC_TENANT).entry) is not None:
                 found += 1
                 pinned.append(entry)
-                store.count_use([entry])
+                store.device.count_use([entry])
                 continue
             missing_tokens += module.tokens
             try:
-                pinned.append(store.put(segment, PUBLIC_TENANT, store.reserve(len(segment.tokens))))
+                pinned.append(store.put(segment, PUBLIC_TENANT, store.device.reserve(len(segment.tokens))))
             except CapacityError:
                 continue
         for entry in pinned:
-            store.release(entry)
+            store.device.release(entry)
     return Replayed(uses, found, missing_tokens)

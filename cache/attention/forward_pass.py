@@ -93,7 +93,7 @@ class Pass:
         self.arena, self.kernel, self.rotation, self.scoring = arena, kernel, rotation, scoring
         self.give_up = give_up
         self.items = plan_items(chunks)
-        slots = [chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)]
+        slots = [slot for chunk in chunks for slot in chunk.slots]
         ranges = [r for item in self.items for r in item.ranges]
         rows = [row for r in ranges for row in range(r.first, r.last)]
         parts: list[list[int]] = [[] for _ in slots]

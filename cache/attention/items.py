@@ -8,7 +8,7 @@ row over its items are merged by log-sum-exp, which is exact.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cache.memory.allocator import Extent
+from cache.memory.allocator import Extent, part_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,24 @@ class KVView:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows `first` .. `last`-1 of a sequence: `tokens` at ids `positions`. Row r is kept in slot own.start + r."""
+    """Rows `first` .. `last`-1 of a sequence: `tokens` at ids `positions`. own: the slots of all its rows, in order."""
 
     tokens: Sequence[int]
     positions: Sequence[int]
     first: int
-    own: Extent
+    own: Sequence[Extent]
     views: Sequence[KVView]
 
     @property
     def last(self) -> int:
         """The row behind the last one."""
         return self.first + len(self.tokens)
+
+    @property
+    def slots(self) -> list[int]:
+        """Where its rows are kept."""
+        parts = part_of(self.own, self.first, self.last)
+        return [slot for extent in parts for slot in range(extent.start, extent.end)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,13 @@ def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
                 moved = tuple(replace(r, seen_from=base + r.seen_from - chunk.first) for r in view.visible_ranges)
                 shared.setdefault(view.extent, []).append(RowRange(first, end, view.offset, moved))
         alone = chunk.last - chunk.first == 1  # a single row sees itself without a causal mask
-        past = chunk.own.part(0, chunk.last if alone else chunk.first)
-        if past.length:
+        for past in part_of(chunk.own, 0, chunk.last if alone else chunk.first):
             shared.setdefault(past, []).append(RowRange(base, end, 0))
-        if not alone:
-            causal.append(Item(chunk.own.part(chunk.first, chunk.last), (RowRange(base, end, 0),), causal=True))
+        for new in [] if alone else part_of(chunk.own, chunk.first, chunk.last):
+            behind = base + new.length
+            causal.append(Item(new, (RowRange(base, behind, 0),), causal=True))
+            if behind < end:
+                shared.setdefault(new, []).append(RowRange(behind, end, 0))
+            base = behind
         base = end
     return [Item(extent, tuple(ranges)) for extent, ranges in shared.items()] + causal

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from cache.attention.items import KVView
 from cache.engine.sequence import Sequence
 from cache.errors import CapacityError
+from cache.memory.device import CacheEntry
 from cache.memory.module_header import MissReason
-from cache.memory.store import CacheEntry, Lookup, Store
+from cache.memory.store import Lookup, Store
 from cache.prompt.plan import Segment
 
 MAX_ENCODINGS = 16
@@ -86,19 +87,19 @@ class Encoder:
     def fail(self, key: str) -> None:
         """Give up an encoding that could not be computed, and give back what it holds."""
         encoding = self.running.pop(key)
-        self.store.allocator.free(encoding.sequence.own)
+        self.store.device.free(encoding.sequence.own)
         for used in encoding.prefixes:
-            self.store.release(used)
+            self.store.device.release(used)
 
     def collect(self) -> None:
         """Admit what is fully computed."""
         for key in [key for key, encoding in self.running.items() if not encoding.sequence.pending]:
             encoding = self.running.pop(key)
-            own, context = encoding.sequence.own, len(encoding.segment.left_context)
-            self.store.allocator.free(own.part(0, context))
+            (own,), context = encoding.sequence.own, len(encoding.segment.left_context)
+            self.store.device.free([own.part(0, context)])
             entry = self.store.put(encoding.segment, encoding.tenant, own.part(context, own.length))
             for used in (entry, *encoding.prefixes):
-                self.store.release(used)
+                self.store.device.release(used)
 
     def _start(self, key: str, segment: Segment, tenant: str, reason: MissReason | None, *, is_ahead: bool) -> None:
         prefixes: list[CacheEntry] = []
@@ -108,7 +109,7 @@ class Encoder:
                 if lookup.entry is None:  # the ancestor first
                     return
                 prefixes.append(lookup.entry)
-            own = self.store.reserve(len(segment.left_context) + len(segment.tokens))
+            own = [self.store.device.reserve(len(segment.left_context) + len(segment.tokens))]
             views = [KVView(entry.extent) for entry in prefixes]
             positions = [*segment.left_context_positions, *segment.positions]
             sequence = Sequence([*segment.left_context, *segment.tokens], positions, own, views)
@@ -116,4 +117,4 @@ class Encoder:
             prefixes = []  # the encoding holds them now
         finally:
             for entry in prefixes:
-                self.store.release(entry)
+                self.store.device.release(entry)

@@ -163,7 +163,7 @@ class Engine:
         all of it is gone; what such requests need stays until this is called again. Raises EngineStopped.
         """
         self._tokenizer.clear()
-        return self.call(lambda store: store.drop_prefixes(tenant))
+        return self.call(lambda store: store.device.drop_prefixes(tenant))
 
     def load(self) -> tuple[int, int]:
         """How many requests are running, and how many are waiting. Does not wait for the engine's thread."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder, Encoding
 from cache.engine.recomputation import RowSelector
-from cache.engine.running import Running, admit
+from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule
 from cache.engine.sequence import Sequence
 from cache.engine.waiting import Waiting
@@ -55,6 +55,7 @@ class EngineCore:
         self._encoder = Encoder(store)
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
+        self._paused: dict[Waiting, Running] = {}  # they are waiting, too
         self._jobs: deque[EncodeJob] = deque()
         self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
 
@@ -83,6 +84,7 @@ class EngineCore:
         self._take_in()
         self._drop_cancelled()
         self._admit()
+        self._make_room()
         scheduled = self._schedule()
         if not scheduled:
             return
@@ -157,7 +159,10 @@ class EngineCore:
         for waiting in [w for w in self._waiting if w.generation.is_cancelled]:
             waiting.release(self.store)
             self._waiting.remove(waiting)
-            waiting.generation.deliver(CacheError("the request was cancelled before it started"))
+            if paused := self._paused.pop(waiting, None):
+                paused.finish(self.store, "cancelled")
+            else:
+                waiting.generation.deliver(CacheError("the request was cancelled before it started"))
 
     def _admit(self) -> None:
         """Move requests from waiting to running, first come, first served; then encode modules ahead of use."""
@@ -167,7 +172,7 @@ class EngineCore:
                 if not waiting.find_modules(self._encoder):
                     return
                 waiting.select_rows(self.row_selector, self.store, self.model)
-                self._running.append(admit(waiting, self.store, self.model))
+                self._running.append(self._start(waiting))
             except CapacityError as error:
                 waiting.release(self.store)
                 if self._running or self._encoder.running:
@@ -180,6 +185,38 @@ class EngineCore:
         if not self._waiting and not self._running:
             while self._jobs and self._encoder.advance(self._jobs[0]):
                 self._jobs.popleft()
+
+    def _start(self, waiting: Waiting) -> Running:
+        """Begin a request, or go on with one that was paused. Raises CapacityError."""
+        spare = PAGE * len(self._running)
+        paused = self._paused.get(waiting)
+        if paused is None:
+            return admit(waiting, self.store, self.model, spare)
+        paused.resume(self.store, spare)
+        return self._paused.pop(waiting)
+
+    def _make_room(self) -> None:
+        """Give every token that is computed next a slot. Where memory ends, the request that came last waits again."""
+        for running in [*self._running]:
+            while running in self._running and running.sequence.missing_slots:
+                try:
+                    running.extend(self.store)
+                except CapacityError:
+                    self._pause_for(running)
+
+    def _pause_for(self, needy: Running) -> None:
+        """Free memory for a request: let the one that came last wait, which may be itself. If nothing else runs, it
+        ends with what there is.
+        """
+        if len(self._running) == 1 and not self._encoder.running:
+            self._running.remove(needy)
+            needy.finish(self.store, "length")
+            return
+        last = max((r for r in self._running if r.can_pause), key=lambda r: r.admitted.submitted)
+        self._running.remove(last)
+        last.pause(self.store)
+        self._paused[last.admitted] = last
+        self._waiting.appendleft(last.admitted)
 
     def _schedule(self) -> dict[Sequence, int]:
         """Divide the next pass: requests and the modules they wait for. Modules that nobody waits for get short passes,
@@ -209,7 +246,9 @@ class EngineCore:
                 rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
                 outputs.extend(range(num_rows - wanted, num_rows))
         chunks = [sequence.chunk(rows) for sequence, rows in scheduled.items()]
-        logits = self.model.forward(chunks, self.store.arena, outputs, lambda: self._give_up() or self._is_unwanted)
+        logits = self.model.forward(
+            chunks, self.store.device.arena, outputs, lambda: self._give_up() or self._is_unwanted
+        )
         for sequence, rows in scheduled.items():
             sequence.computed += rows
         if num_rows >= PREFILL_ROWS:

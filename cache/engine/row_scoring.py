@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cache.engine.sequence import build_sequence, path_of
-from cache.memory.store import CacheEntry, Store
+from cache.memory.device import CacheEntry
+from cache.memory.store import Store
 from cache.model.language_model import Model
 from cache.prompt.plan import Plan, Segment
 
@@ -17,19 +18,18 @@ def score_rows(
     thrown away: these rows have not seen what will be recomputed because of the scores. Raises CapacityError.
     """
     path = path_of(plan.spans, entries)
-    prefix = store.prefixes.match(tenant, path[:-1])
+    prefix = store.device.pin_prefix(tenant, path[:-1])  # reserving memory may evict
     sequence, _ = build_sequence(plan.spans, path, entries, prefix)
-    store.prefixes.pin(prefix)  # reserving memory may evict
     try:
-        sequence.own = store.reserve(len(sequence.tokens))
+        sequence.own = store.device.reserve_rows(len(sequence.tokens))
     finally:
-        store.prefixes.unpin(prefix)
+        store.device.release_prefix(prefix)
     extents = [view.extent for view in sequence.views]
     try:
         chunk = sequence.chunk(sequence.pending)
-        found = model.score_attention(chunk, store.arena, len(plan.spans[-1].tokens), extents)
+        found = model.score_attention(chunk, store.device.arena, len(plan.spans[-1].tokens), extents)
     finally:
-        store.allocator.free(sequence.own)
+        store.device.free(sequence.own)
     scores: list[Tensor] = []
     for span in (plan.spans[i] for i in indices):
         assert span.segment is not None

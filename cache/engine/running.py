@@ -1,41 +1,68 @@
-"""A request being answered. All it holds (pinned modules, a pinned prefix, its own rows) is given back in `finish`."""
+"""A request being answered. All it holds (pinned modules, a pinned prefix, its own rows) is given back when it ends,
+and when it pauses because another one needs the memory: it goes on later, from what is left of what it computed.
+"""
 
 import time
-from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from cache.engine.accounting import count_usage, module_uses
-from cache.engine.request import Completion, FinishReason, Timings, Usage
+from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
 from cache.engine.sampling import Sampler, TextStream, loop_length
 from cache.engine.sequence import Sequence, build_sequence, path_of
 from cache.engine.waiting import Waiting
-from cache.errors import CacheError
-from cache.memory.allocator import NO_ROWS, Extent
+from cache.errors import CacheError, CapacityError
+from cache.memory.allocator import Extent, part_of, total_length
 from cache.memory.prefix_tree import PathStep, PrefixNode
 from cache.memory.store import Store
 from cache.model.language_model import Model
+
+PAGE = 32
+"""Slots that an answer gets at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class Running:
     """A request being answered. admitted: with its pinned modules. fresh: steps behind the pinned prefix, computed ones
-    with their first own row, modules between them with row -1. forced_logits: they predict a teacher-forced answer.
+    with their first own row, modules between them with row -1. most_tokens: of the answer. forced_logits: they predict
+    a teacher-forced answer.
     """
 
     admitted: Waiting
+    prefix: PrefixNode
     sequence: Sequence
     fresh: list[tuple[PathStep, int]]
-    prefix: PrefixNode
     usage: Usage
+    modules: tuple[ModuleUse, ...]
     timings: Timings
+    most_tokens: int
     stop_tokens: Set[int]
     sampler: Sampler
     stream: TextStream
     answer: list[int] = field(default_factory=list)
     forced_logits: list[Tensor] = field(default_factory=list)
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether it can go on from its answer so far; logits that were kept are of one pass through all of it."""
+        return not self.admitted.request.teacher_forced
+
+    def extend(self, store: Store) -> None:
+        """Reserve slots for the tokens that have none. Raises CapacityError."""
+        more = min(PAGE, self.most_tokens - len(self.answer))
+        store.device.extend_rows(self.sequence.own, max(more, self.sequence.missing_slots))
+
+    def pause(self, store: Store) -> None:
+        """Give everything back; `resume` goes on."""
+        self._give_rows(store)
+        self.admitted.release(store)
+
+    def resume(self, store: Store, spare: int) -> None:
+        """Go on behind the answer so far, once all modules are found again. Raises as `place`."""
+        self.prefix, self.sequence, self.fresh = place(self.admitted, store, spare, self.answer)
 
     def advance(self, logits: Tensor) -> FinishReason | None:
         """Use the logits `[rows, vocabulary]` of a pass: sample the next token and deliver its text, or keep them if
@@ -62,7 +89,6 @@ class Running:
         """Give everything back, hand the computed rows to the prefix tree, deliver the completion."""
         if reason == "cancelled":
             self._deliver_text(final=True)
-        modules = tuple(module_uses(self.admitted))
         self._give_rows(store)
         self.admitted.release(store)
         self.timings.total = self._elapsed()
@@ -72,7 +98,7 @@ class Running:
             tokens=None if self.stream.stopped else tuple(self.answer),
             finish_reason=reason,
             usage=self.usage,
-            modules=modules,
+            modules=self.modules,
             timings=self.timings,
             exact=self.admitted.plan.is_exact,
             logits=torch.cat(self.forced_logits) if self.forced_logits else None,
@@ -81,8 +107,8 @@ class Running:
 
     def fail(self, store: Store, error: CacheError) -> None:
         """Give everything back and deliver an error; what was computed is not kept."""
-        store.allocator.free(self.sequence.own)
-        store.prefixes.unpin(self.prefix)
+        store.device.free(self.sequence.own)
+        store.device.release_prefix(self.prefix)
         self.admitted.release(store)
         self.admitted.generation.deliver(error)
 
@@ -96,7 +122,7 @@ class Running:
         self.answer.append(token)
         if self.admitted.request.sampling.choices is None and loop_length(self.answer):
             return "repeated"
-        if self.sequence.is_full:
+        if len(self.answer) >= self.most_tokens:
             return "length"
         self.sequence.append(token)
         return None
@@ -106,53 +132,78 @@ class Running:
             self.admitted.generation.deliver(piece)
 
     def _give_rows(self, store: Store) -> None:
-        """own[0:computed] goes to the tree (or is freed with reuse off), own[computed:] is freed."""
+        """Computed rows go to the prefix tree (or are freed with reuse off), slots behind them are freed."""
         own, computed = self.sequence.own, self.sequence.computed
-        store.allocator.free(own.part(computed, own.length))
+        store.device.free(part_of(own, computed, total_length(own)))
         if self.admitted.request.reuse == "off":
-            store.allocator.free(own.part(0, computed))
-            return
-        last, surplus = store.prefixes.insert(self.prefix, self._computed_steps(), self.admitted.request.session)
-        for extent in surplus:
-            store.allocator.free(extent)
-        store.touch(last, is_use=False)
-        store.prefixes.unpin(self.prefix)
+            store.device.free(part_of(own, 0, computed))
+        else:
+            store.device.put_prefix(self.prefix, self._computed_steps(store), self.admitted.request.session)
+        store.device.release_prefix(self.prefix)
+        self.prefix, self.sequence, self.fresh = (
+            store.device.prefixes.root(self.admitted.request.tenant),
+            Sequence([], []),
+            [],
+        )
 
-    def _computed_steps(self) -> Iterator[tuple[PathStep, Extent]]:
+    def _computed_steps(self, store: Store) -> Iterator[tuple[PathStep, list[Extent]]]:
         """The computed part of `fresh`, with its rows; modules only where computed rows follow them."""
         sequence = self.sequence
         for index, (step, row) in enumerate(self.fresh):
             if step.key is not None:
                 if any(0 <= r < sequence.computed for _, r in self.fresh[index + 1 :]):
-                    yield step, NO_ROWS
+                    yield step, []
                 continue
             is_last = index == len(self.fresh) - 1  # generated tokens continue the last step
             end = sequence.computed if is_last else min(row + len(step.tokens), sequence.computed)
             if end > row:
-                yield PathStep(start=step.start, tokens=tuple(sequence.tokens[row:end])), sequence.own.part(row, end)
+                tokens = tuple(sequence.tokens[row:end])
+                sources = self.admitted.sources_of(step.start, step.start + len(tokens), store)
+                yield PathStep(start=step.start, tokens=tokens, sources=sources), part_of(sequence.own, row, end)
 
 
-def admit(waiting: Waiting, store: Store, model: Model) -> Running:
-    """Start a request whose modules are all found. Raises CapacityError if its own rows do not fit now."""
+def admit(waiting: Waiting, store: Store, model: Model, spare: int) -> Running:
+    """Start a request whose modules are all found. Raises as `place`."""
     request, plan = waiting.request, waiting.plan
-    path = path_of(plan.spans, waiting.entries)
+    sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
+    prefix, sequence, fresh = place(waiting, store, spare)
+    usage = count_usage(waiting, prefix, len(sequence.tokens) - len(request.teacher_forced[:-1]))
+    store.device.count_prefix_use(prefix)
+    store.device.count_use(waiting.found)
+    return Running(
+        admitted=waiting,
+        prefix=prefix,
+        sequence=sequence,
+        fresh=fresh,
+        usage=usage,
+        modules=tuple(module_uses(waiting)),
+        timings=Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3),
+        most_tokens=max(1, min(request.sampling.max_tokens, model.info.max_positions - plan.next_position)),
+        stop_tokens=model.info.stop_tokens,
+        sampler=sampler,
+        stream=stream,
+    )
+
+
+def place(
+    waiting: Waiting, store: Store, spare: int, answer: Collection[int] = ()
+) -> tuple[PrefixNode, Sequence, list[tuple[PathStep, int]]]:
+    """What a request is computed behind, pinned; its sequence, with slots; and the steps of `Running.fresh`. answer:
+    tokens behind the prompt, of an answer that goes on. spare: slots that must be left for others. Raises
+    CapacityError.
+    """
+    request, (*earlier, end) = waiting.request, waiting.plan.spans
+    spans = [*earlier, replace(end, tokens=(*end.tokens, *answer))]
+    path = path_of(spans, waiting.entries)
     last = path[-1]  # its last token is computed in any case: generation starts from its logits
     reusable = [] if request.reuse == "off" else [*path[:-1], last.cut(0, len(last.tokens) - 1)]
-    prefix = store.prefixes.match(request.tenant, reusable)
-    sequence, fresh = build_sequence(plan.spans, path, waiting.entries, prefix)
-    usage = count_usage(waiting, prefix, len(sequence.tokens))
-    num_new = max(1, min(request.sampling.max_tokens, model.info.max_positions - plan.next_position))
-    given = request.teacher_forced[:-1]
-    sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
-    store.prefixes.pin(prefix)
-    try:
-        sequence.own = store.reserve(len(sequence.tokens) + len(given) + num_new - 1)
-    except Exception:
-        store.prefixes.unpin(prefix)
-        raise
-    store.touch(prefix)
-    store.count_use(waiting.found)
-    for token in given:
+    prefix = store.device.pin_prefix(request.tenant, reusable)
+    sequence, fresh = build_sequence(spans, path, waiting.entries, prefix)
+    for token in request.teacher_forced[:-1]:
         sequence.append(token)
-    timings = Timings(queue=(waiting.picked_up - waiting.submitted) * 1e3, load=waiting.loading * 1e3)
-    return Running(waiting, sequence, fresh, prefix, usage, timings, model.info.stop_tokens, sampler, stream)
+    try:
+        sequence.own = store.device.reserve_rows(len(sequence.tokens), spare)
+    except CapacityError:
+        store.device.release_prefix(prefix)
+        raise
+    return prefix, sequence, fresh

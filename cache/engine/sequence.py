@@ -5,21 +5,21 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from cache.attention.items import Chunk, KVView, VisibleRange
-from cache.memory.allocator import NO_ROWS, Extent, join_extents
-from cache.memory.prefix_tree import PathStep, PrefixNode
-from cache.memory.store import CacheEntry
+from cache.memory.allocator import Extent, join_extents, total_length
+from cache.memory.device import CacheEntry
+from cache.memory.prefix_tree import PathStep, PrefixNode, step_key
 from cache.prompt.plan import Segment, Span
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """tokens[i] stands at position id positions[i] and its KV goes to slot own.start + i. own may be longer than
+    """tokens[i] stands at position id positions[i] and its KV goes to slot i of `own`, which may be longer than
     `tokens`: the rest is for generated ones. Rows before `computed` are in the arena.
     """
 
     tokens: list[int]
     positions: list[int]
-    own: Extent
+    own: list[Extent] = field(default_factory=list)
     views: list[KVView] = field(default_factory=list)
     computed: int = 0
 
@@ -29,13 +29,12 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is no slot for another token."""
-        return len(self.tokens) >= self.own.length
+    def missing_slots(self) -> int:
+        """How many tokens have no slot yet."""
+        return max(0, len(self.tokens) - total_length(self.own))
 
     def append(self, token: int) -> None:
         """Add a generated token at the next position id."""
-        assert not self.is_full, self
         self.tokens.append(token)
         self.positions.append(self.positions[-1] + 1)
 
@@ -52,7 +51,7 @@ def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[Pa
         PathStep(
             start=span.start,
             tokens=span.tokens,
-            key=None if span.segment is None else f"{entries[span.segment].header.key}/{span.row}",
+            key=None if span.segment is None else step_key(entries[span.segment].header.key, span.row),
         )
         for span in spans
     ]
@@ -62,13 +61,13 @@ def build_sequence(
     spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode
 ) -> tuple[Sequence, list[tuple[PathStep, int]]]:
     """The sequence behind a matched prefix, and what it adds to the path: computed steps with their first own row,
-    modules between them with row -1. The sequence's own extent is still missing.
+    modules between them with row -1. The sequence's own slots are still missing.
     """
     nodes = [*prefix.path()][::-1]
     matched = sum(len(node.step.tokens) for node in nodes)
     # rows of a conversation mostly lie side by side, and fewer views are faster
-    computed = join_extents(node.extent for node in nodes if node.step.key is None)
-    sequence = Sequence([], [], NO_ROWS, [KVView(extent) for extent in computed])
+    computed = join_extents(extent for node in nodes for extent in node.extents)
+    sequence = Sequence([], [], views=[KVView(extent) for extent in computed])
     fresh: list[tuple[PathStep, int]] = []
     visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # of each segment, at each offset
     before = 0

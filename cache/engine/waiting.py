@@ -8,8 +8,9 @@ from cache.engine.encoder import Encoder
 from cache.engine.recomputation import EXACT, RowSelector
 from cache.engine.request import Generation, Request
 from cache.engine.row_scoring import score_rows
+from cache.memory.device import CacheEntry
 from cache.memory.module_header import MissReason
-from cache.memory.store import CacheEntry, Source, Store
+from cache.memory.store import Source, Store
 from cache.model.language_model import Model
 from cache.prompt.plan import Plan, Segment
 
@@ -70,8 +71,14 @@ class Waiting:
             scorer = partial(score_rows, entries=self.entries, tenant=request.tenant, store=store, model=model)
             self.recomputed_plan = row_selector.select(self.plan, request.recomputation, request.session, scorer)
 
+    def sources_of(self, first: int, end: int, store: Store) -> frozenset[str]:
+        """The modules of the request whose text stands at position ids `first` .. `end`-1."""
+        tenant, spans = self.request.tenant_of_modules, self.request.plan.spans
+        segments = {s.segment for s in spans if s.segment is not None and s.start < end and s.end > first}
+        return frozenset(store.key(segment, tenant) for segment in segments)
+
     def release(self, store: Store) -> None:
         """Unpin the modules found; the request may be tried again later."""
         for entry in self.entries.values():
-            store.release(entry)
+            store.device.release(entry)
         self.entries.clear()

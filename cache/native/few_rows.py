@@ -94,7 +94,7 @@ class FewRows:
     def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
         """As `cache.model.language_model.Model.forward`, for at most MAX_ROWS rows and plain attention."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
-        slots = array("i", (chunk.own.start + row for chunk in chunks for row in range(chunk.first, chunk.last)))
+        slots = array("i", (slot for chunk in chunks for slot in chunk.slots))
         positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
         arena.positions.index_copy_(0, torch.tensor(slots), positions)
         cos, sin = self._rotary(torch.empty(0), positions.unsqueeze(0))

@@ -1,0 +1,291 @@
+"""Device memory: who owns which slots of the arena, what is pinned, and how room is made.
+
+A module is one run of slots, so that attention reads it in one piece; where none is free, neighbours are evicted
+together. Rows of requests are runs of any length, from wherever slots are free. Not covered: disk, and what is missing
+and why (`cache.memory.store`); which victim is worth least (`cache.memory.eviction`). Owned by the engine thread.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+
+from cache.errors import CapacityError
+from cache.memory.allocator import Extent, ExtentAllocator, join_extents, total_length
+from cache.memory.arena import Arena
+from cache.memory.eviction import EvictionQueue
+from cache.memory.module_header import ModuleHeader
+from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
+
+TRIED_RUNS = 8
+"""Runs of neighbours that are compared when a module needs memory in one piece."""
+
+
+@dataclass(slots=True, eq=False)
+class CacheEntry:
+    """An encoded module in the arena. refs: how many requests and encodings use it (pins). age: the clock at its last
+    use. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
+    """
+
+    header: ModuleHeader
+    extent: Extent
+    refs: int = 0
+    hits: int = 0
+    age: float = 0.0
+    last_used: float = field(default_factory=time.time)
+    is_forgotten: bool = False
+
+
+Owner = CacheEntry | PrefixNode
+"""What owns slots of the arena while no request is in flight."""
+
+
+class DeviceMemory:
+    """Modules and prefixes in an arena. cost: seconds per token to get one back that was evicted. evictions: how many
+    so far, of "module" and "prefix". on_eviction: called with the key of a module that was evicted.
+    """
+
+    def __init__(self, arena: Arena, cost: Callable[[Owner], float], on_eviction: Callable[[str], None]) -> None:
+        self.arena, self._on_eviction = arena, on_eviction
+        self.allocator = ExtentAllocator(arena.slots)
+        self.prefixes = PrefixTree()
+        self.entries: dict[str, CacheEntry] = {}
+        self.evictions: Counter[str] = Counter()
+        self._kept: Set[str] = frozenset()
+        self._queue = EvictionQueue[Owner](self._is_evictable, cost, self._is_kept)
+        self._by_start: dict[int, CacheEntry] = {}
+        self._by_end: dict[int, CacheEntry] = {}
+        self._evictable_slots = 0  # of modules
+
+    @property
+    def evictable_slots(self) -> int:
+        """Slots of what no request needs."""
+        return self._evictable_slots + self.prefixes.evictable_slots
+
+    def reserve(self, length: int) -> Extent:
+        """A free extent, by eviction if need be. Raises CapacityError, evicting nothing, if too much is in use."""
+        while (extent := self.allocator.allocate(length)) is None:
+            victims = self._cheapest_run(length)
+            if not victims and self._largest_possible() >= length:
+                victims = self._queue.lowest(1)  # until there is such a run
+            if not victims:
+                raise CapacityError(
+                    f"{length} tokens of KV memory are needed in one piece, {self._largest_possible()} can be had and "
+                    f"the rest of {self.allocator.capacity} is in use: raise --memory or ask for less at once"
+                )
+            for victim in victims:
+                self._evict(victim)
+        return extent
+
+    def reserve_rows(self, length: int, spare: int = 0) -> list[Extent]:
+        """Free extents for rows of a request, by eviction if need be. spare: slots that could still be had behind them.
+        Raises as `reserve`.
+        """
+        available = self.allocator.free_slots + self.evictable_slots
+        if length + spare > available:
+            raise CapacityError(
+                f"{length} tokens of KV memory are needed, {available} can be had and the rest of "
+                f"{self.allocator.capacity} is in use: raise --memory or ask for less at once"
+            )
+        while (pieces := self.allocator.allocate_pieces(length)) is None:
+            if not (victims := self._queue.lowest(1)):
+                pieces = self.allocator.allocate_pieces(length, least=1)
+                assert pieces is not None, ("evictable slots", self.evictable_slots)
+                return pieces
+            self._evict(victims[0])
+        return pieces
+
+    def extend_rows(self, extents: list[Extent], length: int) -> None:
+        """Add so many slots to extents of a request, where they end if that is free. Raises as `reserve`."""
+        if extents:
+            longer = self.allocator.extend(extents[-1], length)
+            length -= longer.length - extents[-1].length
+            extents[-1] = longer
+        if length:
+            extents[:] = join_extents([*extents, *self.reserve_rows(length)])
+
+    def free(self, extents: Iterable[Extent]) -> None:
+        """Give back what was reserved."""
+        for extent in extents:
+            self.allocator.free(extent)
+
+    def admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
+        """Enter a module whose rows are in an extent, pinned."""
+        assert header.key not in self.entries, header
+        entry = self.entries[header.key] = CacheEntry(header, extent, refs=1, age=self._queue.clock)
+        self._by_start[extent.start] = self._by_end[extent.end] = entry
+        return entry
+
+    def pin(self, entry: CacheEntry) -> CacheEntry:
+        """Keep a module in memory until it is released."""
+        if not entry.refs:
+            self._evictable_slots -= entry.extent.length
+        entry.refs += 1
+        return entry
+
+    def release(self, entry: CacheEntry) -> None:
+        """Undo one pin."""
+        assert entry.refs > 0, entry
+        entry.refs -= 1
+        if not entry.refs and entry.is_forgotten:
+            self.free([entry.extent])
+        elif not entry.refs:
+            self._evictable_slots += entry.extent.length
+            self._queue.add(entry)
+
+    def drop(self, entry: CacheEntry) -> None:
+        """Take a module out of memory, now or when nobody uses it any more."""
+        del self.entries[entry.header.key], self._by_start[entry.extent.start], self._by_end[entry.extent.end]
+        entry.is_forgotten = True
+        if not entry.refs:
+            self._evictable_slots -= entry.extent.length
+            self.free([entry.extent])
+
+    def evict(self, key: str) -> bool:
+        """Free the memory of a module that no request uses. Gives whether it was freed."""
+        entry = self.entries.get(key)
+        if entry is None or entry.refs:
+            return False
+        self._evict(entry)
+        return True
+
+    def keep(self, keys: Set[str]) -> None:
+        """From now on evict these modules only when nothing else may be evicted."""
+        self._kept = keys
+        self._queue.refresh()
+
+    def count_use(self, entries: Iterable[CacheEntry]) -> None:
+        """Count a request that begins to run with modules that it found."""
+        for entry in entries:
+            entry.hits += 1
+            entry.age, entry.last_used = self._queue.clock, time.time()
+
+    def pin_prefix(self, tenant: str, path: Sequence[PathStep]) -> PrefixNode:
+        """The longest known prefix of a path, pinned."""
+        prefix = self.prefixes.match(tenant, path)
+        self.prefixes.pin(prefix)
+        return prefix
+
+    def release_prefix(self, prefix: PrefixNode) -> None:
+        """Undo one `pin_prefix`."""
+        self.free(self.prefixes.unpin(prefix))
+        if prefix.is_leaf:
+            self._queue.add(prefix)
+
+    def count_prefix_use(self, prefix: PrefixNode) -> None:
+        """Count a request that begins to run behind a prefix that it found."""
+        for step in prefix.path():
+            step.hits += 1
+            step.age = self._queue.clock
+
+    def put_prefix(
+        self, prefix: PrefixNode, steps: Iterable[tuple[PathStep, Sequence[Extent]]], session: str | None
+    ) -> None:
+        """Keep what a request computed behind a prefix; the store owns the extents from now on."""
+        last, surplus = self.prefixes.insert(prefix, steps, session)
+        self.free(surplus)
+        for step in last.path():
+            step.age = self._queue.clock
+        if last.is_leaf:
+            self._queue.add(last)
+
+    def drop_prefixes(self, tenant: str) -> bool:
+        """Remove what was computed for a tenant, but no modules. Gives whether all of it is gone: what a request in
+        flight needs stays.
+        """
+        self.free(self.prefixes.clear(tenant))
+        return not any(self.prefixes.nodes(tenant))
+
+    def check_integrity(self) -> None:
+        """Assert that extents tile the arena, that nothing is pinned, and that the books agree. For when no request is
+        in flight.
+        """
+        owners: list[Owner] = [*self.entries.values(), *self.prefixes.nodes()]
+        for owner in owners:
+            assert owner.refs == 0, ("pinned while idle", owner)
+        extents = [entry.extent for entry in self.entries.values()]
+        assert self._evictable_slots == total_length(extents)
+        assert self._by_start == {entry.extent.start: entry for entry in self.entries.values()}
+        assert self._by_end == {entry.extent.end: entry for entry in self.entries.values()}
+        self.prefixes.check_integrity()
+        self.allocator.check_integrity([*extents, *self._prefix_extents()])
+
+    def _prefix_extents(self) -> Iterator[Extent]:
+        return (extent for node in self.prefixes.nodes() for extent in node.extents)
+
+    def _largest_possible(self) -> int:
+        """Length of the largest free extent there would be if everything that may be evicted were."""
+        extents = [entry.extent for entry in self.entries.values() if not entry.refs]
+        extents += [extent for node in self.prefixes.nodes() if not node.refs for extent in node.extents]
+        return max((one.length for one in join_extents(sorted([*extents, *self.allocator.holes]))), default=0)
+
+    def _cheapest_run(self, length: int) -> list[Owner]:
+        """Neighbours whose eviction frees so many slots in one piece: the ones worth least, of some that begin with
+        something of low value. Empty if none of these can grow so long.
+        """
+        runs = [run for start in self._queue.lowest(TRIED_RUNS) if (run := self._grow_run(start, length))]
+        return min(runs, key=self._worth, default=[])
+
+    def _grow_run(self, start: Owner, length: int) -> list[Owner]:
+        """Something and its neighbours, those of lower value first, until they and the holes between are long enough;
+        empty if something in use stands in the way.
+        """
+        run = [start]
+        longest = max(extents_of(start), key=lambda extent: extent.length, default=Extent(0, 0))
+        first, end = longest.start, longest.end
+        while True:
+            if (hole := self.allocator.hole_before(first)) is not None and hole.end == first:
+                first = hole.start
+            if (hole := self.allocator.hole_from(end)) is not None and hole.start == end:
+                end = hole.end
+            if end - first >= length:
+                return run
+            beside = [self._evictable_beside(slot, before=before) for slot, before in ((first, True), (end, False))]
+            found = [(self._queue.rank(one), i, one) for i, one in enumerate(beside) if one is not None]
+            if not found:
+                return []
+            _, is_behind, neighbour = min(found)
+            if neighbour not in run:
+                run.append(neighbour)
+            for extent in extents_of(neighbour):
+                if not is_behind and extent.end == first:
+                    first = extent.start
+                elif is_behind and extent.start == end:
+                    end = extent.end
+
+    def _evictable_beside(self, slot: int, *, before: bool) -> Owner | None:
+        """What ends right before a slot, or begins with it, if it may be evicted."""
+        entry = (self._by_end if before else self._by_start).get(slot)
+        if entry is not None:
+            return None if entry.refs else entry
+        return self.prefixes.leaf_beside(slot, before=before)
+
+    def _worth(self, run: Iterable[Owner]) -> tuple[int, float, int]:
+        """What is lost with everything in a run: slots to be kept, seconds, slots."""
+        sizes = [(total_length(extents_of(one)), *self._queue.rank(one)) for one in run]
+        seconds = sum(slots * max(0.0, value - self._queue.clock) for slots, _, value in sizes)
+        return sum(slots for slots, is_kept, _ in sizes if is_kept), seconds, sum(slots for slots, *_ in sizes)
+
+    def _is_evictable(self, victim: Owner) -> bool:
+        return victim.is_leaf if isinstance(victim, PrefixNode) else not (victim.refs or victim.is_forgotten)
+
+    def _is_kept(self, victim: Owner) -> bool:
+        return isinstance(victim, CacheEntry) and victim.header.key in self._kept
+
+    def _evict(self, victim: Owner) -> None:
+        self._queue.evicted(victim)
+        if isinstance(victim, CacheEntry):
+            self.drop(victim)
+            self.evictions["module"] += 1
+            self._on_eviction(victim.header.key)
+        else:
+            parents = [*victim.path()][1:]
+            self.free(self.prefixes.evict(victim))
+            self.evictions["prefix"] += 1
+            if left := next((node for node in parents if not node.is_detached), None):
+                self._queue.add(left)
+
+
+def extents_of(owner: Owner) -> Sequence[Extent]:
+    """The slots of a module or of a prefix."""
+    return owner.extents if isinstance(owner, PrefixNode) else (owner.extent,)
