@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.model.language_model import LanguageModel
 from cache.native.few_rows import MAX_ROWS
-from cache.native.library import load_library
+from cache.native.library import FLAGS, load_library, processor
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 320,
@@ -156,11 +157,30 @@ def test_conversations_packed_in_one_pass(threads: int, compiled: Path) -> None:
     assert fast.forward(PACKED, ours, []).shape == (0, 320)
 
 
-def test_bfloat16_is_no_further_off_than_transformers(compiled: Path) -> None:
+@pytest.fixture(params=["native", "x86-64", "x86-64-v3", "x86-64-v4"])
+def processors(request: pytest.FixtureRequest, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where code for this processor and for older ones is compiled: vectors of 4, 8 and 16 numbers."""
+    if request.param != "native" and platform.machine() != "x86_64":
+        pytest.skip("another kind of processor")
+    if request.param == "x86-64-v4" and "avx512vl" not in processor():
+        pytest.skip("a processor with shorter vectors")
+    flags = [f"-march={request.param}" if flag == "-march=native" else flag for flag in FLAGS]
+    monkeypatch.setattr("cache.native.library.FLAGS", flags)
+    return compiled / request.param
+
+
+def test_float32_on_older_processors(processors: Path) -> None:
+    fast, slow = build(weights("llama"), processors), build(weights("llama"), None)
+    assert fast.few_rows is not None
+    logits = fast.forward(PACKED, filled(fast), [0, 1, 31])
+    assert distance(logits, slow.forward(PACKED, filled(slow), [0, 1, 31])) < 5e-4
+
+
+def test_bfloat16_is_no_further_off_than_transformers(processors: Path) -> None:
     exact = build(weights("llama"), None)
     expected = exact.forward(PACKED, filled(exact), list(range(MAX_ROWS)))
     off = []
-    for folder in (compiled, None):
+    for folder in (processors, None):
         model = build(weights("llama", torch.bfloat16), folder)
         assert (model.few_rows is None) == (folder is None)
         off.append(float((model.forward(PACKED, filled(model), list(range(MAX_ROWS))) - expected).abs().mean()))

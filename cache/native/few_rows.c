@@ -24,10 +24,10 @@ partial results of a row are merged by their log-sum-exp. */
 
 #if defined(__AVX512BF16__) && !defined(KV_FLOAT32) /* products of pairs of bfloat16 */
 #define PAIRS
-#include <immintrin.h>
 #endif
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define LANES 16
 #elif defined(__AVX__)
 #define LANES 8
@@ -37,6 +37,7 @@ partial results of a row are merged by their log-sum-exp. */
 
 enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, UNIT = 256, MAX_ROWS = 32 };
 #define HIGH 0xffff0000u
+#define AHEAD 2048 /* bytes of weights to ask for before they are needed */
 
 typedef enum { BFLOAT16, FLOAT32 } Kind; /* of weights */
 typedef enum { STORE, ADD, GATE } Use;   /* what becomes of a product */
@@ -117,12 +118,17 @@ static INLINE float sum(floats x) {
 }
 
 static INLINE floats larger(floats a, floats b) {
+#ifdef __AVX512F__
+    return (floats)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     ints first = a > b;
     return (floats)(((ints)a & first) | ((ints)b & ~first));
+#endif
 }
 
+/* 2 to the power of x, which is at most 126 */
 static INLINE floats exp2_of(floats x) {
-    x = -larger(-larger(x, (floats){} - 126.0f), (floats){} - 126.0f);
+    x = larger(x, (floats){} - 126.0f);
     floats shifted = x + 12582912.0f; /* 1.5 * 2^23: the integer nearest to x is in its last bits */
     ints whole = (ints)shifted - 0x4b400000;
     floats rest = x - (shifted - 12582912.0f);
@@ -144,7 +150,7 @@ static INLINE floats add_products(floats acc, weight_pair w, const activation *x
     return (floats)_mm512_dpbf16_ps((__m512)acc, (__m512bh)w, (__m512bh)_mm512_set1_epi32(*(const int *)x));
 }
 static INLINE weight_pair pair_of(words bits) { return bits; }
-static INLINE activation activation_of(float x) { return to_bf16(x); }
+static INLINE words activations_of(floats x) { return (words)_mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh((__m512)x)); }
 #else
 typedef float activation;
 typedef struct { floats first, second; } weight_pair;
@@ -152,8 +158,15 @@ static INLINE floats add_products(floats acc, weight_pair w, const activation *x
     return acc + w.first * x[0] + w.second * x[1];
 }
 static INLINE weight_pair pair_of(words bits) { return (weight_pair){(floats)(bits << 16), (floats)(bits & HIGH)}; }
-static INLINE activation activation_of(float x) { return x; }
+static INLINE words activations_of(floats x) { return (words)x; }
 #endif
+
+/* Activations of several rows are kept in pairs, one row after another: [inputs / 2, rows, 2]. This stores LANES of one
+   row, the first of which are `to`. */
+static INLINE void scatter(floats x, activation *to, int rows) {
+    union { words all; struct { activation of[2]; } pairs[LANES / 2]; } bits = {activations_of(x)};
+    for (int i = 0; i < LANES / 2; i++) memcpy(to + (size_t)i * rows * 2, bits.pairs + i, 2 * sizeof(activation));
+}
 
 static INLINE weight_pair load_pair(const char *panel, int pair, Kind kind) {
 #ifndef PAIRS
@@ -164,18 +177,20 @@ static INLINE weight_pair load_pair(const char *panel, int pair, Kind kind) {
     return pair_of(((const words_in_memory *)panel)[pair]);
 }
 
-/* result[p][m] = panel p times row m. All but pointers and pairs are constants where this is inlined. */
-static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int pairs, Kind kind, int panels,
-                            int rows, floats result[][MAX_ROWS]) {
+/* result[p][m] = panel p times row m of x, where `stride` rows stand. Kind, panels and rows are constants where this is
+   inlined. */
+static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int stride, int pairs, Kind kind,
+                            int panels, int rows, floats result[][MAX_ROWS]) {
     floats total[panels][rows];
     for (int p = 0; p < panels; p++)
         for (int m = 0; m < rows; m++) total[p][m] = (floats){};
-    for (int k = 0; k < pairs; k++)
+    for (int k = 0; k < pairs; k++, x += 2 * stride)
 #pragma GCC unroll 8
         for (int p = 0; p < panels; p++) {
             weight_pair w = load_pair(weights + p * panel_bytes, k, kind);
+            if (rows > 1) __builtin_prefetch(weights + p * panel_bytes + (size_t)k * LANES * 4 + AHEAD);
 #pragma GCC unroll 16
-            for (int m = 0; m < rows; m++) total[p][m] = add_products(total[p][m], w, x + 2 * ((size_t)m * pairs + k));
+            for (int m = 0; m < rows; m++) total[p][m] = add_products(total[p][m], w, x + 2 * m);
         }
     for (int p = 0; p < panels; p++)
         for (int m = 0; m < rows; m++) result[p][m] = total[p][m];
@@ -187,7 +202,7 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 #define BLOCK(M, P) \
     for (; row + M <= rows; row += M) \
         for (int p = 0; p < GROUP; p += P) \
-            multiply(weights + p * panel_bytes, panel_bytes, x + (size_t)row * 2 * pairs, pairs, kind, P, M, \
+            multiply(weights + p * panel_bytes, panel_bytes, x + row * 2, rows, pairs, kind, P, M, \
                      (floats(*)[MAX_ROWS]) & result[p][row]);
     int row = 0;
 #ifdef __AVX512F__
@@ -205,7 +220,7 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 #undef BLOCK
 }
 
-/* out: float [rows, outputs], stored or added to; or, for gate_up, activations [rows, outputs / 2]. */
+/* out: float [rows, outputs], stored or added to; or, for gate_up, activations of outputs / 2. */
 static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, int rows, Use use, void *out, int thread,
                              int threads) {
     int pairs = l->inputs / 2, groups = l->outputs / LANES / GROUP;
@@ -224,9 +239,8 @@ static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, in
                 if (use == ADD) *to += value;
                 if (use == GATE && p % 2) { /* panels of gate and up stand in turn */
                     floats gate = result[p - 1][row];
-                    value *= gate / (1.0f + exp2_of(gate * -1.44269504f));
-                    activation *units = (activation *)out + (size_t)row * (l->outputs / 2) + at / LANES / 2 * LANES;
-                    for (int i = 0; i < LANES; i++) units[i] = activation_of(value[i]);
+                    value *= gate / (1.0f + exp2_of(-larger(gate * 1.44269504f, (floats){} - 126.0f)));
+                    scatter(value, (activation *)out + ((size_t)(at / LANES / 2 * LANES) * rows + row * 2), rows);
                 }
             }
     }
@@ -239,14 +253,18 @@ static void linear(const Linear *l, const activation *x, int rows, Use use, void
 #endif
 }
 
-static void norm(const float *x, const float *weight, int n, float epsilon, activation *out) {
+/* out: where the row begins among `rows` rows of activations */
+static void norm(const float *x, const float *weight, int n, float epsilon, activation *out, int rows) {
     floats squares = {};
     for (int i = 0; i < n; i += LANES) {
         floats part = *(const floats_in_memory *)(x + i);
         squares += part * part;
     }
     float factor = 1.0f / sqrtf(sum(squares) / n + epsilon);
-    for (int i = 0; i < n; i++) out[i] = activation_of(x[i] * factor * weight[i]);
+    for (int i = 0; i < n; i += LANES) {
+        floats part = *(const floats_in_memory *)(x + i) * factor * *(const floats_in_memory *)(weight + i);
+        scatter(part, out + (size_t)i * rows, rows);
+    }
 }
 
 static void norm_head(float *x, const float *weight, int n, float epsilon) {
@@ -257,7 +275,14 @@ static void norm_head(float *x, const float *weight, int n, float epsilon) {
 }
 
 static INLINE void rotate(const float *x, const float *cos, const float *sin, int half, float *out) {
-    for (int i = 0; i < half; i++) {
+    int i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        floats a = *(const floats_in_memory *)(x + i), b = *(const floats_in_memory *)(x + i + half);
+        floats c = *(const floats_in_memory *)(cos + i), s = *(const floats_in_memory *)(sin + i);
+        *(floats_in_memory *)(out + i) = a * c - b * s;
+        *(floats_in_memory *)(out + i + half) = b * c + a * s;
+    }
+    for (; i < half; i++) {
         float a = x[i], b = x[i + half];
         out[i] = a * cos[i] - b * sin[i];
         out[i + half] = b * cos[i] + a * sin[i];
@@ -279,13 +304,15 @@ static INLINE kv to_kv(float x) {
 #endif
 }
 
-/* 2 * LANES dimensions of a value: the even and the odd ones where they come in pairs, else the first and last half */
-static INLINE void load_value(const kv *v, floats *one, floats *other) {
+/* 2 * LANES dimensions of the values of a pair of keys: the even and the odd ones where they come in pairs, else the
+   first and the last half */
+static INLINE void load_values(const kv *v, const kv *next, weight_pair *one, weight_pair *other) {
 #ifdef KV_FLOAT32
-    *one = ((const floats_in_memory *)v)[0], *other = ((const floats_in_memory *)v)[1];
+    *one = (weight_pair){((const floats_in_memory *)v)[0], ((const floats_in_memory *)next)[0]};
+    *other = (weight_pair){((const floats_in_memory *)v)[1], ((const floats_in_memory *)next)[1]};
 #else
-    words pair = *(const words_in_memory *)v;
-    *one = (floats)(pair << 16), *other = (floats)(pair & HIGH);
+    words a = *(const words_in_memory *)v, b = *(const words_in_memory *)next;
+    *one = pair_of((a & ~HIGH) | (b << 16)), *other = pair_of((a >> 16) | (b & HIGH));
 #endif
 }
 
@@ -299,10 +326,10 @@ static INLINE void store_value(floats one, floats other, float *to) {
     }
 }
 
-/* queries [readers * group, head_dim] of one unit, rotated back where the run is placed elsewhere */
+/* queries [head_dim / 2, readers * group, 2] of one unit, rotated back where the run is placed elsewhere */
 static void gather_queries(const Model *m, const Step *s, const Item *item, int kv_head, const float *qkv, int width,
                            activation *queries) {
-    int d = m->head_dim, group = m->heads / m->kv_heads, half = m->rotary / 2;
+    int d = m->head_dim, group = m->heads / m->kv_heads, rows = item->readers * group, half = m->rotary / 2;
     float turned[d];
     for (int r = 0; r < item->readers; r++) {
         const Reader *reader = s->readers + item->first_reader + r;
@@ -313,7 +340,8 @@ static void gather_queries(const Model *m, const Step *s, const Item *item, int 
                 memcpy(turned + 2 * half, q + 2 * half, (d - 2 * half) * sizeof(float));
                 q = turned;
             }
-            for (int i = 0; i < d; i++) queries[(size_t)(r * group + g) * d + i] = activation_of(q[i]);
+            for (int i = 0; i < d; i += LANES)
+                scatter(*(const floats_in_memory *)(q + i), queries + ((size_t)i * rows + 2 * (r * group + g)), rows);
         }
     }
 }
@@ -355,36 +383,67 @@ static INLINE void load_keys(const kv *k, size_t stride, int keys, int d, weight
     }
 }
 
-/* Scores of LANES keys, whose pairs of dimensions are in `tile`, for `rows` queries (a constant where inlined). */
-static INLINE void score(const weight_pair *tile, const activation *queries, int d, int rows, float scale, float *scores) {
+/* Scores of LANES keys, whose pairs of dimensions are in `tile`, for `rows` queries (a constant where inlined) of
+   `stride`. */
+static INLINE void score(const weight_pair *tile, const activation *queries, int stride, int pairs, int rows, float scale,
+                         float *scores) {
     floats total[rows];
     for (int r = 0; r < rows; r++) total[r] = (floats){};
-    for (int i = 0; i < d / 2; i++)
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) total[r] = add_products(total[r], tile[i], queries + r * d + 2 * i);
+    for (int i = 0; i < pairs; i++, queries += 2 * stride)
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) total[r] = add_products(total[r], tile[i], queries + 2 * r);
     for (int r = 0; r < rows; r++) *(floats_in_memory *)(scores + r * UNIT) = total[r] * scale;
 }
 
 /* Adds up 2 * LANES dimensions of the values of `keys` keys, for `rows` rows of weights (a constant where inlined). */
-static INLINE void weigh(const kv *v, size_t stride, int keys, const float *weights, int rows, float *to, int to_stride) {
+static INLINE void weigh(const kv *v, size_t stride, int keys, const activation *weights, int rows, float *to, int to_stride) {
     floats one[rows], other[rows];
     for (int r = 0; r < rows; r++) one[r] = other[r] = (floats){};
-    for (int j = 0; j < keys; j++) {
-        floats a, b;
-        load_value(v + j * stride, &a, &b);
-#pragma GCC unroll 6
+    for (int j = 0; j < keys; j += 2, v += 2 * stride) {
+        weight_pair a, b;
+        load_values(v, j + 1 < keys ? v + stride : v, &a, &b);
+#pragma GCC unroll 12
         for (int r = 0; r < rows; r++) {
-            one[r] += weights[r * UNIT + j] * a;
-            other[r] += weights[r * UNIT + j] * b;
+            one[r] = add_products(one[r], a, weights + r * UNIT + j);
+            other[r] = add_products(other[r], b, weights + r * UNIT + j);
         }
     }
     for (int r = 0; r < rows; r++) store_value(one[r], other[r], to + r * to_stride);
 }
 
+/* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights. to: the largest score and
+   the sum of the weights */
+static void soften(float *scores, int seen, int keys, activation *weights, float *to) {
+    int padded = (keys + LANES - 1) / LANES * LANES;
+    for (int j = seen; j < padded; j++) scores[j] = -INFINITY;
+    floats most = (floats){} - 1e30f, total = {};
+    for (int j = 0; j < padded; j += LANES) most = larger(most, *(const floats_in_memory *)(scores + j));
+    float highest = most[0];
+    for (int j = 1; j < LANES; j++) highest = most[j] > highest ? most[j] : highest;
+    for (int j = 0; j < padded; j += LANES) {
+        floats weight = exp2_of(*(const floats_in_memory *)(scores + j) - highest);
+        total += weight;
+        scatter(weight, weights + j, 1);
+    }
+    for (int j = seen; j < padded; j++) weights[j] = 0; /* were 2^-126 */
+    to[0] = seen ? highest : -INFINITY;
+    to[1] = sum(total);
+}
+
+/* Brings a unit into the cache. Its keys are read head by head, which is no order that the processor would fetch ahead
+   in; reading all of them once as they lie in memory is twice as fast. */
+static void touch(const Model *m, const Step *s, const Unit *unit, int layer) {
+    const Item *item = s->items + unit->item;
+    int keys = item->length - unit->first < UNIT ? item->length - unit->first : UNIT, stride = m->kv_heads * m->head_dim;
+    size_t begin = (size_t)(item->start + unit->first) * stride, numbers = (size_t)keys * stride;
+    for (size_t i = 0; i < numbers; i += 64 / sizeof(kv)) (void)*(const volatile kv *)(s->keys[layer] + begin + i);
+    for (size_t i = 0; i < numbers; i += 64 / sizeof(kv)) (void)*(const volatile kv *)(s->values[layer] + begin + i);
+}
+
 /* One unit for one key/value head: for each reader and query head the weighted sum of values, the largest score and the
    sum of weights. */
 static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head, int layer, const float *qkv, int width,
-                   activation *queries, float *scores, float *partials) {
+                   activation *queries, float *scores, activation *weights, float *partials) {
     const Item *item = s->items + unit->item;
     int d = m->head_dim, group = m->heads / m->kv_heads, rows = item->readers * group, stride = m->kv_heads * d;
     int keys = item->length - unit->first < UNIT ? item->length - unit->first : UNIT;
@@ -395,38 +454,28 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
     weight_pair tile[d / 2];
     for (int first = 0; first < keys; first += LANES) {
         load_keys(k + (size_t)first * stride, stride, keys - first, d, tile);
+#define ROWS(N) for (; r + N <= rows; r += N) score(tile, queries + 2 * r, rows, d / 2, N, scale, scores + r * UNIT + first)
         int r = 0;
-        for (; r + 6 <= rows; r += 6) score(tile, queries + r * d, d, 6, scale, scores + r * UNIT + first);
-        for (; r + 3 <= rows; r += 3) score(tile, queries + r * d, d, 3, scale, scores + r * UNIT + first);
-        for (; r < rows; r++) score(tile, queries + r * d, d, 1, scale, scores + r * UNIT + first);
+        ROWS(12);
+        ROWS(6);
+        ROWS(3);
+        ROWS(1);
+#undef ROWS
     }
     float *partial = partials + ((size_t)unit->partial * m->kv_heads + (size_t)kv_head * item->readers) * group * (d + 2);
-    for (int r = 0; r < rows; r++) { /* scores become weights */
-        float *row = scores + r * UNIT;
+    for (int r = 0; r < rows; r++) {
         int seen = s->readers[item->first_reader + r / group].length - unit->first;
-        seen = seen < 0 ? 0 : seen > keys ? keys : seen;
-        int padded = (keys + LANES - 1) / LANES * LANES;
-        for (int j = seen; j < padded; j++) row[j] = -1e30f;
-        floats most = (floats){} - 1e30f;
-        for (int j = 0; j < padded; j += LANES) most = larger(most, *(floats_in_memory *)(row + j));
-        float highest = most[0];
-        for (int j = 1; j < LANES; j++) highest = most[j] > highest ? most[j] : highest;
-        floats total = {};
-        for (int j = 0; j < padded; j += LANES) {
-            floats w = exp2_of(*(floats_in_memory *)(row + j) - highest);
-            *(floats_in_memory *)(row + j) = w;
-            total += w;
-        }
-        for (int j = seen; j < padded; j++) row[j] = 0;
-        float *to = partial + r * (d + 2);
-        to[d] = seen ? highest : -INFINITY;
-        to[d + 1] = sum(total); /* of hidden keys: at most 2^-126 each where another is seen */
+        soften(scores + r * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, weights + r * UNIT, partial + r * (d + 2) + d);
     }
     for (int part = 0; part < d; part += 2 * LANES) {
         int r = 0;
-        for (; r + 6 <= rows; r += 6) weigh(v + part, stride, keys, scores + r * UNIT, 6, partial + r * (d + 2) + part, d + 2);
-        for (; r + 3 <= rows; r += 3) weigh(v + part, stride, keys, scores + r * UNIT, 3, partial + r * (d + 2) + part, d + 2);
-        for (; r < rows; r++) weigh(v + part, stride, keys, scores + r * UNIT, 1, partial + r * (d + 2) + part, d + 2);
+#define ROWS(N) for (; r + N <= rows; r += N) \
+            weigh(v + part, stride, keys, weights + r * UNIT, N, partial + r * (d + 2) + part, d + 2)
+        ROWS(12);
+        ROWS(6);
+        ROWS(3);
+        ROWS(1);
+#undef ROWS
     }
 }
 
@@ -442,26 +491,26 @@ static void *take(char **memory, size_t bytes) {
     return found;
 }
 
-static void merge(const Model *m, const Plan *plan, int row, const float *partials, activation *out) {
+/* out: activations of `rows` rows */
+static void merge(const Model *m, const Plan *plan, int row, int head, const float *partials, activation *out, int rows) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
-    for (int head = 0; head < m->heads; head++) {
-        float highest = -INFINITY, total = 0, result[d];
-        memset(result, 0, sizeof result);
-        for (int pass = 0; pass < 2; pass++)
-            for (int p = plan->first_part[row]; p < plan->first_part[row + 1]; p++) {
-                const int32_t *part = plan->parts + 3 * p;
-                size_t at = (size_t)part[0] * m->kv_heads + (size_t)(head / group) * part[1] + part[2];
-                const float *one = partials + (at * group + head % group) * (d + 2);
-                if (one[d] == -INFINITY) continue;
-                if (pass == 0) highest = one[d] > highest ? one[d] : highest;
-                else {
-                    float weight = exp2f(one[d] - highest);
-                    total += weight * one[d + 1];
-                    for (int i = 0; i < d; i++) result[i] += weight * one[i];
-                }
+    float highest = -INFINITY, total = 0, result[d];
+    memset(result, 0, sizeof result);
+    for (int pass = 0; pass < 2; pass++)
+        for (int p = plan->first_part[row]; p < plan->first_part[row + 1]; p++) {
+            const int32_t *part = plan->parts + 3 * p;
+            size_t at = (size_t)part[0] * m->kv_heads + (size_t)(head / group) * part[1] + part[2];
+            const float *one = partials + (at * group + head % group) * (d + 2);
+            if (one[d] == -INFINITY) continue;
+            if (pass == 0) highest = one[d] > highest ? one[d] : highest;
+            else {
+                float weight = exp2f(one[d] - highest);
+                total += weight * one[d + 1];
+                for (int i = 0; i < d; i++) result[i] += weight * one[i];
             }
-        for (int i = 0; i < d; i++) out[head * d + i] = activation_of(result[i] / total);
-    }
+        }
+    for (int i = 0; i < d; i += LANES)
+        scatter(*(floats_in_memory *)(result + i) / total, out + ((size_t)(head * d + i) * rows + 2 * row), rows);
 }
 
 /* How many outputs a panel has. */
@@ -479,8 +528,9 @@ int warmdesk_step(const Model *m, const Step *s) {
         if (s->items[i].readers > most_readers) most_readers = s->items[i].readers;
     }
     size_t query_bytes = (size_t)most_readers * group * d * sizeof(activation), score_bytes = (size_t)most_readers * group * UNIT * 4;
+    size_t weight_bytes = (size_t)most_readers * group * UNIT * sizeof(activation);
     size_t widest = m->hidden > q_width ? m->hidden : q_width;
-    size_t private_bytes = ((query_bytes + 63) & ~(size_t)63) + ((score_bytes + 63) & ~(size_t)63) + ((rows * widest * sizeof(activation) + 63) & ~(size_t)63);
+    size_t private_bytes = ((query_bytes + 63) & ~(size_t)63) + ((score_bytes + 63) & ~(size_t)63) + ((weight_bytes + 63) & ~(size_t)63) + ((rows * widest * sizeof(activation) + 63) & ~(size_t)63);
     size_t bytes = 64 * 16 + (size_t)num_units * sizeof(Unit) + (size_t)num_partials * 12 + (rows + 2) * 4 +
                    (size_t)rows * (m->hidden * 4 + width * 4 + (q_width + inner) * sizeof(activation)) +
                    (size_t)num_partials * m->heads * (d + 2) * 4 + (size_t)s->threads * private_bytes;
@@ -524,11 +574,12 @@ int warmdesk_step(const Model *m, const Step *s) {
         char *mine = private_memory + thread * private_bytes;
         activation *queries = take(&mine, query_bytes);
         float *scores = take(&mine, score_bytes);
+        activation *weights = take(&mine, weight_bytes);
         activation *normed = take(&mine, rows * widest * sizeof(activation));
         for (int layer = 0; layer < m->num_layers; layer++) {
             const Layer *l = m->layers + layer;
             for (int row = 0; row < rows; row++)
-                norm(x + (size_t)row * m->hidden, l->attention_norm, m->hidden, m->epsilon, normed + (size_t)row * m->hidden);
+                norm(x + (size_t)row * m->hidden, l->attention_norm, m->hidden, m->epsilon, normed + 2 * row, rows);
             linear(&l->qkv, normed, rows, STORE, qkv, thread, threads);
 #pragma omp barrier
 #pragma omp for collapse(2) schedule(static)
@@ -548,21 +599,25 @@ int warmdesk_step(const Model *m, const Step *s) {
                     }
                 }
 #pragma omp for schedule(dynamic, 1)
-            for (int work = 0; work < num_units * m->kv_heads; work++)
-                attend(m, s, units + work / m->kv_heads, work % m->kv_heads, layer, qkv, width, queries, scores, partials);
-#pragma omp for schedule(static)
-            for (int row = 0; row < rows; row++) merge(m, &plan, row, partials, attended + (size_t)row * q_width);
+            for (int unit = 0; unit < num_units; unit++) {
+                touch(m, s, units + unit, layer);
+                for (int head = 0; head < m->kv_heads; head++)
+                    attend(m, s, units + unit, head, layer, qkv, width, queries, scores, weights, partials);
+            }
+#pragma omp for collapse(2) schedule(static)
+            for (int row = 0; row < rows; row++)
+                for (int head = 0; head < m->heads; head++) merge(m, &plan, row, head, partials, attended, rows);
             linear(&l->out, attended, rows, ADD, x, thread, threads);
 #pragma omp barrier
             for (int row = 0; row < rows; row++)
-                norm(x + (size_t)row * m->hidden, l->mlp_norm, m->hidden, m->epsilon, normed + (size_t)row * m->hidden);
+                norm(x + (size_t)row * m->hidden, l->mlp_norm, m->hidden, m->epsilon, normed + 2 * row, rows);
             linear(&l->gate_up, normed, rows, GATE, gated, thread, threads);
 #pragma omp barrier
             linear(&l->down, gated, rows, ADD, x, thread, threads);
 #pragma omp barrier
         }
         for (int i = 0; i < s->num_outputs; i++)
-            norm(x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, normed + (size_t)i * m->hidden);
+            norm(x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, normed + 2 * i, s->num_outputs);
         if (s->num_outputs) linear(&m->head, normed, s->num_outputs, STORE, s->logits, thread, threads);
     }
     free(memory);
