@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import ByteTokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from cache.engine.sampling import Sampler, Sampling, TextStream, likeliest
+from cache.engine.sampling import Sampler, Sampling, TextStream, likeliest, loop_length
+from cache.prompt.model_tokenizer import ModelTokenizer
 
 LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])
 
@@ -212,6 +216,72 @@ def test_a_stop_string_with_a_character_in_two_tokens_is_held_back() -> None:
 def test_text_is_never_taken_back_whatever_the_stop_string(case: tuple[list[bytes], tuple[str, ...]]) -> None:
     """Was wrong once: the same, found by chance."""
     check_stream(*case)
+
+
+def tokenizer_of(kind: str) -> ModelTokenizer:
+    """Of bytes as GPT-2 has them, or of words with bytes for the rest as Llama 2 has them."""
+    if kind == "byte level":
+        characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        model = models.BPE({c: at for at, c in enumerate([*characters, "Ġb", "an"])}, [("Ġ", "b"), ("a", "n")])
+        decoder: Any = decoders.ByteLevel()
+    else:
+        words = ["▁", "▁a", "▁ban", "an", "."]
+        model = models.BPE({c: at for at, c in enumerate([*(f"<0x{b:02X}>" for b in range(256)), *words])}, [])
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        decoder = decoders.Sequence(steps)
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return ModelTokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<end>"))
+
+
+TOKENIZERS = {kind: tokenizer_of(kind) for kind in ("byte level", "sentencepiece")}
+any_tokens = st.lists(st.integers(0, 258), max_size=16)
+whole_characters = st.lists(
+    st.one_of(
+        st.sampled_from(["é", "€", "😀"]).map(lambda text: [*text.encode()]), st.integers(256, 261).map(lambda t: [t])
+    ),
+    max_size=8,
+).map(lambda parts: [token for part in parts for token in part])
+"""Where a character is broken, this kind takes back the bytes before it."""
+
+
+@pytest.mark.parametrize(("kind", "cases"), [("byte level", any_tokens), ("sentencepiece", whole_characters)])
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), twice=st.booleans())
+def test_text_by_the_token_is_the_text_of_all(kind: str, cases: Any, data: st.DataObject, twice: bool) -> None:
+    """Half characters, spaces at the beginning of words, special tokens, and updates without a new token."""
+    tokenizer, tokens = TOKENIZERS[kind], data.draw(cases)
+    stream = TextStream(tokenizer, ())
+    given = ""
+    for count in range(len(tokens) + 1):
+        for _ in range(1 + twice):
+            given += stream.update(tokens[:count], final=count == len(tokens))
+    assert given == stream.text == tokenizer.decode(tokens)
+
+
+def test_a_long_answer_is_not_decoded_again_for_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, most = ByteTokenizer(), 0
+    decode = tokenizer.decode
+
+    def counting(tokens: Sequence[int]) -> str:
+        nonlocal most
+        most = max(most, len(tokens))
+        return decode(tokens)
+
+    monkeypatch.setattr(tokenizer, "decode", counting)
+    stream = TextStream(tokenizer, ("never",))
+    text = "5 € for this. ".encode() * 20
+    assert "".join(stream.update(text[:count], final=count == len(text)) for count in range(len(text) + 1))
+    assert stream.text == text.decode()
+    assert most <= 4
+
+
+@pytest.mark.parametrize("length", [11, 12, 80, 81])
+def test_a_loop_is_found_by_its_length(length: int) -> None:
+    loop = [*range(length)]
+    assert loop_length([500, *loop, *loop]) == (length if 12 <= length <= 80 else 0)
+    assert loop_length([500, *loop, 501, *loop]) == 0
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])

@@ -9,8 +9,8 @@ from torch import Tensor
 from cache.engine.constraints import Choices
 from cache.prompt.model_tokenizer import ModelTokenizer
 
-FEW_TOKENS = 256
-"""Tokens that mostly hold the share that is sampled from."""
+FEW_TOKENS = (256, 4096)
+"""Tokens that mostly, and nearly always, hold the share that is sampled from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,8 @@ class Sampling:
 def loop_length(tokens: Sequence[int]) -> int:
     """How many tokens at the end, 12 to 80, repeat exactly the ones before them (a loop of greedy decoding), or 0."""
     lengths = range(12, min(80, len(tokens) // 2) + 1)
-    return next((n for n in lengths if tokens[-n:] == tokens[-2 * n : -n]), 0)
+    possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
+    return next((n for n in possible if tokens[-n:] == tokens[-2 * n : -n]), 0)
 
 
 class Sampler:
@@ -99,21 +100,22 @@ class Sampler:
         """An index into logits of any length."""
         if self.sampling.temperature == 0:
             return int(logits.argmax())
-        scaled, ids = logits.cpu() / self.sampling.temperature, torch.arange(len(logits))
+        scaled, ids = logits.cpu() / self.sampling.temperature, None
         if 0 < self.sampling.top_k < len(scaled):
             scaled, ids = scaled.topk(self.sampling.top_k)
         probabilities = scaled.softmax(-1)
         if self.sampling.top_p < 1:
             probabilities, kept = likeliest(probabilities, self.sampling.top_p)
-            ids = ids[kept]
-        return int(ids[torch.multinomial(probabilities, 1, generator=self._random)])
+            ids = kept if ids is None else ids[kept]
+        drawn = torch.multinomial(probabilities, 1, generator=self._random)
+        return int(drawn if ids is None else ids[drawn])
 
 
 def likeliest(probabilities: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """The fewest of the highest probabilities `[n]` that make up a share, highest first, and where they stood. Sorting
     all of a vocabulary takes as long as a pass through a small model, so the first few are tried first.
     """
-    for count in (FEW_TOKENS, len(probabilities)):
+    for count in (*FEW_TOKENS, len(probabilities)):
         highest, ids = probabilities.topk(min(count, len(probabilities)))
         before = highest.cumsum(-1) - highest
         if count == len(probabilities) or before[-1] >= share:
@@ -122,18 +124,24 @@ def likeliest(probabilities: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 class TextStream:
-    """Text of a growing list of tokens. Half a character, or what may become a stop string, is held back."""
+    """Text of a growing list of tokens. Half a character, or what may become a stop string, is held back.
+
+    An update decodes the last few tokens, not all: how a token is written depends on the text before it (spaces of
+    SentencePiece, characters of several tokens), but only on the end of it.
+    """
 
     def __init__(self, tokenizer: ModelTokenizer, stop: tuple[str, ...]) -> None:
         self.stopped = False
         self.text = ""
         self._tokenizer, self._stop = tokenizer, stop
-        self._given = 0
+        self._given = 0  # characters
+        # tokens up to where the text was complete the last time but one, the last time, and the text then
+        self._before, self._complete, self._complete_text = 0, 0, ""
 
     def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
         """The text that is new and certain; `stopped` is set when a stop string ended it."""
-        text = self._tokenizer.decode(tokens)
-        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        text = self._whole_text(tokens)
+        found = [at for at in (text.find(stop, self._given) for stop in self._stop) if at >= 0]
         if found:
             self.stopped = True
             text = text[: min(found)]
@@ -142,6 +150,13 @@ class TextStream:
         piece = text[self._given : certain]
         self._given = max(self._given, certain)
         return piece
+
+    def _whole_text(self, tokens: Sequence[int]) -> str:
+        known = self._tokenizer.decode(tokens[self._before : self._complete])
+        text = self._complete_text + self._tokenizer.decode(tokens[self._before :])[len(known) :]
+        if len(text) > len(self._complete_text) and not text.endswith("\ufffd"):
+            self._before, self._complete, self._complete_text = self._complete, len(tokens), text
+        return text
 
     def _uncertain(self, text: str) -> int:
         known = text.rstrip("\ufffd")  # the rest of a character is still to come
