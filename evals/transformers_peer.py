@@ -1,0 +1,118 @@
+"""transformers as a peer, on the same weights: whole prompts, its cache of the previous prompt, `generate`, and its
+continuous batching, which shares the pages of common prefixes.
+"""
+
+import itertools
+import queue
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+
+from cache.model.loading import find_device, load_stock
+from evals.random_prompts import TEMPERATURE, TOP_K
+
+PAGE_TOKENS = 256
+BATCH_TOKENS = 512
+"""Rows of one pass of continuous batching, as many as this engine's."""
+NO_TOKEN = -1
+
+
+class Transformers:
+    """A stock model, one prompt at a time."""
+
+    def __init__(self, hf: Any) -> None:
+        self.hf = hf
+        self._cached: tuple[list[int], Any] | None = None
+
+    @classmethod
+    def load(cls, model: str | None, converted: Path) -> "Transformers":
+        """On the CPU. Raises ModelError."""
+        return cls(load_stock(model, device=find_device("cpu"), converted=converted)[0])
+
+    @torch.inference_mode()
+    def first_token(self, prompt: list[int], *, keep: bool) -> float:
+        """Seconds to the first token. keep: start from the common prefix with the previous prompt."""
+        started = time.perf_counter()
+        past, known = None, 0
+        if keep and self._cached is not None:
+            before, past = self._cached
+            known = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
+            past.crop(known - len(before))
+        ids = torch.tensor([prompt[known:]])
+        result = self.hf(input_ids=ids, past_key_values=past, use_cache=True, logits_to_keep=1)
+        result.logits[0, -1].argmax().item()
+        if keep:
+            self._cached = (prompt, result.past_key_values)
+        return time.perf_counter() - started
+
+    @torch.inference_mode()
+    def decode_rate(self, prompt: list[int], new_tokens: int) -> float:
+        """Tokens per second of `generate` after the prompt, prefill taken off."""
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        seconds = {}
+        for count in (1, new_tokens + 1):
+            started = time.perf_counter()
+            self.hf.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=False,
+                min_new_tokens=count,
+                max_new_tokens=count,
+            )
+            seconds[count] = time.perf_counter() - started
+        return new_tokens / (seconds[new_tokens + 1] - seconds[1])
+
+
+class ContinuousBatching:
+    """transformers' continuous batching; a context manager. tokens: of all prompts and answers at the same time."""
+
+    def __init__(self, hf: Any, tokens: int) -> None:
+        settings = GenerationConfig(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, eos_token_id=NO_TOKEN)
+        batching = ContinuousBatchingConfig(
+            page_size=PAGE_TOKENS, num_blocks=tokens // PAGE_TOKENS + 1, max_batch_tokens=BATCH_TOKENS
+        )
+        hf.set_attn_implementation("sdpa")
+        self._manager = hf.init_continuous_batching(settings, batching)
+        self._names = itertools.count()
+        self._outputs: dict[str, queue.SimpleQueue[Any]] = {}
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> "ContinuousBatching":
+        self._manager.start()
+        self._reader.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._closing.set()
+        self._reader.join()
+        self._manager.stop(block=True)
+
+    def answer(self, prompt: list[int], new_tokens: int) -> float:
+        """Ask for so many tokens; gives seconds to the first. From any thread."""
+        name = str(next(self._names))
+        outputs = self._outputs[name] = queue.SimpleQueue()
+        started = time.perf_counter()
+        self._manager.add_request(
+            prompt, request_id=name, max_new_tokens=new_tokens, streaming=True, eos_token_id=NO_TOKEN
+        )
+        output = outputs.get()
+        ttft = time.perf_counter() - started
+        while not output.is_finished():
+            output = outputs.get()
+        del self._outputs[name]
+        if output.error:
+            raise RuntimeError(f"transformers could not answer: {output.error}")
+        return ttft
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            output = self._manager.get_result(timeout=0.1)
+            if output is not None:
+                self._outputs[output.request_id].put(output)
