@@ -174,7 +174,9 @@ def markdown(result: dict[str, Any], command: str) -> str:
     rows = [
         {
             **row,
-            "ratio": f"{ours[row['conversations']] / row['tokens_per_s']:.2f}" if row["conversations"] in ours else None,
+            "ratio": f"{ours[row['conversations']] / row['tokens_per_s']:.2f}"
+            if row["conversations"] in ours
+            else None,
             "of_floor": f"{row['of_floor']:.0%}",
         }
         for row in result["rows"]

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -50,7 +51,8 @@ class LlamaServer:
 
     def __init__(self, program: Sequence[str], file: Path, *, threads: int, slots: int, context: int) -> None:
         self._port = free_port()
-        self._log = tempfile.TemporaryFile("w+b")
+        self._opened = ExitStack()
+        self._log = self._opened.enter_context(tempfile.TemporaryFile())
         options = {
             "--model": file,
             "--port": self._port,
@@ -79,7 +81,7 @@ class LlamaServer:
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._log.close()
+        self._opened.close()
 
     def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1) -> Served:
         """Ask for so many tokens. slot: -1 lets the server choose. Raises DeskError."""

@@ -211,8 +211,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 def describe(row: ThroughputRow) -> str:
     """A row for people."""
     return (
-        f"{row.clients:3d} clients  {row.arm:15s} {row.tokens_per_s:7.1f} tokens/s  first token p50 {row.ttft_ms_p50:9.1f}"
-        f" ms  p95 {row.ttft_ms_p95:9.1f} ms  {row.refused} of {row.requests} refused"
+        f"{row.clients:3d} clients  {row.arm:15s} {row.tokens_per_s:7.1f} tokens/s  first token"
+        f" p50 {row.ttft_ms_p50:9.1f} ms  p95 {row.ttft_ms_p95:9.1f} ms  {row.refused} of {row.requests} refused"
     )
 
 

@@ -69,6 +69,7 @@ ONLY_IN = {
         "cache.model.language_model",
         "cache.model.loading",
         "cache.training.training_model",
+        "evals.transformers_peer",
         "evals.use_cases",
         "retrieval.ranking.encoder",
     },
@@ -129,7 +130,8 @@ ONLY_IN = {
     "jwt": {"app.access.visitors"},
     "phonenumbers": {"app.privacy.redaction"},
     "stdnum": {"app.privacy.redaction"},
-    "evals": {"app.cli.measure"},
+    "evals": {"app.cli.bench", "app.cli.measure"},
+    "xllamacpp": {"evals.llama_cpp_server"},
     "ray": set[str](),
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

@@ -1,4 +1,4 @@
-"""The commands that measure, in `evals`: `bench ...` speed, `eval ...` answers, calibrate and calibrate-search."""
+"""The commands that measure answers, in `evals`: `eval ...`, calibrate and calibrate-search."""
 
 import json
 import os
@@ -10,85 +10,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from app.cli.options import Common, open_service, progress_line, takes, whole_numbers
+from app.cli.options import Common, open_service, progress_line, takes
 from app.domain.settings import load_settings
 from app.domain.shipped import SHIPPED_DATA
 
 commands = typer.Typer()
-bench = typer.Typer(no_args_is_help=True, help="Measure speed.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
-commands.add_typer(bench, name="bench")
 commands.add_typer(evaluate, name="eval")
 
-Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
 Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
 SectionName = Annotated[str, typer.Option(help="Section of that file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
-
-
-def thread_counts(threads: str | None) -> tuple[int, ...]:
-    """What --threads says. Raises DeskError."""
-    import torch
-
-    return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
-
-
-@bench.command()
-@takes("data_dir", "model", "as_json")
-def latency(
-    common: Common,
-    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
-    threads: Threads = None,
-    question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
-    repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
-) -> None:
-    """Time to the first token with and without reuse, beside transformers on the same weights."""
-    from evals.latency import measure
-
-    result = measure(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
-        sizes=whole_numbers(documents, "--documents"),
-        threads=thread_counts(threads),
-        question_tokens=question,
-        repeats=repeats,
-        decode_at=2048,
-        report=progress_line if common.as_json else print,
-    )
-    common.show(result, lambda: None)  # people have read the lines of `report`
-
-
-@bench.command("prompt-cache")
-@takes("data_dir", "model", "as_json")
-def prompt_cache(
-    common: Common,
-    schemas: Annotated[
-        Path, typer.Option(help="Folder of the use cases.", show_default="the shipped ones")
-    ] = SHIPPED_DATA / "schemas",
-    threads: Threads = None,
-    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
-    write: Write = None,
-) -> None:
-    """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
-    from evals.markdown_sections import read_section, write_section
-    from evals.use_cases import markdown, measure_use_cases
-
-    if write is not None:
-        read_section(write, "prompt-cache")  # fails before the work is done
-    result = measure_use_cases(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
-        folder=schemas,
-        threads=thread_counts(threads),
-        repeats=repeats,
-        report=progress_line,
-    )
-    section = markdown(result, "warmdesk bench prompt-cache")
-    if write is not None:
-        write_section(write, "prompt-cache", section)
-    common.show(result, lambda: None if write else print(section))
 
 
 @evaluate.command()

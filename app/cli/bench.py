@@ -1,0 +1,213 @@
+"""The commands that measure speed and memory, in `evals`: `bench ...`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.options import Common, progress_line, takes, whole_numbers
+from app.domain.errors import DeskError
+from app.domain.shipped import SHIPPED_DATA
+
+commands = typer.Typer()
+bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
+commands.add_typer(bench, name="bench")
+
+Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
+Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
+LlamaServerPath = Annotated[
+    Path | None,
+    typer.Option("--llama-server", help="A llama-server built for this processor, instead of the package xllamacpp."),
+]
+
+
+def thread_counts(threads: str | None) -> tuple[int, ...]:
+    """What --threads says. Raises DeskError."""
+    import torch
+
+    return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
+
+
+def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """What --arms says. Raises DeskError."""
+    names = known if arms is None else tuple(name.strip() for name in arms.split(","))
+    if strange := [name for name in names if name not in known]:
+        raise DeskError(f"--arms has {strange[0]!r}: give some of {', '.join(known)}", code="usage")
+    return names
+
+
+def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, ...]) -> Any:
+    """llama.cpp for the model, if an arm wants it; None, and a line that says why, if it cannot be had."""
+    from evals.llama_cpp import LlamaCpp
+
+    if not any(arm.startswith("llama.cpp") for arm in arms):
+        return None
+    try:
+        return LlamaCpp.find(common.settings.model, common.settings.models_folder, llama_server)
+    except DeskError as error:
+        progress_line(f"note: llama.cpp is left out: {error}")
+        return None
+
+
+def publish(
+    common: Common, result: Any, section: str, markdown: Callable[[Any, str], str], command: str, write: Path | None
+) -> None:
+    """Show a result, or put it into a section of a page."""
+    from evals.markdown_sections import write_section
+
+    if write is not None:
+        write_section(write, section, markdown(result, command))
+    common.show(result, lambda: None if write else print(markdown(result, command)))
+
+
+def need_section(write: Path | None, section: str) -> None:
+    """Fail before the work is done if a page has no such section. Raises DeskError."""
+    from evals.markdown_sections import read_section
+
+    if write is not None:
+        read_section(write, section)
+
+
+@bench.command()
+@takes("data_dir", "model", "as_json")
+def latency(
+    common: Common,
+    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
+    threads: Threads = None,
+    question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
+) -> None:
+    """Time to the first token with and without reuse, beside transformers on the same weights."""
+    from evals.latency import measure
+
+    result = measure(
+        model=common.settings.model,
+        converted=common.settings.models_folder,
+        sizes=whole_numbers(documents, "--documents"),
+        threads=thread_counts(threads),
+        question_tokens=question,
+        repeats=repeats,
+        decode_at=2048,
+        report=progress_line if common.as_json else print,
+    )
+    common.show(result, lambda: None)  # people have read the lines of `report`
+
+
+@bench.command("prompt-cache")
+@takes("data_dir", "model", "as_json")
+def prompt_cache(
+    common: Common,
+    schemas: Annotated[
+        Path, typer.Option(help="Folder of the use cases.", show_default="the shipped ones")
+    ] = SHIPPED_DATA / "schemas",
+    threads: Threads = None,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
+    write: Write = None,
+) -> None:
+    """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
+    from evals.markdown_sections import read_section, write_section
+    from evals.use_cases import markdown, measure_use_cases
+
+    if write is not None:
+        read_section(write, "prompt-cache")  # fails before the work is done
+    result = measure_use_cases(
+        model=common.settings.model,
+        converted=common.settings.models_folder,
+        folder=schemas,
+        threads=thread_counts(threads),
+        repeats=repeats,
+        report=progress_line,
+    )
+    section = markdown(result, "warmdesk bench prompt-cache")
+    if write is not None:
+        write_section(write, "prompt-cache", section)
+    common.show(result, lambda: None if write else print(section))
+
+
+@bench.command()
+@takes("data_dir", "model", "as_json")
+def throughput(
+    common: Common,
+    clients: Annotated[str, typer.Option(help="How many ask at the same time, comma-separated.")] = "1,16,48",
+    documents: Annotated[int, typer.Option(help="Passages there are.", min=1)] = 50,
+    passages: Annotated[int, typer.Option(help="Passages of one prompt.", min=1)] = 4,
+    zipf: Annotated[float, typer.Option(help="How unequal their popularity is; 0: all alike.", min=0)] = 1.0,
+    answer: Annotated[int, typer.Option(help="Tokens of an answer.", min=1)] = 48,
+    requests: Annotated[
+        int | None, typer.Option(help="Questions of each arm.", min=1, show_default="two of each client, at least 8")
+    ] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="Comma-separated; default: warmdesk,llama.cpp bf16. transformers takes minutes.")
+    ] = None,
+    llama_server: LlamaServerPath = None,
+    write: Write = None,
+) -> None:
+    """Many clients at once, beside llama.cpp and transformers: tokens per second, time to the first token."""
+    from evals.throughput import ARMS, Load, markdown, measure_throughput
+
+    names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
+    need_section(write, "throughput")
+    load = Load(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
+    result = measure_throughput(
+        model=common.settings.model,
+        converted=common.settings.models_folder,
+        clients=whole_numbers(clients, "--clients"),
+        load=load,
+        arms=names,
+        llama_cpp=find_llama_cpp(common, llama_server, names),
+        report=progress_line,
+    )
+    command = f"warmdesk bench throughput --clients {clients} --documents {documents} --zipf {zipf:g}"
+    publish(common, result, "throughput", markdown, command, write)
+
+
+@bench.command()
+@takes("data_dir", "model", "as_json")
+def decode(
+    common: Common,
+    documents: Annotated[int, typer.Option(help="Document tokens before the answers.", min=1)] = 2048,
+    conversations: Annotated[str, typer.Option(help="Answers at the same time, comma-separated.")] = "1,16",
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
+    arms: Annotated[str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/decode.py")] = None,
+    llama_server: LlamaServerPath = None,
+    write: Write = None,
+) -> None:
+    """Tokens per second after the first one, beside llama.cpp and transformers."""
+    from evals.decode import ARMS, markdown, measure_decode
+
+    names = chosen(arms, ARMS)
+    need_section(write, "decode")
+    result = measure_decode(
+        model=common.settings.model,
+        converted=common.settings.models_folder,
+        documents=documents,
+        conversations=whole_numbers(conversations, "--conversations"),
+        repeats=repeats,
+        arms=names,
+        llama_cpp=find_llama_cpp(common, llama_server, names),
+        report=progress_line,
+    )
+    command = f"warmdesk bench decode --documents {documents} --conversations {conversations}"
+    publish(common, result, "decode", markdown, command, write)
+
+
+@bench.command()
+@takes("data_dir", "model", "as_json")
+def floor(
+    common: Common,
+    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = "2048,7000",
+    threads: Threads = None,
+    write: Write = None,
+) -> None:
+    """Memory bandwidth and matrix products of this machine, and what they allow the model."""
+    from evals.floor import markdown, measure_floors
+
+    need_section(write, "floor")
+    result = measure_floors(
+        model=common.settings.model,
+        converted=common.settings.models_folder,
+        threads=thread_counts(threads),
+        sizes=whole_numbers(documents, "--documents"),
+    )
+    publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
