@@ -35,7 +35,7 @@ def main(max_tokens: int = 60) -> None:
     with running_engine() as engine:
         schemas = registry_of(engine)
         layout = schemas.add(parse_schema((SCHEMAS / "trip.pml").read_bytes()))
-        encoded = engine.encode(schemas.segments_of(layout)).result()
+        encoded = engine.encode(schemas.segments_of(layout)).result().computed
         print(f"{encoded} modules encoded; the schema has {layout.length} position ids")
         lisbon, vienna = (schemas.bind(parse_prompt(prompt)).plan for prompt in (LISBON, VIENNA))
         ask(engine, "Lisbon, with a child", lisbon, max_tokens=max_tokens)

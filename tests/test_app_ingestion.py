@@ -385,6 +385,30 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
         assert all(desk.engine.store.tier(p.module_key or "") for p in stored(desk).values())
 
 
+def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: it ended the run, and no passage behind it was ever read."""
+    pages = many(tmp_path / "pages", 9)
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        forward = desk.engine.model.forward
+
+        def fragile(chunks: Any, *others: Any) -> Any:
+            if b"Subject4" in bytes(token for chunk in chunks for token in chunk.tokens if token < 256):
+                raise RuntimeError("[enforce fail] can't allocate memory")
+            return forward(chunks, *others)
+
+        monkeypatch.setattr(desk.engine.model, "forward", fragile)
+        modules = desk.ingest([pages]).modules
+        assert (modules.encoded, modules.kept) == (8, 0)
+        ((passage, reason),) = ((one.passage, one.reason) for one in modules.failed)
+        assert passage.endswith("page4.md#0")
+        assert reason == f"module {passage!r} could not be computed, the log says why: ask again"
+        monkeypatch.undo()
+        again = desk.ingest([pages]).modules
+        assert (again.encoded, again.failed) == (1, [])
+
+
 # --- one run at a time -------------------------------------------------------------------------------------
 
 

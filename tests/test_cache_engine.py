@@ -269,8 +269,8 @@ def test_cancelling_frees_the_rows_and_keeps_the_prefix() -> None:
 
 def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
-        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60) == 4
-        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60) == 0
+        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60).computed == 4
+        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60).computed == 0
         completion = answer(engine, placed("llama", SYSTEM, C, A, QUESTION))
         assert {use.source for use in completion.modules} == {"device"}
         assert completion.usage.computed == len(QUESTION)

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
+from test_cache_engine import QUESTION, SYSTEM, A, B, C, plan_of
 from tiny import build, make_segment
 
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.sampling import Sampler, Sampling
-from cache.errors import CacheError, PromptError
+from cache.errors import CacheError, CapacityError, PromptError
 from cache.memory.store import Store
-from cache.prompt.plan import Plan, Span
+from cache.prompt.plan import Plan, Segment, Span
 
 POISON = "\x07"
 BAD = make_segment("bad", f"This page holds {POISON}.", SYSTEM)
@@ -78,11 +78,32 @@ def test_a_module_that_cannot_be_encoded_fails_what_needs_it(engine: Engine, mon
     ahead = [engine.encode([B]), engine.encode([behind_it, A])]
     with pytest.raises(CacheError, match=r"^module 'bad' could not be computed, the log says why: ask again$"):
         _ = asked[0].completion
-    with pytest.raises(CacheError, match="module 'bad'"):
-        ahead[1].result(timeout=20)
     assert asked[1].completion.usage.prompt_tokens > 0
-    assert ahead[0].result(timeout=20) == 1
+    assert (ahead[0].result(timeout=20).computed, ahead[0].result().failed) == (1, {})
+    assert [*ahead[1].result(timeout=20).failed] == [behind_it]
+    with pytest.raises(CacheError, match="module 'bad'"):
+        ahead[1].result().raise_failed()
+    assert engine.call(lambda store: store.has(store.key(A))), "the rest of the batch"
     still_serves(engine)
+
+
+def test_of_modules_encoded_together_one_that_cannot_be_fails_alone() -> None:
+    """Was wrong once: one module that was too long ended the whole batch, those before it and behind it alike."""
+    model = build()
+    engine = Engine(model, memory=400 * model.info.kv.bytes_per_token).start()
+    beyond, large = make_segment("beyond", "x" * 5000), make_segment("large", "y" * 500)
+    behind_large = make_segment("behind", "More about that.", large)
+    strange = Segment(name="strange", tokens=(1, 300))
+    result = engine.encode([A, beyond, large, strange, B, behind_large, C]).result(timeout=20)
+    assert result.computed == 3
+    assert {segment.name: type(error) for segment, error in result.failed.items()} == {
+        "beyond": PromptError,
+        "strange": PromptError,
+        "large": CapacityError,
+        "behind": CapacityError,
+    }
+    still_serves(engine)
+    engine.close()
 
 
 def test_a_sampler_that_raises_ends_its_own_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_modules_of_models_without_placement_are_computed_with_the_prompt(family
     model = build(family)
     recorder = Recorder(model)
     with running(model, memory=MEMORY, disk=DiskTier(tmp_path, 1 << 30)) as engine:
-        assert engine.encode([system, document]).result(timeout=60) == 0
+        assert engine.encode([system, document]).result(timeout=60).computed == 0
         assert engine.call(lambda store: store.device.allocator.free_slots == store.device.allocator.capacity)
         first, second = answer(engine, plan), answer(engine, plan)
         bypassed = answer(engine, plan, reuse="prefix")
@@ -228,7 +228,7 @@ def test_a_prompt_beyond_learned_positions_is_refused_and_the_last_one_works(con
         with pytest.raises(PromptError, match="the prompt needs 65 positions, the model has 64"):
             answer(engine, computed(b"x" * 65))
         with pytest.raises(PromptError, match="ends beyond the model's 64 positions"):
-            engine.encode([make_segment("m", "x" * 65)])
+            engine.encode([make_segment("m", "x" * 65)]).result(timeout=60).raise_failed()
         assert answer(engine, computed(b"x" * 64), 9).usage.completion_tokens == 1
         assert answer(engine, computed(b"x" * 60), 9).usage.completion_tokens <= 5
 

@@ -142,12 +142,12 @@ def test_memory_for_few_segments_evicts_those_with_left_contexts_too_and_stays_r
 def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_long() -> None:
     model = build()
     with running(model) as engine:
-        assert engine.encode([SYSTEM, LED, A]).result(timeout=60) == 3
+        assert engine.encode([SYSTEM, LED, A]).result(timeout=60).computed == 3
         completion = answer(engine, plan_of(SYSTEM, LED, QUESTION))
         assert {use.source for use in completion.modules} == {"device"}
         long = with_left_context(A, "x" * model.info.max_positions)
         with pytest.raises(PromptError, match="ends beyond the model's"):
-            engine.encode([long])
+            engine.encode([long]).result(timeout=60).raise_failed()
 
 
 def test_a_left_context_needs_ids_before_the_segment() -> None:

@@ -99,7 +99,7 @@ def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
 def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
     def encoded_anew(engine: Engine, schemas: Registry, text: str) -> int:
         layout = schemas.replace(parse_schema(text))
-        return engine.encode(schemas.segments_of(layout)).result(timeout=60)
+        return engine.encode(schemas.segments_of(layout)).result(timeout=60).computed
 
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
@@ -190,4 +190,4 @@ def test_what_fits_the_model_can_be_encoded_ahead_behind_a_stub() -> None:
     with running(model, memory=32 << 20) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
         layout = schemas.add(parse_schema(f'<schema name="s">a<module name="m">{text}</module></schema>'))
-        assert engine.encode(schemas.segments_of(layout)).result(timeout=120) == 2
+        assert engine.encode(schemas.segments_of(layout)).result(timeout=120).computed == 2

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from tiny import build, make_segment
 
 from cache.attention.forward_pass import never
-from cache.engine.encoder import EncodeJob
+from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine_core import MIN_ROWS_AHEAD, EngineCore
 from cache.engine.request import Generation, Request
 from cache.engine.sampling import Sampling
@@ -31,7 +31,7 @@ def long_modules(count: int) -> list[Segment]:
     return [make_segment(f"m{i}", f"{i}" + "x" * (LONG - 1)) for i in range(count)]
 
 
-def encode(core: EngineCore, *segments: Segment) -> Future[int]:
+def encode(core: EngineCore, *segments: Segment) -> Future[Encoded]:
     job = EncodeJob(deque((segment, PUBLIC_TENANT) for segment in segments), Future())
     core.inbox.append(job)
     return job.done
@@ -75,7 +75,7 @@ def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered() -> No
     assert steps <= 6
     assert generation.completion.usage.completion_tokens > 0
     run(core)
-    assert done.result() == 4
+    assert done.result().computed == 4
 
 
 def test_a_questions_own_passage_overtakes_those_before_it() -> None:
@@ -88,7 +88,7 @@ def test_a_questions_own_passage_overtakes_those_before_it() -> None:
         core.step()
     assert "m4" in computed(core), "it did not wait for the others"
     run(core)
-    assert done.result() == 6
+    assert done.result().computed == 6
 
 
 def test_a_question_that_memory_is_short_for_lets_them_end() -> None:

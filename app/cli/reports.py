@@ -28,6 +28,8 @@ def print_ingest(report: dict[str, Any]) -> None:
         print(f"skipped {failed['path']}: {failed['reason']}")
     for warning in report["warnings"]:
         print(f"note {warning['path']}: {warning['reason']}")
+    for unread in report["modules"]["failed"]:
+        print(f"not read by the model: {unread['passage']}: {unread['reason']}")
     changes, modules, timings = report["changes"], report["modules"], report["timings_s"]
     print(
         f"{report['documents']} documents ({report['unchanged']} unchanged, {report['replaced']} replaced), "

@@ -45,7 +45,7 @@ class ModuleCare:
         """Have a module in memory: from disk, or encoded now."""
         with self._in_flight.track(), _as_desk_errors():
             segment = self._segment(key)
-            self._engine.encode([segment]).result()
+            self._engine.encode([segment]).result().raise_failed()
 
             def load(store: Store) -> None:
                 if (entry := store.find(segment, PUBLIC_TENANT).entry) is not None:
@@ -79,7 +79,7 @@ class ModuleCare:
                 return Verified(largest_difference=None, problem=str(error))
             anew = self._engine.store.key(segment, VERIFYING)
             try:
-                self._engine.encode([segment], VERIFYING).result()
+                self._engine.encode([segment], VERIFYING).result().raise_failed()
                 computed = self._engine.call(lambda store: store.rows(anew))
             except LoadFailed as error:
                 raise CacheError(f"the passage could not be computed anew: {error}") from error

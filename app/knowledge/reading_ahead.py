@@ -74,4 +74,6 @@ class ReadingAhead:
                 self.state = PassagesRead(read=read, total=total, is_reading=done < len(due))
                 progress(stage, read, total - unread + len(due))
 
-            self._warming.encode(due, report, until=self._look.is_set)
+            done = self._warming.encode(due, report, until=self._look.is_set)
+        if done.failed:
+            self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)

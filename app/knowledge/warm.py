@@ -4,17 +4,19 @@ The engine serves questions first, then this. Not covered: which passages there 
 (`neighbours`).
 """
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from app.domain.progress import Progress
 from app.knowledge.in_flight import InFlight
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
+from cache.engine.encoder import Encoded
 from cache.engine.engine import Engine
 from cache.memory.keys import PUBLIC_TENANT
 
@@ -22,18 +24,41 @@ JOBS_IN_FLIGHT = 2
 """Batches in the engine's queue at once: enough to fill its passes. Whoever removes a document waits for them."""
 AT_ONCE = 4
 """Passages in a batch."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageReason:
+    """A passage, and why it was not encoded."""
+
+    passage: str
+    reason: str
 
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
     """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has room; they are encoded when a
-    question needs them.
+    question needs them. failed: passages that the model cannot read, or memory not hold.
     """
 
     encoded: int = 0
     kept: int = 0
     dropped: int = 0
     waiting: int = 0
+    failed: list[PassageReason] = field(default_factory=list)
+
+    def count(self, result: Encoded, num_passages: int) -> None:
+        """Include what became of some passages."""
+        self.encoded += result.computed
+        self.kept += num_passages - result.computed - len(result.failed)
+        for segment, error in result.failed.items():
+            self.failed.append(PassageReason(passage=segment.name, reason=str(error)))
+            log.warning("passage %s is not read ahead: %s", segment.name, error)
+
+    @property
+    def done(self) -> int:
+        """Passages with which the engine is done."""
+        return self.encoded + self.kept + len(self.failed)
 
 
 class Warming:
@@ -68,15 +93,13 @@ class Warming:
         begin no more of them.
         """
         report = WarmReport()
-        running: deque[tuple[Future[int], int]] = deque()
+        running: deque[tuple[Future[Encoded], int]] = deque()
 
         def collect(most: int) -> None:
             while len(running) > most:
                 future, count = running.popleft()
-                encoded = future.result()
-                report.encoded += encoded
-                report.kept += count - encoded
-                progress("encoding", report.encoded + report.kept, len(ids) - report.waiting)
+                report.count(future.result(), count)
+                progress("encoding", report.done, len(ids) - report.waiting)
 
         room = self.room_for()
         for first in range(0, len(ids), AT_ONCE):

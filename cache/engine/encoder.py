@@ -4,12 +4,13 @@ segment's own are admitted to the store. Not covered: running passes (`cache.eng
 """
 
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from cache.attention.items import KVView
 from cache.engine.sequence import Sequence
-from cache.errors import CapacityError
+from cache.errors import CacheError, CapacityError
 from cache.memory.device import CacheEntry
 from cache.memory.module_header import MissReason
 from cache.memory.store import Lookup, Store
@@ -31,13 +32,37 @@ class Encoding:
     is_ahead: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of modules that were to be encoded ahead of use. computed: how many had to be, and were. failed: those
+    that could not be, and why; the others are there.
+    """
+
+    computed: int
+    failed: Mapping[Segment, CacheError]
+
+    def raise_failed(self) -> None:
+        """Raises CacheError if a module failed."""
+        for error in self.failed.values():
+            raise error
+
+
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """Modules to be encoded ahead of use; `done` gets the number that had to be computed."""
+    """Modules to be encoded ahead of use. started: those that had to be computed, by key."""
 
     segments: deque[tuple[Segment, str]]
-    done: Future[int]
-    started: set[str] = field(default_factory=set)
+    done: Future[Encoded]
+    started: dict[str, Segment] = field(default_factory=dict)
+    failed: dict[Segment, CacheError] = field(default_factory=dict)
+
+    def fail_next(self, error: CacheError) -> None:
+        """Go on without the next module."""
+        self.failed[self.segments.popleft()[0]] = error
+
+    def fail_started(self, key: str, error: CacheError) -> None:
+        """Go on without a module that was started."""
+        self.failed[self.started.pop(key)] = error
 
 
 class Encoder:
@@ -73,15 +98,15 @@ class Encoder:
                 except CapacityError as error:
                     if self.running:
                         return False
-                    job.done.set_exception(error)
-                    return True
+                    job.fail_next(error)
+                    continue
                 if key not in self.running:
                     break  # its conditioning prefix comes first
-                job.started.add(key)
+                job.started[key] = segment
             job.segments.popleft()
         if job.segments or any(key in self.running for key in job.started):
             return False
-        job.done.set_result(len(job.started))
+        job.done.set_result(Encoded(len(job.started), job.failed))
         return True
 
     def fail(self, key: str) -> None:

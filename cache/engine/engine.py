@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.encoder import EncodeJob
+from cache.engine.encoder import EncodeJob, Encoded
 from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.idle_run import IdleRun
 from cache.engine.request import Generation, Request
@@ -124,22 +124,16 @@ class Engine:
         self._post(lambda: self._begin_idle_run(request, generation))
         return generation
 
-    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[int]:
-        """Encode modules ahead of use, when no request needs the engine more. The result is how many were in no tier
-        yet; for a model that cannot place modules 0. Raises EngineStopped, PromptError for a segment beyond the model's
-        positions or with tokens it does not have, and ValueError for a bad tenant.
+    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
+        """Encode modules ahead of use, when no request needs the engine more; nothing for a model that cannot place
+        them. A module that cannot be encoded, such as one beyond the model's positions, is named in the result and
+        stops no other. Raises EngineStopped, and ValueError for a bad tenant.
         """
         check_tenant(tenant)
-        info = self.model.info
-        for segment in segments:
-            # where ids can be shifted, ids of prefixes do not count; those of the left context do
-            first = segment.left_context_positions.start if info.is_position_independent else 0
-            if segment.end - first > info.max_positions:
-                raise PromptError(f"module {segment.name!r} ends beyond the model's {info.max_positions} positions")
-            if not all(0 <= token < info.vocabulary for token in (*segment.left_context, *segment.tokens)):
-                raise PromptError(f"module {segment.name!r} has tokens that the model does not have")
-        useful = [segment for segment in segments if segment.tokens and info.places_modules]
-        job = EncodeJob(deque((segment, tenant) for segment in useful), Future())
+        useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]
+        problems = {segment: problem for segment in useful if (problem := self._problem_of(segment)) is not None}
+        sound = deque((segment, tenant) for segment in useful if segment not in problems)
+        job = EncodeJob(sound, Future(), failed={segment: PromptError(why) for segment, why in problems.items()})
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._post_work(job)
         return job.done
@@ -186,6 +180,18 @@ class Engine:
 
         self._post(run)
         return future.result()
+
+    def _problem_of(self, segment: Segment) -> str | None:
+        """Why the model cannot encode a module."""
+        info = self.model.info
+        # where ids can be shifted, ids of prefixes do not count; those of the left context do
+        first = segment.left_context_positions.start if info.is_position_independent else 0
+        if segment.end - first > info.max_positions:
+            return f"module {segment.name!r} ends beyond the model's {info.max_positions} positions"
+        tokens = (token for part in segment.with_ancestors() for token in (*part.left_context, *part.tokens))
+        if not all(0 <= token < info.vocabulary for token in tokens):
+            return f"module {segment.name!r} has tokens that the model does not have"
+        return None
 
     def _post_work(self, work: Waiting | EncodeJob | ForgetJob) -> None:
         self._post(lambda: self._core.inbox.append(work))

@@ -288,9 +288,11 @@ class EngineCore:
             waiting.release(self.store)
             self._waiting.remove(waiting)
             waiting.generation.deliver(failure)
-        for job in [j for j in self._jobs if key in j.started or self._is_next(j, key)]:
-            self._jobs.remove(job)
-            job.done.set_exception(failure)
+        for job in self._jobs:
+            if key in job.started:
+                job.fail_started(key, failure)
+            elif self._is_next(job, key):
+                job.fail_next(failure)
 
     def _needs(self, waiting: Waiting, key: str) -> bool:
         tenant = waiting.request.tenant_of_modules
