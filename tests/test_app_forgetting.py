@@ -50,6 +50,28 @@ def kept(desk: Service) -> frozenset[str]:
     return desk.library.module_keys() | {desk.engine.store.key(desk.engine.segment(desk.prompts.system))}
 
 
+def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: the error of the disk ended it, and what was removed before it was not looked for."""
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".safetensors":
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, missing_ok)
+
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.ingest([pages])
+        monkeypatch.setattr(Path, "unlink", refuse)
+        with pytest.raises(DeskError, match=r"is not forgotten completely \(1 modules left\): run it again"):
+            desk.forget("secret.md")
+        finish(desk, "What is the word of the day?")
+        monkeypatch.undo()
+        assert desk.forget("secret.md").left == NOTHING
+        assert modules(desk) == kept(desk)
+
+
 # --- what goes ---------------------------------------------------------------------------------------------
 
 

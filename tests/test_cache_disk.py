@@ -371,3 +371,64 @@ def test_a_file_that_may_not_be_touched_is_still_read(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "utime", refuse)
     assert torch.equal(tier.read(A.key), rows_of(0))
+
+
+def refuse(*args: object, **named: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_what_cannot_be_deleted_is_never_read_again_and_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    used = tier.num_bytes
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert not tier.remove(A.key)
+    assert A.key not in tier
+    assert (tier.headers(), tier.num_bytes) == ([A], used), "what is still there is said to be"
+    assert "cannot be deleted" in caplog.text
+    with pytest.raises(LoadFailed):
+        tier.read(A.key)
+    monkeypatch.undo()
+    tier.write(B, rows_of(1))
+    assert [path.name for path in tmp_path.iterdir()] == [path_of(tmp_path, B).name]
+    assert tier.headers() == [B]
+
+
+def test_what_cannot_be_deleted_may_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    monkeypatch.setattr(Path, "unlink", refuse)
+    tier.remove(A.key)
+    tier.write(A, rows_of(1))
+    monkeypatch.undo()
+    tier.write(B, rows_of(2))
+    assert torch.equal(tier.read(A.key), rows_of(1))
+
+
+def test_a_disk_that_deletes_nothing_costs_one_file_of_those_it_should_evict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    for header in (A, B):
+        tier.write(header, rows_of(0))
+    tier.capacity = tier.num_bytes
+    monkeypatch.setattr(Path, "unlink", refuse)
+    tier.write(header_of("c"), rows_of(0))
+    assert len(tier.entries) == 2
+    tier.clean_up()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "glob", "stat", "exists"])
+def test_a_folder_that_cannot_be_read_is_an_empty_tier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Was wrong once: every look-up of a module asked the disk, and an error of the disk ended the engine."""
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    monkeypatch.setattr(Path, call, refuse)
+    assert A.key in tier, "without asking the disk"
+    restarted = DiskTier(tmp_path / "not-there" if call == "mkdir" else tmp_path, BIG)
+    restarted.clean_up()
+    assert (A.key in restarted) == (call == "exists")

@@ -34,8 +34,8 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What became of modules that were to be encoded ahead of use. computed: how many had to be, and were. failed: those
-    that could not be, and why; the others are there.
+    """What became of modules that were to be encoded ahead of use. computed: how many had to be, and were. failed:
+    those that could not be, and why; the others are there.
     """
 
     computed: int

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.encoder import EncodeJob, Encoded
+from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.idle_run import IdleRun
 from cache.engine.request import Generation, Request

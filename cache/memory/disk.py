@@ -2,11 +2,13 @@
 
 A file is written under a temporary name, synced and renamed. Anything odd about a file when it is read (missing,
 truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept by
-removing the least recently used files. `write` may run beside `read`; nothing else is thread-safe.
+removing the least recently used files. A disk that fails costs what was on it and raises nothing, but in `write`.
+`write` may run beside `read`; nothing else is thread-safe.
 """
 
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
@@ -23,10 +25,11 @@ from torch import Tensor
 from cache.memory.module_header import ModuleHeader
 
 SUFFIX = ".safetensors"
+log = logging.getLogger(__name__)
 
 
 class LoadFailed(Exception):
-    """A module file could not be used; the message says why. The file is gone now."""
+    """A module file could not be used; the message says why. It is not used again."""
 
 
 @dataclass(slots=True)
@@ -39,41 +42,50 @@ class DiskEntry:
 
 
 class DiskTier:
-    """Encoded modules under `folder`, at most `capacity` bytes. kept: keys of those that go last."""
+    """Encoded modules under `folder`, at most `capacity` bytes. kept: keys of those that go last. undeleted: what was
+    removed, but whose file the disk did not delete; it is never read, and deleting it is tried again.
+    """
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self.folder, self.capacity = folder, capacity
         self.entries: dict[str, DiskEntry] = {}
+        self.undeleted: dict[str, DiskEntry] = {}
         self.evictions = 0
         self.kept: Set[str] = frozenset()
         self._lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob(f"*{SUFFIX}"):
-            self._register(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            log.error("modules cannot be kept on disk: %s", error)
+        for path in self._files(SUFFIX):
+            with suppress(OSError):
+                self._register(read_header(path), path.stat())
 
     def clean_up(self) -> None:
         """Remove half-written files of a dead process and what exceeds the capacity. Only for the writing process."""
         self._evict()
-        for leftover in self.folder.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
+        for leftover in self._files(".tmp"):
+            _delete(leftover)
 
     @property
     def num_bytes(self) -> int:
         """Bytes in use."""
         with self._lock:
-            return sum(entry.num_bytes for entry in self.entries.values())
+            return sum(entry.num_bytes for held in (self.entries, self.undeleted) for entry in held.values())
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is a file for the key, sound or not."""
-        return self._path(key).exists()
+        """Whether there is a file for the key, sound or not. Does not ask the disk."""
+        return key in self.entries
 
     def headers(self) -> list[ModuleHeader]:
-        """Headers of all sound files."""
+        """Headers of all sound files, and of those that could not be deleted."""
         with self._lock:
-            return [entry.header for entry in self.entries.values() if entry.header.name]
+            held = [*self.entries.values(), *self.undeleted.values()]
+            return [entry.header for entry in held if entry.header.name]
 
     def write(self, header: ModuleHeader, rows: Tensor) -> None:
         """Store one module. Raises OSError when the disk does not take it; then nothing is left behind."""
+        self._delete_again()
         path = self._path(header.key)
         temporary = path.with_suffix(".tmp")
         metadata = {"header": json.dumps(asdict(header)), "checksum": checksum(rows)}
@@ -81,16 +93,19 @@ class DiskTier:
             save_file({"kv": rows}, temporary, metadata)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
+            status = temporary.stat()
             os.replace(temporary, path)
         except (OSError, SafetensorError) as error:  # safetensors wraps the operating system's errors
-            temporary.unlink(missing_ok=True)
+            _delete(temporary)
             raise OSError(str(error)) from error
-        self._register(path, header)
+        self._register(header, status)
         self._evict(keep=header.key)
 
     def read(self, key: str) -> Tensor:
         """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
         path = self._path(key)
+        if key in self.undeleted:
+            raise LoadFailed("it was removed")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -99,7 +114,7 @@ class DiskTier:
                 raise ValueError("the file holds another module")
             if checksum(rows) != metadata["checksum"]:
                 raise ValueError("checksum mismatch")
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
         with suppress(OSError):  # it may be evicted by now, or the folder read-only
@@ -109,22 +124,33 @@ class DiskTier:
                 self.entries[key].last_used = time.time()
         return rows
 
-    def remove(self, key: str) -> None:
-        """Remove a module's file; unknown keys are fine."""
+    def remove(self, key: str) -> bool:
+        """Remove a module's file; unknown keys are fine. Gives whether it is gone; else it is in `undeleted`."""
         with self._lock:
-            self.entries.pop(key, None)
-        self._path(key).unlink(missing_ok=True)
+            self.undeleted[key] = self.entries.pop(key, None) or DiskEntry(nameless(key), 0, 0.0)
+        self._delete_again()
+        return key not in self.undeleted
 
     def _path(self, key: str) -> Path:
-        return self.folder / (key.replace(":", "-") + SUFFIX)
+        return self.folder / file_name(key)
 
-    def _register(self, path: Path, header: ModuleHeader | None = None) -> None:
-        with suppress(OSError):  # it may be evicted by now
-            status = path.stat()
-            header = header or read_header(path)
-            if self._path(header.key) == path:
-                with self._lock:
-                    self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
+    def _files(self, suffix: str) -> list[Path]:
+        try:
+            return [*self.folder.glob(f"*{suffix}")]
+        except OSError as error:
+            log.error("the folder of modules cannot be read: %s", error)
+            return []
+
+    def _register(self, header: ModuleHeader, status: os.stat_result) -> None:
+        with self._lock:
+            self.undeleted.pop(header.key, None)  # its file was replaced
+            self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
+
+    def _delete_again(self) -> None:
+        """Delete what was removed, and what could not be deleted before."""
+        with self._lock:
+            for key in [key for key in self.undeleted if _delete(self._path(key))]:
+                del self.undeleted[key]
 
     def _evict(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
@@ -133,21 +159,44 @@ class DiskTier:
                 if not victims:
                     return
                 victim = min(victims, key=lambda key: (key in self.kept, self.entries[key].last_used))
-            self.remove(victim)
+            if not self.remove(victim):
+                return  # the others would not go either
             self.evictions += 1
+
+
+def _delete(path: Path) -> bool:
+    """Delete a file if it is there; gives whether it is gone."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error("the module file %s cannot be deleted, this is tried again: %s", path.name, error.strerror)
+        return False
+    return True
 
 
 def read_header(path: Path) -> ModuleHeader:
     """The header of a module file; one without a name if the file is damaged or foreign: it can be evicted."""
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["header"])
-        if "lead" in header:  # its name in files of version 0.1
-            header["left_context"] = header.pop("lead")
-        return ModuleHeader(**header)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        key = path.name.removesuffix(SUFFIX).replace("-", ":", 1)
-        return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
+            fields = json.loads((file.metadata() or {})["header"])
+        if "lead" in fields:  # its name in files of version 0.1
+            fields["left_context"] = fields.pop("lead")
+        header = ModuleHeader(**fields)
+        if file_name(header.key) == path.name:
+            return header
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError):
+        pass
+    return nameless(path.name.removesuffix(SUFFIX).replace("-", ":", 1))
+
+
+def file_name(key: str) -> str:
+    """Of a module's file."""
+    return key.replace(":", "-") + SUFFIX
+
+
+def nameless(key: str) -> ModuleHeader:
+    """The header of a file of which no more is known."""
+    return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 
 def checksum(rows: Tensor) -> str:

@@ -151,9 +151,7 @@ class Store:
         self.flush(key)
         if entry is not None:
             self.device.drop(entry)
-        if self.disk is not None:
-            self.disk.remove(key)
-        return True
+        return self.disk is None or self.disk.remove(key)
 
     def rows(self, key: str) -> Tensor:
         """What is stored of a module, `[2, layers, length, kv_heads, head_dim]` on the host: from memory, else from its
