@@ -27,8 +27,8 @@ from evals.llama_cpp import LlamaCpp, LlamaServer
 from evals.machine import describe_machine
 from evals.markdown_sections import table
 from evals.measured_model import Measured, warm_engine
-from evals.random_prompts import SYSTEM_TOKENS, Documents, answer_of, token_ids, tokens
-from evals.transformers_peer import Transformers
+from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
+from evals.transformers_peer import TransformersPeer
 
 QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
 LLAMA_CPP_ARMS: dict[str, WeightType] = {"llama.cpp bf16": "bf16", "llama.cpp q8_0": "q8_0"}
@@ -66,7 +66,7 @@ def measure_decode(
     measured = Measured.load(model, converted)
     floor = measure_floor(measured.model.info.kv.dtype)
     rng, vocabulary = random.Random(documents), measured.model.info.vocabulary
-    texts = Documents.make(documents, vocabulary, rng)
+    texts = RandomDocuments.make(documents, vocabulary, rng)
     context = SYSTEM_TOKENS + documents + QUESTION_TOKENS
     rows: list[DecodeRow] = []
     for count in conversations:
@@ -109,7 +109,7 @@ def measure_decode(
 
 
 @contextmanager
-def open_warmdesk(measured: Measured, texts: Documents, plans: Sequence[Plan], repeats: int) -> Iterator[Measure]:
+def open_warmdesk(measured: Measured, texts: RandomDocuments, plans: Sequence[Plan], repeats: int) -> Iterator[Measure]:
     """This engine; the prompts have been computed."""
     own = SYSTEM_TOKENS + QUESTION_TOKENS + ANSWER_TOKENS
     room = sum(len(module.tokens) for module in texts.modules) + (repeats + 2) * len(plans) * own
@@ -122,7 +122,7 @@ def open_warmdesk(measured: Measured, texts: Documents, plans: Sequence[Plan], r
 @contextmanager
 def open_transformers(model: str | None, converted: Path, plan: Plan) -> Iterator[Measure]:
     """`generate`, one answer."""
-    transformers = Transformers.load(model, converted)
+    transformers = TransformersPeer.load(model, converted)
     yield lambda: transformers.decode_rate(token_ids(plan), ANSWER_TOKENS)
 
 
@@ -183,7 +183,7 @@ def markdown(result: dict[str, Any], command: str) -> str:
     ]
     return (
         f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; behind "
-        f"{result['rows'][0]['context_tokens']:,} tokens, {result['answer_tokens']} new ones, best of {result['repeats']}. "
-        f"llama.cpp: {result['llama_cpp']}. The floor of the machine: {floor['memory_gb_per_s']} GB/s, "
-        f"{floor['matmul_gflop_per_s']} GFLOP/s.\n\n" + table(rows, columns)
+        f"{result['rows'][0]['context_tokens']:,} tokens, {result['answer_tokens']} new ones, "
+        f"best of {result['repeats']}. llama.cpp: {result['llama_cpp']}. The floor of the machine: "
+        f"{floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n" + table(rows, columns)
     )

@@ -70,8 +70,8 @@ class ModelCost:
         )
 
     def pass_seconds(self, floor: Floor, *, rows: int, seen: int, stored: int, outputs: int) -> float:
-        """The least for a pass of `rows` rows that each see `seen` tokens, of which `stored` are different. outputs: rows
-        whose next token is chosen.
+        """The least for a pass of `rows` rows that each see `seen` tokens, of which `stored` are different. outputs:
+        rows whose next token is chosen.
         """
         weights = self.layer_weights + self.head_weights
         operations = 2 * (rows * self.layer_weights + outputs * self.head_weights)

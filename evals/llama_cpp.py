@@ -33,7 +33,7 @@ SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedAnswer:
     """One answer. ttft_s, total_s: from asking, at the client. decode_tokens_per_s: as the server measured itself,
     without HTTP. cached_tokens: of the prompt, not computed.
     """
@@ -52,7 +52,7 @@ class LlamaServer:
     def __init__(self, program: Sequence[str], file: Path, *, threads: int, slots: int, context: int) -> None:
         self._port = free_port()
         self._opened = ExitStack()
-        self._log = self._opened.enter_context(tempfile.TemporaryFile())
+        self._log = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 closed by the stack
         options = {
             "--model": file,
             "--port": self._port,
@@ -83,7 +83,7 @@ class LlamaServer:
         self._process.stdin.close()
         self._opened.close()
 
-    def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1) -> Served:
+    def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1) -> ServedAnswer:
         """Ask for so many tokens. slot: -1 lets the server choose. Raises DeskError."""
         body = {"prompt": prompt, "n_predict": new_tokens, "id_slot": slot, "stream": True, **SAMPLING}
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
@@ -100,7 +100,7 @@ class LlamaServer:
         if response.status != http.client.OK:
             raise DeskError(f"llama.cpp refused a request: {lines[0].decode()}", code="peer")
         timings = last_event(lines)["timings"]
-        return Served(
+        return ServedAnswer(
             ttft_s=ttft,
             total_s=total,
             decode_tokens_per_s=timings["predicted_per_second"],

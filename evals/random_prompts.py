@@ -19,14 +19,16 @@ TEMPERATURE, TOP_K = 1.0, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class RandomDocuments:
     """A system text and modules behind it, as token ids."""
 
     system: Segment
     modules: tuple[Segment, ...]
 
     @classmethod
-    def make(cls, size: int, vocabulary: int, rng: random.Random, module_tokens: int = MODULE_TOKENS) -> "Documents":
+    def make(
+        cls, size: int, vocabulary: int, rng: random.Random, module_tokens: int = MODULE_TOKENS
+    ) -> "RandomDocuments":
         """About `size` tokens of documents in modules of at most `module_tokens`."""
         system = Segment(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
         modules = [

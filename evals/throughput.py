@@ -28,8 +28,8 @@ from evals.llama_cpp import LlamaCpp
 from evals.machine import describe_machine
 from evals.markdown_sections import table
 from evals.measured_model import Measured, warm_engine
-from evals.random_prompts import Documents, Zipf, answer_of, token_ids, tokens
-from evals.transformers_peer import ContinuousBatching, Transformers
+from evals.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
+from evals.transformers_peer import ContinuousBatching, TransformersPeer
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
 ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
@@ -39,7 +39,7 @@ Ask = Callable[[Plan, int], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadTest:
     """What is asked. documents: how many there are. passages: of one prompt. zipf: the exponent. requests: in all, None
     for two of each client, at least eight.
     """
@@ -80,7 +80,7 @@ def measure_throughput(
     model: str | None,
     converted: Path,
     clients: Sequence[int],
-    load: Load,
+    load: LoadTest,
     arms: Sequence[str],
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
@@ -89,7 +89,7 @@ def measure_throughput(
     measured = Measured.load(model, converted)
     floor = measure_floor(measured.model.info.kv.dtype)
     vocabulary = measured.model.info.vocabulary
-    documents = Documents.make(load.documents * MODULE_TOKENS, vocabulary, random.Random(0), MODULE_TOKENS)
+    documents = RandomDocuments.make(load.documents * MODULE_TOKENS, vocabulary, random.Random(0), MODULE_TOKENS)
     opened: dict[str, Callable[[int], AbstractContextManager[Ask]]] = {
         "warmdesk": lambda count: open_warmdesk(measured, documents, load, count),
         "transformers": lambda count: open_transformers(model, converted, load, count),
@@ -116,7 +116,7 @@ def measure_throughput(
     }
 
 
-def draw_plans(documents: Documents, load: Load, vocabulary: int, count: int) -> list[Plan]:
+def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, count: int) -> list[Plan]:
     """Prompts with passages drawn by Zipf, the same in every call."""
     rng, popularity = random.Random(1), Zipf(load.zipf, documents.modules)
     return [
@@ -149,7 +149,7 @@ def run_load(
 
 
 @contextmanager
-def open_warmdesk(measured: Measured, documents: Documents, load: Load, clients: int) -> Iterator[Ask]:
+def open_warmdesk(measured: Measured, documents: RandomDocuments, load: LoadTest, clients: int) -> Iterator[Ask]:
     """This engine with all documents in memory, and room for what the requests compute."""
     own = (load.num_requests(clients) + clients + 1) * (QUESTION_TOKENS + load.answer_tokens)
     room = (load.documents + 1) * MODULE_TOKENS + own
@@ -172,16 +172,16 @@ def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
 
 
 @contextmanager
-def open_transformers(model: str | None, converted: Path, load: Load, clients: int) -> Iterator[Ask]:
+def open_transformers(model: str | None, converted: Path, load: LoadTest, clients: int) -> Iterator[Ask]:
     """Continuous batching with room for as many requests as this engine runs at most."""
     one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + load.answer_tokens
-    hf = Transformers.load(model, converted).hf
+    hf = TransformersPeer.load(model, converted).hf
     with ContinuousBatching(hf, tokens=2 * one * min(clients, MAX_RUNNING)) as batching:
         yield lambda plan, count: batching.answer(token_ids(plan), count)
 
 
 @contextmanager
-def open_llama_cpp(llama_cpp: LlamaCpp, load: Load, threads: int, clients: int) -> Iterator[Ask]:
+def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
     """A server with as many slots as this engine runs requests at most."""
     context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + load.answer_tokens
     slots = min(clients, MAX_RUNNING)
@@ -189,7 +189,7 @@ def open_llama_cpp(llama_cpp: LlamaCpp, load: Load, threads: int, clients: int) 
         yield lambda plan, count: server.answer(token_ids(plan), count).ttft_s
 
 
-def allowed_rate(cost: ModelCost, floor: Floor, load: Load, clients: int) -> float:
+def allowed_rate(cost: ModelCost, floor: Floor, load: LoadTest, clients: int) -> float:
     """Tokens per second the machine allows: questions computed, answers decoded, everything else there already."""
     running = min(clients, MAX_RUNNING)
     placed = load.prompt_tokens + MODULE_TOKENS

@@ -22,7 +22,7 @@ BATCH_TOKENS = 512
 NO_TOKEN = -1
 
 
-class Transformers:
+class TransformersPeer:
     """A stock model, one prompt at a time."""
 
     def __init__(self, hf: Any) -> None:
@@ -30,7 +30,7 @@ class Transformers:
         self._cached: tuple[list[int], Any] | None = None
 
     @classmethod
-    def load(cls, model: str | None, converted: Path) -> "Transformers":
+    def load(cls, model: str | None, converted: Path) -> "TransformersPeer":
         """On the CPU. Raises ModelError."""
         return cls(load_stock(model, device=find_device("cpu"), converted=converted)[0])
 

@@ -22,7 +22,7 @@ from app.pml.facts import read_prompt, read_schema
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
 from cache.engine.sampling import Sampling
-from cache.memory.keys import digest
+from cache.memory.keys import PUBLIC_TENANT, digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_model
 from cache.pml.registry import Registry
@@ -118,7 +118,7 @@ def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, thre
     encode_ms = (time.perf_counter() - started) * 1e3
 
     def first_token(reuse: Reuse) -> Completion:
-        engine.forget(lambda _: frozenset())  # drops what earlier runs left as prefixes
+        engine.drop_prefixes(PUBLIC_TENANT)  # drops what earlier runs left as prefixes
         return engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse=reuse)).completion
 
     first_token("on")

@@ -144,11 +144,11 @@ def throughput(
     write: Write = None,
 ) -> None:
     """Many clients at once, beside llama.cpp and transformers: tokens per second, time to the first token."""
-    from evals.throughput import ARMS, Load, markdown, measure_throughput
+    from evals.throughput import ARMS, LoadTest, markdown, measure_throughput
 
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
-    load = Load(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
+    load = LoadTest(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
     result = measure_throughput(
         model=common.settings.model,
         converted=common.settings.models_folder,

@@ -127,7 +127,8 @@ class DiskTier:
     def remove(self, key: str) -> bool:
         """Remove a module's file; unknown keys are fine. Gives whether it is gone; else it is in `undeleted`."""
         with self._lock:
-            self.undeleted[key] = self.entries.pop(key, None) or DiskEntry(nameless(key), 0, 0.0)
+            entry = self.entries.pop(key) if key in self.entries else DiskEntry(nameless(key), 0, 0.0)
+            self.undeleted[key] = entry
         self._delete_again()
         return key not in self.undeleted
 
