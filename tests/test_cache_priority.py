@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future
+from typing import Any
 
 from tiny import build, make_segment
 
 from cache.attention.forward_pass import never
 from cache.engine.encoder import Encoded, EncodeJob
+from cache.engine.engine import Engine
 from cache.engine.engine_core import MIN_ROWS_AHEAD, EngineCore
 from cache.engine.request import Generation, Request
 from cache.engine.sampling import Sampling
@@ -99,3 +101,35 @@ def test_a_question_that_memory_is_short_for_lets_them_end() -> None:
     generation = ask(core, make_segment("wanted", "y" * 900))
     run(core)
     assert generation.completion.usage.completion_tokens > 0
+
+
+def test_a_question_ends_a_pass_for_modules_that_nobody_waits_for() -> None:
+    """Was wrong once: it waited for the end of the pass, up to a quarter of a second."""
+    core = a_core()
+    forward, passes = core.model.forward, []
+
+    def asked_meanwhile(chunks: Any, *others: Any) -> Any:
+        passes.append(sum(len(chunk.tokens) for chunk in chunks))
+        core.demand.set()
+        return forward(chunks, *others)
+
+    core.model.forward = asked_meanwhile  # type: ignore[method-assign, assignment]
+    encode(core, *long_modules(2))
+    core.step()
+    assert passes
+    assert computed(core) == {"m0": 0, "m1": 0}
+    generation = ask(core, make_segment("wanted", "y" * LONG))
+    while core.inbox or core._waiting or core._running:
+        core.step()
+    assert generation.completion.usage.completion_tokens > 0, "a pass that somebody waits for goes on"
+    core.model.forward = forward  # type: ignore[method-assign]
+    core.demand.clear()
+    run(core)
+    core.store.check_integrity()
+
+
+def test_submitting_a_request_is_a_demand() -> None:
+    engine = Engine(build(), memory=4 << 20)
+    engine._stopped = None  # taken in by nobody, as while a pass runs
+    engine.submit(Request(plan=Plan(spans=(Span(start=0, tokens=(1, 2)),))))
+    assert engine._core.demand.is_set()

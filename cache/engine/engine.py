@@ -113,6 +113,7 @@ class Engine:
         generation = Generation()
         waiting = Waiting(request, generation, time.perf_counter(), self.model.info.places_modules)
         self._post_work(waiting)
+        self._core.demand.set()
         return generation
 
     def compute_idle(self, request: Request) -> Generation:
@@ -208,6 +209,7 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._stopped is None:
+                self._core.demand.clear()  # before what was submitted is taken in, so that none is overlooked
                 self._take_calls()
                 if self._stopped is None and self._core.has_work:
                     self._end_idle_run()

@@ -5,6 +5,7 @@ each of its sequences is computed in a pass of its own, and what fails alone end
 """
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Set
@@ -27,8 +28,8 @@ from cache.model.language_model import Model
 MAX_RUNNING = 16
 MAX_WAITING = 64
 AHEAD_S, MIN_ROWS_AHEAD = 0.25, 128
-"""How long a pass may take that encodes only modules nobody waits for, since a question that arrives waits for its end;
-and how many rows it has at least, since shorter passes waste time.
+"""How long a pass may take that encodes only modules nobody waits for, since a question that arrives gives it up; and
+how many rows it has at least, since shorter passes waste time.
 """
 PREFILL_ROWS = 64
 """Passes of fewer rows say little about what computing a module costs."""
@@ -45,11 +46,13 @@ class ForgetJob:
 
 class EngineCore:
     """The state of the engine thread. inbox: what has arrived, in order; nothing overtakes a ForgetJob. give_up: if all
-    of it shall end; then `step` raises PassGivenUp at the next layer of a pass, and only `fail` may follow.
+    of it shall end; then `step` raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand:
+    set from any thread when a request was submitted: it ends a pass for modules nobody waits for at the next layer.
     """
 
     def __init__(self, model: Model, store: Store, give_up: Callable[[], bool]) -> None:
         self.model, self.store, self._give_up = model, store, give_up
+        self.demand = threading.Event()
         self.row_selector = RowSelector()
         self.inbox: deque[Waiting | EncodeJob | ForgetJob] = deque()
         self._encoder = Encoder(store)
@@ -78,6 +81,11 @@ class EngineCore:
         """Whether there are requests, and nobody waits for any of them."""
         requests = [*(running.admitted for running in self._running), *self._waiting]
         return bool(requests) and all(one.generation.is_cancelled for one in requests)
+
+    def _ends_pass(self) -> bool:
+        """Whether the result of the pass that runs is not wanted, or something else is wanted more."""
+        is_ahead = not (self._running or self._waiting)
+        return self._give_up() or self._is_unwanted or (is_ahead and self.demand.is_set())
 
     def step(self) -> None:
         """Take in what has arrived, admit what fits, and compute one packed pass for everything that can run."""
@@ -246,9 +254,7 @@ class EngineCore:
                 rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
                 outputs.extend(range(num_rows - wanted, num_rows))
         chunks = [sequence.chunk(rows) for sequence, rows in scheduled.items()]
-        logits = self.model.forward(
-            chunks, self.store.device.arena, outputs, lambda: self._give_up() or self._is_unwanted
-        )
+        logits = self.model.forward(chunks, self.store.device.arena, outputs, self._ends_pass)
         for sequence, rows in scheduled.items():
             sequence.computed += rows
         if num_rows >= PREFILL_ROWS:
