@@ -124,7 +124,7 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
         "seconds",
     }
     assert (report["documents"], report["failed"]) == (4, [])
-    assert report["modules"] == {"encoded": 4, "kept": 0, "dropped": 0, "waiting": 0}
+    assert report["modules"] == {"encoded": 4, "kept": 0, "dropped": 0, "waiting": 0, "failed": []}
 
     first = run("ask", "Can I return a gift card?", "--json").document
     assert {"answer", "refused", "conversation_id", "message_id", "citations", "usage", "modules"} <= set(first)

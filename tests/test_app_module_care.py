@@ -53,12 +53,12 @@ def test_what_is_kept_is_shown_and_kept_after_a_restart(service: Service, tmp_pa
     key = key_of(service)
     service.keep_module(key, is_kept=True)
     assert [row.id for row in service.overview().modules if row.is_kept] == [key]
-    assert service.engine.store.kept == {key}
+    assert service.engine.store.device.kept == {key}
     service.close()
     with small_desk(tmp_path / "desk") as again:
-        assert again.engine.store.kept == {key}
+        assert again.engine.store.device.kept == {key}
         again.keep_module(key, is_kept=False)
-        assert again.engine.store.kept == frozenset()
+        assert again.engine.store.device.kept == frozenset()
 
 
 def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service: Service) -> None:

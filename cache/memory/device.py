@@ -42,7 +42,7 @@ Owner = CacheEntry | PrefixNode
 
 class DeviceMemory:
     """Modules and prefixes in an arena. cost: seconds per token to get one back that was evicted. evictions: how many
-    so far, of "module" and "prefix". on_eviction: called with the key of a module that was evicted.
+    so far, of "module" and "prefix". on_eviction: called with the key of a module that was evicted. kept: see `keep`.
     """
 
     def __init__(self, arena: Arena, cost: Callable[[Owner], float], on_eviction: Callable[[str], None]) -> None:
@@ -51,7 +51,7 @@ class DeviceMemory:
         self.prefixes = PrefixTree()
         self.entries: dict[str, CacheEntry] = {}
         self.evictions: Counter[str] = Counter()
-        self._kept: Set[str] = frozenset()
+        self.kept: Set[str] = frozenset()
         self._queue = EvictionQueue[Owner](self._is_evictable, cost, self._is_kept)
         self._by_start: dict[int, CacheEntry] = {}
         self._by_end: dict[int, CacheEntry] = {}
@@ -151,7 +151,7 @@ class DeviceMemory:
 
     def keep(self, keys: Set[str]) -> None:
         """From now on evict these modules only when nothing else may be evicted."""
-        self._kept = keys
+        self.kept = keys
         self._queue.refresh()
 
     def count_use(self, entries: Iterable[CacheEntry]) -> None:
@@ -270,7 +270,7 @@ class DeviceMemory:
         return victim.is_leaf if isinstance(victim, PrefixNode) else not (victim.refs or victim.is_forgotten)
 
     def _is_kept(self, victim: Owner) -> bool:
-        return isinstance(victim, CacheEntry) and victim.header.key in self._kept
+        return isinstance(victim, CacheEntry) and victim.header.key in self.kept
 
     def _evict(self, victim: Owner) -> None:
         self._queue.evicted(victim)
