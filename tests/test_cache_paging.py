@@ -98,3 +98,19 @@ def test_a_paused_answer_that_is_cancelled_still_gives_what_it_has(monkeypatch: 
     assert cancelled[0].text
     engine.call(Store.check_integrity)
     engine.close()
+
+
+def test_a_paused_answer_that_cannot_go_on_ends_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: it was refused like a new request, and what was paused of it was kept for ever."""
+    engine = engine_of(520)
+
+    def broken(self: Running, store: Store, spare: int) -> None:
+        raise RuntimeError("a module cannot be placed any more")
+
+    monkeypatch.setattr(Running, "resume", broken)
+    found = [one.completion for one in [ask(engine, n) for n in range(6)]]
+    assert min(len(one.tokens or ()) for one in found) < LONG
+    assert all(one.text for one in found)
+    assert engine._core._paused == {}
+    engine.call(Store.check_integrity)
+    engine.close()

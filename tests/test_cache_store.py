@@ -641,3 +641,27 @@ def test_integrity_finds_pins_and_lost_slots() -> None:
     store.device.reserve(1)
     with pytest.raises(AssertionError):
         store.check_integrity()
+
+
+def test_memory_is_given_back_when_a_module_cannot_be_loaded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: given back only where the file was at fault."""
+    add(store, A)
+    store.flush()
+    store.device.evict(store.key(A))
+
+    def full(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Arena, "write", full)
+    with pytest.raises(RuntimeError):
+        store.find(A, TENANT)
+    store.check_integrity()
+
+
+def test_what_is_dropped_and_not_evicted_does_not_stay_in_the_queue() -> None:
+    store = store_of()
+    for n in range(1000):
+        path = [PathStep(start=0, tokens=(n,) * 3)]
+        store.device.put_prefix(store.device.prefixes.root(TENANT), [(path[0], store.device.reserve_rows(3))], None)
+        store.device.drop_prefixes(TENANT)
+    assert len(store.device._queue._heap) < 200

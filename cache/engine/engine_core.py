@@ -185,14 +185,23 @@ class EngineCore:
                 waiting.release(self.store)
                 if self._running or self._encoder.running:
                     return  # memory comes back when they end
-                waiting.generation.deliver(error)
+                self._refuse(waiting, error)
             except Exception as error:
                 waiting.release(self.store)
-                waiting.generation.deliver(failure_of("the answer", error))
-            self._waiting.popleft()
+                self._refuse(waiting, failure_of("the answer", error))
+            else:
+                self._waiting.popleft()
         if not self._waiting and not self._running:
             while self._jobs and self._encoder.advance(self._jobs[0]):
                 self._jobs.popleft()
+
+    def _refuse(self, waiting: Waiting, error: CacheError) -> None:
+        """End a request that waits and holds nothing; one that was paused ends with what it has."""
+        self._waiting.remove(waiting)
+        if paused := self._paused.pop(waiting, None):
+            paused.finish(self.store, "length")
+        else:
+            waiting.generation.deliver(error)
 
     def _start(self, waiting: Waiting) -> Running:
         """Begin a request, or go on with one that was paused. Raises CapacityError."""
@@ -292,8 +301,7 @@ class EngineCore:
         failure = failure_of(f"module {encoding.segment.name!r}", error)
         for waiting in [w for w in self._waiting if self._needs(w, key)]:
             waiting.release(self.store)
-            self._waiting.remove(waiting)
-            waiting.generation.deliver(failure)
+            self._refuse(waiting, failure)
         for job in self._jobs:
             if key in job.started:
                 job.fail_started(key, failure)

@@ -43,9 +43,12 @@ class EvictionQueue(Generic[V]):
         self._queued: set[V] = set()
         self._numbers = count()  # what has equal values goes in the order it came
         self._evictions = 0  # since all values were computed
+        self._most = 2 * LEAST_REFRESHED
 
     def add(self, victim: V) -> None:
         """It may be evicted from now on, until `is_evictable` says otherwise."""
+        if len(self._heap) >= self._most:  # much of it may be gone by other ways than eviction
+            self.refresh()
         if victim not in self._queued:
             self._queued.add(victim)
             heapq.heappush(self._heap, self._ranked(victim))
@@ -86,6 +89,7 @@ class EvictionQueue(Generic[V]):
         self._queued = {victim for victim in self._queued if self._is_evictable(victim)}
         self._heap = [self._ranked(victim) for victim in self._queued]
         heapq.heapify(self._heap)
+        self._most = 2 * max(LEAST_REFRESHED, len(self._heap))
 
     def _ranked(self, victim: V) -> tuple[bool, float, int, V]:
         return *self.rank(victim), next(self._numbers), victim

@@ -98,11 +98,13 @@ class Store:
             extent = self.device.reserve(len(segment.tokens))
             try:
                 self._load(key, segment, extent)
-                return Lookup(entry=self._admit(segment, tenant, extent), source=tier)
-            except LoadFailed as error:
+            except Exception as error:
                 self.device.free([extent])
+                if not isinstance(error, LoadFailed):
+                    raise
                 log.warning("module %s (%s): %s; it is computed again", segment.name, key, error)
                 return Lookup(reason="load failed")
+            return Lookup(entry=self._admit(segment, tenant, extent), source=tier)
         if key in self._evicted:
             return Lookup(reason="evicted")
         wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
