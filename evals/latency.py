@@ -6,13 +6,13 @@ support desk. Arms:
   no_reuse       this engine computes the whole prompt
   prefix_cache   transformers keeps the previous request's cache and computes what is behind the common prefix
   reuse          this engine places the documents it has read before and computes the question
+  llama.cpp bf16  llama.cpp's server with its prefix cache and cache_reuse; at one size
 Encoding the documents is not part of `reuse`; it is reported apart, because it is paid once.
 
 Decoding is measured behind the same prompt: transformers' `generate` with its cache, against the engine.
 Prompts are random token ids, which take the same time as text. Not covered: quality, retrieval, disk.
 """
 
-import copy
 import random
 import statistics
 import time
@@ -21,24 +21,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.engine.sampling import Sampling
-from cache.model.language_model import LanguageModel, ModelInfo
-from cache.model.loading import find_device, load_stock
-from cache.prompt.model_tokenizer import ModelTokenizer
-from cache.prompt.plan import Plan, Segment, Span
+from cache.prompt.plan import Plan
+from evals.floor import Floor, ModelCost, describe_floor, measure_floor
+from evals.llama_cpp import LlamaCpp
 from evals.machine import describe_machine
+from evals.measured_model import Measured
+from evals.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
+from evals.threads import using_threads
+from evals.transformers_peer import TransformersPeer
 
-SYSTEM_TOKENS = 40
-MODULE_TOKENS = 400
+LLAMA_CPP = "llama.cpp bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRow:
-    """One arm at one size. decode_tokens_per_s is the best of the repeats, None where it was not measured."""
+    """One arm at one size. times_floor: ttft_ms_min over what the machine allows for the rows that the arm computes, all
+    of them except with reuse. decode_tokens_per_s: the best of the repeats, None where it was not measured.
+    """
 
     arm: str
     threads: int
@@ -47,80 +49,8 @@ class LatencyRow:
     ttft_ms_min: float
     ttft_ms_median: float
     runs: int
+    times_floor: float
     decode_tokens_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """A system text and modules behind it, as token ids."""
-
-    system: Segment
-    modules: tuple[Segment, ...]
-
-    @classmethod
-    def make(cls, size: int, vocabulary: int, rng: random.Random) -> "Documents":
-        """About `size` tokens of documents in modules of at most MODULE_TOKENS."""
-        system = Segment(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
-        modules = [
-            Segment(
-                name=f"module-{at}",
-                tokens=tokens(min(MODULE_TOKENS, size - at), vocabulary, rng),
-                start=SYSTEM_TOKENS,
-                prefix=system,
-            )
-            for at in range(0, size, MODULE_TOKENS)
-        ]
-        return cls(system, tuple(modules))
-
-    def plan(self, question: tuple[int, ...], rng: random.Random) -> Plan:
-        """A prompt with the modules in random order."""
-        spans, at = [], 0
-        for segment in (self.system, *rng.sample(self.modules, len(self.modules))):
-            spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
-            at += len(segment.tokens)
-        return Plan(spans=(*spans, Span(start=at, tokens=question)))
-
-
-class Transformers:
-    """The baseline: a stock model, whole prompts."""
-
-    def __init__(self, hf: Any) -> None:
-        self.hf = hf
-        self._cached: tuple[list[int], Any] | None = None
-
-    @torch.inference_mode()
-    def first_token(self, prompt: list[int], *, keep: bool) -> float:
-        """Seconds to the first token. keep: start from the common prefix with the previous prompt."""
-        started = time.perf_counter()
-        past, known = None, 0
-        if keep and self._cached is not None:
-            before, past = self._cached
-            known = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
-            past.crop(known - len(before))
-        ids = torch.tensor([prompt[known:]])
-        result = self.hf(input_ids=ids, past_key_values=past, use_cache=True, logits_to_keep=1)
-        result.logits[0, -1].argmax().item()
-        if keep:
-            self._cached = (prompt, result.past_key_values)
-        return time.perf_counter() - started
-
-    @torch.inference_mode()
-    def decode_rate(self, prompt: list[int], new_tokens: int) -> float:
-        """Tokens per second of `generate` after the prompt, prefill taken off."""
-        ids = torch.tensor([prompt])
-        mask = torch.ones_like(ids)
-        seconds = {}
-        for count in (1, new_tokens + 1):
-            started = time.perf_counter()
-            self.hf.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                do_sample=False,
-                min_new_tokens=count,
-                max_new_tokens=count,
-            )
-            seconds[count] = time.perf_counter() - started
-        return new_tokens / (seconds[new_tokens + 1] - seconds[1])
 
 
 class Ours:
@@ -151,69 +81,73 @@ def measure(
     question_tokens: int,
     repeats: int,
     decode_at: int,
+    llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. report: called with a line per finished row."""
-    before = torch.get_num_threads()
-    machine = describe_machine()
-    hf, hf_tokenizer, fingerprint = load_stock(model, device=find_device("cpu"), converted=converted)
-    baseline = Transformers(copy.deepcopy(hf))
-    tokenizer = ModelTokenizer(hf_tokenizer)
-    ours = LanguageModel(hf, tokenizer, name=model or "bundled", fingerprint=fingerprint, compiled=converted)
-    ours.info = no_stop_tokens(ours.info)
+    """Run all arms; the result is ready for JSON. decode_at: the size at which decoding and llama.cpp are measured, too.
+    llama_cpp: None leaves it out. report: called with a line per finished row.
+    """
+    measured, baseline = Measured.load(model, converted), TransformersPeer.load(model, converted)
     rows: list[LatencyRow] = []
-    try:
-        for count in threads:
-            torch.set_num_threads(count)
+    floors: list[Floor] = []
+    for count in threads:
+        with using_threads(count):
+            floors.append(measure_floor(measured.model.info.kv.dtype))
             for size in sizes:
-                memory = (2 * size + 4096) * ours.info.kv.bytes_per_token
-                engine = Engine(ours, memory=memory).start()
+                memory = (2 * size + 4096) * measured.model.info.kv.bytes_per_token
+                engine = Engine(measured.model, memory=memory).start()
+                peer = llama_cpp if size == decode_at else None
                 try:
                     for row in measure_size(
                         baseline,
                         Ours(engine),
                         size,
-                        count,
+                        floors[-1],
+                        measured.cost,
                         question_tokens,
                         repeats,
                         decode=size == decode_at,
+                        llama_cpp=peer,
                     ):
                         rows.append(row)
                         report(describe(row))
                 finally:
                     engine.close()
-    finally:
-        torch.set_num_threads(before)
     return {
-        "machine": machine,
-        "model": ours.info.name,
-        "dtype": str(ours.info.kv.dtype).removeprefix("torch."),
+        "machine": describe_machine(),
+        "model": measured.model.info.name,
+        "dtype": measured.dtype,
         "module_tokens": MODULE_TOKENS,
         "system_tokens": SYSTEM_TOKENS,
+        "llama_cpp": None if llama_cpp is None else llama_cpp.version,
+        "floors": [describe_floor(floor) for floor in floors],
         "rows": [asdict(row) for row in rows],
     }
 
 
 def measure_size(
-    baseline: Transformers,
+    baseline: TransformersPeer,
     ours: Ours,
     size: int,
-    threads: int,
+    floor: Floor,
+    cost: ModelCost,
     question_tokens: int,
     repeats: int,
     *,
     decode: bool,
+    llama_cpp: LlamaCpp | None,
 ) -> Iterator[LatencyRow]:
     """All arms for documents of one size, in turn within each repeat so that drift of the machine hits all alike."""
     rng = random.Random(size)
-    vocabulary = baseline.hf.config.vocab_size
-    documents = Documents.make(size, vocabulary, rng)
+    vocabulary = ours.engine.model.info.vocabulary
+    documents = RandomDocuments.make(size, vocabulary, rng)
+    context = SYSTEM_TOKENS + size
 
     def plan() -> Plan:
-        return documents.plan(tokens(question_tokens, vocabulary, rng), rng)
+        return documents.shuffled(tokens(question_tokens, vocabulary, rng), rng)
 
     def prompt() -> list[int]:
-        return [token for span in plan().spans for token in span.tokens]
+        return token_ids(plan())
 
     arms: dict[str, Callable[[], float]] = {
         "full_prefill": lambda: baseline.first_token(prompt(), keep=False),
@@ -221,44 +155,44 @@ def measure_size(
         "prefix_cache": lambda: baseline.first_token(prompt(), keep=True),
         "reuse": lambda: ours.first_token(plan(), "on"),
     }
+    times: dict[str, list[float]] = {arm: [] for arm in arms}
     ours.first_token(plan(), "on")  # encodes the documents
     baseline.first_token(prompt()[: 2 * question_tokens], keep=False)
-    times: dict[str, list[float]] = {arm: [] for arm in arms}
     for _ in range(repeats):
         for arm, run in arms.items():
             times[arm].extend(run() for _ in range(3 if arm == "reuse" else 1))
+    if llama_cpp is not None:
+        room = context + question_tokens + 8
+        with llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
+            server.answer(prompt(), 1)
+            times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
     rates: dict[str, float] = {}
     if decode:
         rates["full_prefill"] = max(baseline.decode_rate(prompt(), 64) for _ in range(repeats))
         rates["no_reuse"] = max(ours.decode_rate(plan(), 64, "off") for _ in range(repeats))
         rates["reuse"] = max(ours.decode_rate(plan(), 64, "on") for _ in range(repeats))
     for arm, seconds in times.items():
+        is_placed = arm == "reuse"
+        computed = question_tokens if is_placed else context + question_tokens
+        allowed_ms = cost.first_token_ms(floor, computed=computed, placed=context if is_placed else 0)
         yield LatencyRow(
             arm=arm,
-            threads=threads,
+            threads=floor.threads,
             document_tokens=size,
             question_tokens=question_tokens,
             ttft_ms_min=round(min(seconds) * 1e3, 2),
             ttft_ms_median=round(statistics.median(seconds) * 1e3, 2),
             runs=len(seconds),
+            times_floor=round(min(seconds) * 1e3 / allowed_ms, 2),
             decode_tokens_per_s=round(rates[arm], 1) if arm in rates else None,
         )
-
-
-def tokens(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
-    """Random ordinary token ids."""
-    return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))
-
-
-def no_stop_tokens(info: ModelInfo) -> ModelInfo:
-    """The same model, generating until the limit, so that decode rates are over the same number of tokens."""
-    return replace(info, stop_tokens=frozenset())
 
 
 def describe(row: LatencyRow) -> str:
     """A row for people."""
     rate = f"  decode {row.decode_tokens_per_s:6.1f} tokens/s" if row.decode_tokens_per_s else ""
     return (
-        f"{row.threads} threads  {row.document_tokens:5d} document tokens  {row.arm:13s}"
-        f" first token min {row.ttft_ms_min:9.1f} ms  median {row.ttft_ms_median:9.1f} ms{rate}"
+        f"{row.threads} threads  {row.document_tokens:5d} document tokens  {row.arm:14s}"
+        f" first token min {row.ttft_ms_min:9.1f} ms  median {row.ttft_ms_median:9.1f} ms"
+        f"  {row.times_floor:4.1f} of the floor{rate}"
     )

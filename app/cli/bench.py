@@ -77,9 +77,10 @@ def latency(
     threads: Threads = None,
     question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
+    llama_server: LlamaServerPath = None,
 ) -> None:
-    """Time to the first token with and without reuse, beside transformers on the same weights."""
-    from evals.latency import measure
+    """Time to the first token with and without reuse, beside transformers on the same weights, and llama.cpp at 2,048."""
+    from evals.latency import LLAMA_CPP, measure
 
     result = measure(
         model=common.settings.model,
@@ -89,6 +90,7 @@ def latency(
         question_tokens=question,
         repeats=repeats,
         decode_at=2048,
+        llama_cpp=find_llama_cpp(common, llama_server, (LLAMA_CPP,)),
         report=progress_line if common.as_json else print,
     )
     common.show(result, lambda: None)  # people have read the lines of `report`
@@ -211,3 +213,55 @@ def floor(
         sizes=whole_numbers(documents, "--documents"),
     )
     publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
+
+
+@bench.command()
+@takes("data_dir", "model", "as_json")
+def memory(
+    common: Common,
+    conversations: Annotated[int, typer.Option(help="Answers at the same time.", min=1)] = 16,
+    modules: Annotated[int, typer.Option(help="Modules that all of them share.", min=1)] = 8,
+    answer: Annotated[int, typer.Option(help="Tokens of an answer.", min=1)] = 32,
+    write: Write = None,
+) -> None:
+    """KV memory of conversations that share modules, against one copy of them and what each has of its own."""
+    from evals.memory import markdown, measure_memory
+
+    need_section(write, "memory")
+    result = measure_memory(
+        model=common.settings.model,
+        converted=common.settings.models_folder,
+        conversations=conversations,
+        modules=modules,
+        answer_tokens=answer,
+    )
+    command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
+    publish(common, result, "memory", markdown, command, write)
+
+
+@bench.command()
+@takes("data_dir", "as_json")
+def eviction(
+    common: Common,
+    budget: Annotated[str, typer.Option(help="For how many modules there is room, comma-separated.")] = "25,50,100",
+    modules: Annotated[int, typer.Option(help="Modules there are.", min=1)] = 500,
+    requests: Annotated[int, typer.Option(help="Requests.", min=1)] = 2000,
+    passages: Annotated[int, typer.Option(help="Modules of one request.", min=1)] = 4,
+    zipf: Annotated[float, typer.Option(help="How unequal their popularity is; 0: all alike.", min=0)] = 1.0,
+    trace: Annotated[
+        Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
+    ] = None,
+    write: Write = None,
+) -> None:
+    """Which modules stay in memory, beside LRU, LFU and the clairvoyant optimum."""
+    from evals.eviction import draw_trace, markdown, measure_eviction, read_trace
+
+    need_section(write, "eviction")
+    if trace is not None:
+        asked, source = read_trace(trace), f"recorded in {trace.name}"
+    else:
+        asked = draw_trace(modules, requests, passages, zipf)
+        source = f"{passages} each, drawn by Zipf {zipf:g} of {modules}"
+    result = measure_eviction(asked, whole_numbers(budget, "--budget"), source)
+    command = "warmdesk bench eviction" + (f" --trace {trace.name}" if trace else f" --zipf {zipf:g}")
+    publish(common, result, "eviction", markdown, f"{command} --budget {budget}", write)

@@ -1,0 +1,210 @@
+"""Which modules stay: requests replayed through the store with a budget too small for all, beside what others would keep.
+
+A trace is a list of requests, each of some modules; all modules are of the same size. It is drawn by Zipf, or read from
+a file of JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a few bytes, and
+its accounting is checked after every request. Policies beside it:
+  lru       the module used longest ago goes
+  lfu       the one used least often so far
+  optimum   the one needed again last (Belady, 1966), which needs to know the future; nothing can hit more
+"""
+
+import json
+import random
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app.domain.errors import DeskError
+from cache.memory.arena import Arena, KVShape
+from cache.memory.device import CacheEntry
+from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.store import Store
+from cache.prompt.plan import Segment
+from evals.machine import describe_machine
+from evals.markdown_sections import table
+from evals.random_prompts import Zipf
+
+MODULE_TOKENS = 8
+SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32)
+
+Trace = Sequence[Sequence[str]]
+Rank = Callable[[str, int], tuple[float, ...]]
+"""(module, index of the use) -> the lowest goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionRow:
+    """One policy with one budget. hit_rate: modules that were in memory when a request wanted them. of_optimum: of the
+    optimum's hits. evictions: None where they were not counted.
+    """
+
+    policy: str
+    budget: int
+    hit_rate: float
+    of_optimum: float
+    evictions: int | None = None
+
+
+def measure_eviction(trace: Trace, budgets: Sequence[int], source: str) -> dict[str, Any]:
+    """Replay a trace with every budget; the result is ready for JSON. source: where the trace is from. Raises DeskError
+    for a budget smaller than a request.
+    """
+    largest = max(len(set(request)) for request in trace)
+    if min(budgets) < largest:
+        raise DeskError(f"a request has {largest} modules: give a --budget of at least so many", code="usage")
+    uses = [*chain.from_iterable(trace)]
+    rows: list[EvictionRow] = []
+    for budget in budgets:
+        hits, evictions = replay_store(trace, budget)
+        optimum = replay(trace, budget, last_needed(uses), pins=False)
+        found = {
+            "warmdesk": hits,
+            "lru": replay(trace, budget, last_used(uses)),
+            "lfu": replay(trace, budget, least_used(uses)),
+            "optimum": optimum,
+        }
+        rows += [
+            EvictionRow(
+                policy=policy,
+                budget=budget,
+                hit_rate=round(count / len(uses), 4),
+                of_optimum=round(count / max(optimum, 1), 4),
+                evictions=evictions if policy == "warmdesk" else None,
+            )
+            for policy, count in found.items()
+        ]
+    return {
+        "machine": describe_machine(),
+        "trace": source,
+        "requests": len(trace),
+        "modules": len(set(uses)),
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def draw_trace(modules: int, requests: int, passages: int, exponent: float) -> Trace:
+    """Requests of different modules whose popularity falls by Zipf."""
+    rng = random.Random(0)
+    popularity = Zipf(exponent, [Segment(name=str(number), tokens=(number,)) for number in range(modules)])
+    return [[segment.name for segment in popularity.draw_different(passages, rng)] for _ in range(requests)]
+
+
+def read_trace(file: Path) -> Trace:
+    """A recorded trace. Raises DeskError."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        trace = [[str(name) for name in dict.fromkeys(json.loads(line)["modules"])] for line in lines if line.strip()]
+    except OSError as error:
+        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
+    except (ValueError, KeyError, TypeError) as error:
+        wanted = '{"modules": [name, ...]}'
+        raise DeskError(f"{file} is no trace: write one JSON object {wanted} a line", code="bad-file") from error
+    if not any(trace):
+        raise DeskError(f"{file} names no modules", code="bad-file")
+    return trace
+
+
+def replay_store(trace: Trace, budget: int) -> tuple[int, int]:
+    """Hits and evictions of the engine's store with memory for `budget` modules."""
+    store = Store(Arena(SHAPE, budget * MODULE_TOKENS, torch.device("cpu")), "eviction")
+    names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(trace)))}
+    segments = {name: Segment(name=name, tokens=(number,) * MODULE_TOKENS) for name, number in names.items()}
+    hits = 0
+    for request in trace:
+        found: list[CacheEntry] = []
+        encoded: list[CacheEntry] = []
+        for name in request:
+            lookup = store.find(segments[name], PUBLIC_TENANT)
+            if lookup.entry is not None:
+                found.append(lookup.entry)
+            else:
+                encoded.append(store.put(segments[name], PUBLIC_TENANT, store.device.reserve(MODULE_TOKENS)))
+        hits += len(found)
+        store.device.count_use(found)
+        for entry in (*found, *encoded):
+            store.device.release(entry)
+        store.check_integrity()
+    store.close()
+    return hits, store.device.evictions["module"]
+
+
+def replay(trace: Trace, budget: int, rank: Rank, *, pins: bool = True) -> int:
+    """Hits of a policy. pins: whether what the running request has used must stay."""
+    cached: set[str] = set()
+    hits = index = 0
+    for request in trace:
+        used: set[str] = set()
+        for name in request:
+            if name in cached:
+                hits += 1
+            else:
+                if len(cached) == budget:
+                    cached.discard(victim_of(cached - used if pins else cached, rank, index))
+                cached.add(name)
+            used.add(name)
+            index += 1
+    return hits
+
+
+def victim_of(cached: Set[str], rank: Rank, index: int) -> str:
+    """The lowest; among equal ones the first by name, so that a replay can be repeated."""
+    return min(cached, key=lambda name: (*rank(name, index), name))
+
+
+def places_of(uses: Sequence[str]) -> dict[str, list[int]]:
+    """Where in a trace each module is used, ascending."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, name in enumerate(uses):
+        places[name].append(index)
+    return places
+
+
+def last_used(uses: Sequence[str]) -> Rank:
+    """Lowest: used longest ago."""
+    places = places_of(uses)
+    return lambda name, index: (places[name][bisect_right(places[name], index) - 1],)
+
+
+def least_used(uses: Sequence[str]) -> Rank:
+    """Lowest: used least often so far, and of these longest ago."""
+    places = places_of(uses)
+
+    def rank(name: str, index: int) -> tuple[float, ...]:
+        count = bisect_right(places[name], index)
+        return count, places[name][count - 1]
+
+    return rank
+
+
+def last_needed(uses: Sequence[str]) -> Rank:
+    """Lowest: needed again last, or never."""
+    places = places_of(uses)
+
+    def rank(name: str, index: int) -> tuple[float, ...]:
+        following = bisect_right(places[name], index)
+        return (-places[name][following] if following < len(places[name]) else float("-inf"),)
+
+    return rank
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    """The result as a section of docs/evidence.md."""
+    columns = {
+        "budget": "room for modules",
+        "policy": "policy",
+        "hit_rate": "hit rate",
+        "of_optimum": "of the optimum",
+        "evictions": "evictions",
+    }
+    shown = ("hit_rate", "of_optimum")
+    rows = [{**row, **{key: f"{row[key]:.1%}" for key in shown}} for row in result["rows"]]
+    return (
+        f"`{command}`: {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; the accounting "
+        "was checked after every request. It counts and does not depend on the machine.\n\n" + table(rows, columns)
+    )
