@@ -1,4 +1,4 @@
-"""Which modules stay: requests replayed through the store with a budget too small for all, beside what others would keep.
+"""Which modules stay: requests replayed through the store with room for too few of them, beside what others would keep.
 
 A trace is a list of requests, each of some modules; all modules are of the same size. It is drawn by Zipf, or read from
 a file of JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a few bytes, and
@@ -205,6 +205,7 @@ def markdown(result: dict[str, Any], command: str) -> str:
     shown = ("hit_rate", "of_optimum")
     rows = [{**row, **{key: f"{row[key]:.1%}" for key in shown}} for row in result["rows"]]
     return (
-        f"`{command}`: {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; the accounting "
-        "was checked after every request. It counts and does not depend on the machine.\n\n" + table(rows, columns)
+        f"`{command}`: {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; the "
+        "accounting was checked after every request. It counts and does not depend on the machine.\n\n"
+        + table(rows, columns)
     )

@@ -15,9 +15,8 @@ Prompts are random token ids, which take the same time as text. Not covered: qua
 
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,8 @@ LLAMA_CPP = "llama.cpp bf16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRow:
-    """One arm at one size. times_floor: ttft_ms_min over what the machine allows for the rows that the arm computes, all
-    of them except with reuse. decode_tokens_per_s: the best of the repeats, None where it was not measured.
+    """One arm at one size. times_floor: ttft_ms_min over what the machine allows for the rows that it computes: with
+    reuse the question, else all. decode_tokens_per_s: the best of the repeats, None where it was not measured.
     """
 
     arm: str
@@ -84,8 +83,8 @@ def measure(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. decode_at: the size at which decoding and llama.cpp are measured, too.
-    llama_cpp: None leaves it out. report: called with a line per finished row.
+    """Run all arms; the result is ready for JSON. decode_at: the size at which decoding and llama.cpp are measured,
+    too. llama_cpp: None leaves it out. report: called with a line per finished row.
     """
     measured, baseline = Measured.load(model, converted), TransformersPeer.load(model, converted)
     rows: list[LatencyRow] = []

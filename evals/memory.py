@@ -1,5 +1,5 @@
-"""KV memory of conversations that share modules: slots of the arena in use against one copy of the modules and what each
-conversation has of its own, and against a copy for each.
+"""KV memory of conversations that share modules: slots of the arena in use, against one copy of the modules and what
+each conversation has of its own, and against a copy for each.
 
 All conversations have the same modules, each in an order of its own, and answer at the same time. Counted is the most
 that was in use at any moment until all have ended. Not covered: weights, and what the program needs beside.
@@ -96,6 +96,6 @@ def markdown(result: dict[str, Any], command: str) -> str:
     }
     rows = [{**row, "ratio": f"{row['ratio']:.2f}"} for row in result["rows"]]
     return (
-        f"`{command}`: {result['model']}, {result['dtype']}, modules of {MODULE_TOKENS} tokens. It counts slots and does "
-        "not depend on the machine.\n\n" + table(rows, columns)
+        f"`{command}`: {result['model']}, {result['dtype']}, modules of {MODULE_TOKENS} tokens. It counts slots and "
+        "does not depend on the machine.\n\n" + table(rows, columns)
     )

@@ -79,7 +79,7 @@ def latency(
     repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
     llama_server: LlamaServerPath = None,
 ) -> None:
-    """Time to the first token with and without reuse, beside transformers on the same weights, and llama.cpp at 2,048."""
+    """Time to the first token with and without reuse, beside transformers and, at 2,048 tokens, llama.cpp."""
     from evals.latency import LLAMA_CPP, measure
 
     result = measure(

@@ -1,0 +1,268 @@
+"""Benchmarks of speed and memory: their arithmetic by hand, and each of them on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from dataclasses import fields
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy
+import pytest
+import torch
+from tiny import build, stock
+
+from app.domain.errors import DeskError
+from cache.errors import CapacityError
+from evals import decode, eviction, floor, memory, throughput
+from evals.floor import Floor, ModelCost
+from evals.gguf_weights import convert_weights
+from evals.llama_cpp import LlamaCpp, LlamaServer, last_event
+from evals.measured_model import Measured
+from evals.random_prompts import RandomDocuments, Zipf, no_stop_tokens, token_ids
+from evals.throughput import LoadTest, run_load
+from evals.transformers_peer import ContinuousBatching
+
+TEXTBOOK = [[name] for name in "70120304230321201701"]  # page references of Silberschatz, three frames
+
+
+@pytest.fixture
+def measured() -> Measured:
+    model = build()
+    model.info = no_stop_tokens(model.info)
+    return Measured(model=model, cost=ModelCost.of(stock()))
+
+
+@pytest.mark.parametrize(
+    ("rank", "hits"), [(eviction.last_used, 8), (eviction.last_needed, 11)], ids=["lru", "optimum"]
+)
+def test_policies_hit_as_often_as_the_textbook_says(rank: Any, hits: int) -> None:
+    assert eviction.replay(TEXTBOOK, 3, rank([*chain.from_iterable(TEXTBOOK)])) == hits
+
+
+def test_the_least_used_module_goes_first() -> None:
+    trace = [[name] for name in "aababcba"]  # c takes the place of b, and b that of c: a has been used most
+    assert eviction.replay(trace, 2, eviction.least_used([*chain.from_iterable(trace)])) == 4
+
+
+def test_what_the_running_request_has_used_stays() -> None:
+    trace = [["a", "b"], ["b", "c"], ["b"]]
+
+    def first_b(name: str, index: int) -> tuple[float, ...]:
+        return (name != "b",)
+
+    assert eviction.replay(trace, 2, first_b) == 2
+    assert eviction.replay(trace, 2, first_b, pins=False) == 1
+
+
+def test_the_store_is_replayed_beside_the_policies() -> None:
+    trace = eviction.draw_trace(modules=40, requests=60, passages=3, exponent=1.0)
+    result = eviction.measure_eviction(trace, [8, 40], "drawn")
+    assert set(result) == {"machine", "trace", "requests", "modules", "rows"}
+    rows = {(row["policy"], row["budget"]): row for row in result["rows"]}
+    assert {policy for policy, _ in rows} == {"warmdesk", "lru", "lfu", "optimum"}
+    assert all(row["hit_rate"] <= rows["optimum", row["budget"]]["hit_rate"] for row in result["rows"])
+    assert rows["warmdesk", 40]["of_optimum"] == 1
+    assert rows["warmdesk", 40]["evictions"] == 0
+    assert rows["warmdesk", 8]["evictions"] > 0
+    assert "| 8 | optimum |" in eviction.markdown(result, "warmdesk bench eviction")
+
+
+def test_a_recorded_trace_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"modules": ["a", "b", "a"]}\n\n{"modules": ["c"]}\n')
+    assert eviction.read_trace(file) == [["a", "b"], ["c"]]
+    file.write_text('["a"]\n')
+    with pytest.raises(DeskError, match="is no trace"):
+        eviction.read_trace(file)
+    with pytest.raises(DeskError, match=r"nowhere\.jsonl"):
+        eviction.read_trace(tmp_path / "nowhere.jsonl")
+    with pytest.raises(DeskError, match="a request has 3 modules"):
+        eviction.measure_eviction([["a", "b", "c"]], [2], "recorded")
+
+
+def test_popularity_falls_with_the_rank() -> None:
+    segments = RandomDocuments.make(40, 300, random.Random(0), module_tokens=10).modules
+    rng = random.Random(0)
+    drawn = [Zipf(1.0, segments).draw(rng) for _ in range(1000)]
+    counts = [drawn.count(segment) for segment in segments]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == pytest.approx(1000 * 12 / 25, rel=0.15)  # 1 / (1 + 1/2 + 1/3 + 1/4)
+    assert len(set(Zipf(1.0, segments).draw_different(9, rng))) == 4
+
+
+def test_a_pass_costs_reading_or_multiplying_whichever_is_more() -> None:
+    cost = ModelCost(layer_weights=100, head_weights=10, weight_bytes=2, attention_width=5, kv_bytes=4)
+    reading = Floor(threads=1, bytes_per_s=1, flops=1e9)
+    assert cost.pass_seconds(reading, rows=3, seen=7, stored=6, outputs=1) == 2 * 110 + 6 * 4
+    multiplying = Floor(threads=1, bytes_per_s=1e9, flops=1)
+    assert cost.pass_seconds(multiplying, rows=3, seen=7, stored=6, outputs=1) == 2 * (300 + 10) + 4 * 3 * 7 * 5
+    assert cost.decode_rate(reading, conversations=4, seen=7, stored=6) == 4 / (2 * 110 + 6 * 4)
+
+
+def test_the_cost_of_a_model_is_its_matrices() -> None:
+    hf = stock("llama")
+    cost = ModelCost.of(hf)
+    tables = hf.get_input_embeddings().weight.numel()
+    matrices = sum(p.numel() for p in hf.parameters() if p.dim() == 2)
+    assert cost.layer_weights + cost.head_weights == matrices - tables
+    assert cost.kv_bytes == build("llama").info.kv.bytes_per_token
+
+
+def test_the_floor_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floor, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(floor, "PRODUCT", (4, 16, 16))
+    found = floor.measure_floor(torch.float32)
+    assert found.bytes_per_s > 0
+    assert found.flops > 0
+    assert set(floor.describe_floor(found)) == {"threads", "memory_gb_per_s", "matmul_gflop_per_s"}
+    assert floor.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
+
+
+def test_a_load_counts_what_was_answered_and_what_was_refused() -> None:
+    asked: list[Any] = []
+
+    def ask(plan: Any, answer_tokens: int) -> float | None:
+        asked.append(plan)
+        return None if plan == 3 else 0.2
+
+    row = run_load("arm", ask, [1, 2, 3, 4], clients=2, answer_tokens=5, allowed=1e9)  # type: ignore[list-item]
+    assert sorted(asked) == [1, 2, 3, 4]
+    assert (row.requests, row.refused, row.ttft_ms_p50, row.ttft_ms_p95) == (4, 1, 200.0, 200.0)
+    assert row.tokens_per_s / row.requests_per_s == pytest.approx(5, rel=0.01)
+
+
+def test_the_engine_answers_a_load(measured: Measured) -> None:
+    load = LoadTest(documents=3, passages=2, answer_tokens=4, requests=3)
+    documents = RandomDocuments.make(600, 300, random.Random(0), throughput.MODULE_TOKENS)
+    plans = throughput.draw_plans(documents, load, 300, 3)
+    assert plans == throughput.draw_plans(documents, load, 300, 3)  # every arm gets the same
+    with throughput.open_warmdesk(measured, documents, load, clients=2) as ask:
+        row = run_load("warmdesk", ask, plans, 2, 4, allowed=1e9)
+    assert row.refused == 0
+    assert row.tokens_per_s > 0
+
+
+def test_a_refusal_is_no_error() -> None:
+    class Full:
+        def submit(self, request: Any) -> Any:
+            def pieces() -> Any:
+                raise CapacityError("busy")
+                yield
+
+            return pieces()
+
+    documents = RandomDocuments.make(20, 300, random.Random(0))
+    assert throughput.ask_engine(Full(), documents.plan((5,), documents.modules), 2) is None  # type: ignore[arg-type]
+
+
+def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> None:
+    rng = random.Random(0)
+    documents = RandomDocuments.make(50, 300, rng, module_tokens=25)
+    plans = [documents.shuffled((7, 8, 9), rng) for _ in range(2)]
+    with decode.open_warmdesk(measured, documents, plans, repeats=1) as measure:
+        assert measure() > 0
+    assert decode.decode_rate([lambda: (1.0, 3.0), lambda: (2.0, 4.0)]) == 2 * (decode.ANSWER_TOKENS - 1) / 3
+
+
+def test_conversations_that_share_modules_hold_one_copy(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MODULE_TOKENS", 60)
+    row = memory.measure_conversations(measured, conversations=4, modules=3, answer_tokens=3)
+    assert row.shared_tokens == 40 + 3 * 60
+    assert row.separate_tokens == 4 * (row.shared_tokens + 24 + 3)
+    assert row.shared_tokens < row.used_tokens <= 1.2 * (row.shared_tokens + row.private_tokens)
+
+
+def test_transformers_answers_beside_each_other() -> None:
+    with ContinuousBatching(stock(), tokens=1024) as batching:
+        assert batching.answer([5, 6, 7] * 10, 3) > 0
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """A GGUF file with a matrix, a vector and a list."""
+    file = tmp_path / "one.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_uint32("llama.block_count", 1)
+    writer.add_token_list(["a", "b"])
+    numbers = numpy.random.default_rng(0).normal(size=(4, 32)).astype(numpy.float32)
+    writer.add_tensor("matrix", numbers)
+    writer.add_tensor("vector", numbers[0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize(("kind", "error"), [("bf16", 0.0), ("q8_0", 0.02)])
+def test_weights_are_written_in_another_type(model_file: Path, kind: Any, error: float, tmp_path: Path) -> None:
+    written = convert_weights(model_file, kind, tmp_path / "models")
+    assert convert_weights(model_file, kind, tmp_path / "models") == written
+    assert [path.name for path in (tmp_path / "models").iterdir()] == [written.name]  # nothing half written
+    before, after = gguf.GGUFReader(model_file), gguf.GGUFReader(written)
+    assert after.fields["tokenizer.ggml.tokens"].contents() == ["a", "b"]
+    tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in after.tensors}
+    matrix, vector = (numpy.array(tensor.data) for tensor in before.tensors)
+    assert (tensors["vector"] == vector).all()
+    rounded = torch.tensor(matrix).to(torch.bfloat16).float().numpy()
+    assert abs(tensors["matrix"] - rounded).max() <= error
+
+
+def test_what_llama_cpp_needs_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeskError, match=r"reads \.gguf files"):
+        LlamaCpp.find("owner/model", tmp_path, None)
+    with pytest.raises(DeskError, match="there is no program"):
+        LlamaCpp.find("model.gguf", tmp_path, tmp_path / "llama-server")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DeskError, match="pip install xllamacpp"):
+        LlamaCpp.find("model.gguf", tmp_path, None)
+
+
+SERVER = """
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self): self.send_response(200); self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        timings = {"predicted_per_second": asked["n_predict"], "cache_n": len(asked["prompt"])}
+        self.send_response(200); self.end_headers()
+        for event in ({"content": "a"}, {"content": "b", "timings": timings}):
+            self.wfile.write(b"data: " + json.dumps(event).encode() + b"\\n\\n")
+    def log_message(self, *_): pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def test_a_server_is_asked_and_stopped(tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(SERVER)
+    with LlamaServer((sys.executable, str(program)), tmp_path, threads=1, slots=1, context=9) as server:
+        answer = server.answer([1, 2, 3], 5)
+    assert (answer.decode_tokens_per_s, answer.cached_tokens) == (5, 3)
+    assert 0 < answer.ttft_s <= answer.total_s
+    with pytest.raises(DeskError, match=r"did not start: .*no such model"):
+        LlamaServer((sys.executable, "-c", "exit('no such model')"), tmp_path, threads=1, slots=1, context=9)
+
+
+def test_the_last_event_of_a_stream_is_read() -> None:
+    assert last_event([b'data: {"a": 1}', b"", b'data: {"a": 2}', b"data: [DONE]"]) == {"a": 2}
+
+
+def test_the_rows_have_the_promised_keys() -> None:
+    promised = {"arm", "clients", "tokens_per_s", "requests_per_s", "ttft_ms_p50", "ttft_ms_p95", "refused"}
+    assert promised <= {field.name for field in fields(throughput.ThroughputRow)}
+    assert {"arm", "tokens_per_s", "context_tokens"} <= {field.name for field in fields(decode.DecodeRow)}
+    json.dumps(eviction.measure_eviction([["a"]], [1], "drawn"))
+
+
+def test_prompts_are_the_same_for_every_program() -> None:
+    documents = RandomDocuments.make(20, 300, random.Random(0), module_tokens=10)
+    plan = documents.plan((1, 2), documents.modules[::-1])
+    second, first = (list(module.tokens) for module in documents.modules[::-1])
+    assert token_ids(plan) == [*documents.system.tokens, *second, *first, 1, 2]
