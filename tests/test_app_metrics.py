@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.metrics import Meter
 from app.desk.service import Service
+from app.domain.errors import DeskError
 from app.domain.plain import PlainOptions, Said
+from cache.engine.engine_core import EngineCore
 
 DASHBOARD = Path(__file__).parent.parent / "docs" / "grafana.json"
 Samples = dict[str, dict[tuple[str, ...], float]]
@@ -93,3 +95,25 @@ def test_the_dashboard_names_only_what_there_is(desk: Service) -> None:
     assert named <= there
     assert len(named) > 15
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: /metrics failed with the engine, when it is needed most."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.prepare()
+        meter = Meter(desk)
+        assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 0}
+        with monkeypatch.context() as broken:
+            broken.setattr(EngineCore, "step", lambda core: 1 // 0)
+            with pytest.raises(DeskError, match="the engine failed and begins anew"):
+                finish(desk, "How long do returns take?")
+        finish(desk, "How long do returns take?")
+        assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 1}
+        assert desk.missing() == ()
+        desk.engine.close()
+        assert desk.missing() == ("engine",)
+        assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 1}
+        assert desk.overview().modules

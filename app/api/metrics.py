@@ -119,6 +119,7 @@ class LoadCollector:
         for kind, number in load.evictions.items():
             evictions.add_metric([kind], number)
         yield evictions
+        yield CounterMetricFamily("warmdesk_engine_restarts", "Times the engine began anew", load.restarts)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of a scrape: the desk may not be open yet."""

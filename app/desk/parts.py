@@ -121,9 +121,9 @@ class Parts:
             disk.clean_up()
         engine = Engine(
             model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
-        )
-        engine.store.keep(kept_modules(self.library))
-        return engine.start()
+        ).start()
+        engine.keep(kept_modules(self.library))
+        return engine
 
     @part
     def search(self) -> Search:

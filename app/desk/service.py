@@ -350,7 +350,7 @@ class Service(Parts):
         )
 
     def _tiers(self) -> Tiers:
-        if self.is_open("engine"):
+        if self._is_engine_running():
             return tiers_of(self.engine)
         return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
 
@@ -394,7 +394,7 @@ class Service(Parts):
         counts = self.library.counts()
         if not self.is_open("engine"):
             return Load(model=public_name(self.settings.model or "bundled"), **asdict(counts))
-        tiers, (running, waiting) = tiers_of(self.engine), self.engine.load()
+        tiers, (running, waiting) = self._tiers(), self.engine.load()
         return Load(
             model=public_name(self.engine.model.info.name),
             running=running,
@@ -403,6 +403,7 @@ class Service(Parts):
             num_bytes=tiers.num_bytes,
             capacity=tiers.capacity,
             evictions=tiers.evictions,
+            restarts=self.engine.num_restarts,
         )
 
     def listen(self, listener: Callable[[Served], None]) -> None:
@@ -423,7 +424,7 @@ class Service(Parts):
 
     def missing(self) -> tuple[str, ...]:
         """What is not there that a question needs: "model", "engine", "database"."""
-        is_running = self.is_open("engine") and self.engine.is_running
+        is_running = self._is_engine_running()
         try:
             self.library.set_fact(CHECKED, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")  # written once a minute at most
             is_writable = True
@@ -431,6 +432,9 @@ class Service(Parts):
             is_writable = False
         parts = {"model": self.is_ready(), "engine": is_running, "database": is_writable}
         return tuple(name for name, is_there in parts.items() if not is_there)
+
+    def _is_engine_running(self) -> bool:
+        return self.is_open("engine") and self.engine.is_running
 
 
 def served_of(answer: Answer, queue_ms: float) -> Served:

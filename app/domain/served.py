@@ -21,7 +21,7 @@ class Served:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What a desk holds and does now. running, waiting: requests in the engine. num_bytes, capacity, evictions: by
-    tier, or by kind of what was evicted.
+    tier, or by kind of what was evicted. restarts: how often the engine began anew after an error.
     """
 
     model: str
@@ -32,3 +32,4 @@ class Load:
     num_bytes: Mapping[str, int] = field(default_factory=dict)
     capacity: Mapping[str, int] = field(default_factory=dict)
     evictions: Mapping[str, int] = field(default_factory=dict)
+    restarts: int = 0

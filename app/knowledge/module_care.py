@@ -65,7 +65,7 @@ class ModuleCare:
         kept = kept_modules(self._library) & self._library.module_keys()
         kept = kept | {key} if is_kept else kept - {key}
         self._library.set_fact(KEPT, json.dumps(sorted(kept)))
-        self._engine.call(lambda store: store.keep(kept))
+        self._engine.keep(kept)
 
     def verify(self, key: str) -> Verified:
         """Compute a module anew and compare it with what is stored, number by number; of a file the checksum, too. A

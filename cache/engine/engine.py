@@ -1,7 +1,8 @@
 """The engine as other threads use it: requests enter by a queue, pieces of text leave by a queue per request.
 
 One thread of its own computes (`cache.engine.engine_core`) and alone touches KV memory; other threads ask it to run a
-function between two steps (`Engine.call`).
+function between two steps (`Engine.call`). An error that nobody foresaw may leave that memory in any state: then what
+was being computed ends with an error, and the thread begins anew with empty memory. The disk tier stays.
 """
 
 import logging
@@ -35,6 +36,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
+RESTARTED = "the engine failed and begins anew, the log says why: ask again"
+BROKEN = "the engine failed again and again, see the log; restart the program"
+MOST_RESTARTS, RESTARTS_S = 5, 600.0
+"""So many within so many seconds; then the engine stays down, because each costs what is warm."""
 REMEMBERED_RUNS = 1024
 """Texts whose tokens are remembered: some 20 KiB each for passages."""
 
@@ -57,9 +62,14 @@ class Engine:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
         self.placement, self.slot = placement, slot
-        self.store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk)
+        self.num_restarts = 0
+        self._arena, self._disk = Arena(model.info.kv, slots, model.device), disk
         self._closing, self._arrived = threading.Event(), threading.Event()
-        self._core = EngineCore(model, self.store, self._closing.is_set)
+        self._kept: Set[str] = frozenset()
+        self._begin()
+        self._asked: list[Waiting | EncodeJob | ForgetJob] = []  # what the core has; some of it may have ended
+        self._failures: deque[float] = deque(maxlen=MOST_RESTARTS + 1)  # when the thread failed
+        self._is_restarting = False
         self._idle_run: IdleRun | None = None
         self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS)
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -86,8 +96,8 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken."""
-        return self._stopped is None
+        """Whether requests are taken and computed."""
+        return self._stopped is None and not self._is_restarting
 
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
@@ -153,6 +163,15 @@ class Engine:
         self._post_work(job)
         return job.done.result()
 
+    def keep(self, keys: Set[str]) -> None:
+        """From now on evict these modules only when nothing else may be evicted. Raises EngineStopped."""
+
+        def keep(store: Store) -> None:
+            self._kept = keys
+            store.keep(keys)
+
+        self.call(keep)
+
     def drop_prefixes(self, tenant: str) -> bool:
         """Remove what was computed for a tenant, but no modules, without waiting for requests in flight. Gives whether
         all of it is gone; what such requests need stays until this is called again. Raises EngineStopped.
@@ -195,7 +214,7 @@ class Engine:
         return None
 
     def _post_work(self, work: Waiting | EncodeJob | ForgetJob) -> None:
-        self._post(lambda: self._core.inbox.append(work))
+        self._post(lambda: self._take(work))
         self._arrived.set()
 
     def _post(self, function: Callable[[], None]) -> None:
@@ -207,20 +226,66 @@ class Engine:
     # --- on the engine thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        while self._stopped is None:
+            try:
+                self._step()
+            except PassGivenUp:
+                self._stop(SHUT_DOWN)
+            except Exception:
+                log.exception("the engine failed")
+                self._restart()
+
+    def _step(self) -> None:
+        self._core.demand.clear()  # before what was submitted is taken in, so that none is overlooked
+        self._take_calls()
+        if self._stopped is None and self._core.has_work:
+            self._end_idle_run()
+            self._core.step()
+        elif self._stopped is None:
+            self._step_idle_run()
+
+    def _begin(self) -> None:
+        """Make the store, empty but for the disk, and the core."""
+        self.store = Store(self._arena, self.model.info.fingerprint, self._disk)
+        self.store.keep(self._kept)
+        self._core = EngineCore(self.model, self.store, self._closing.is_set)
+
+    def _restart(self) -> None:
+        """End all that the core has, and begin anew; what arrived since is computed."""
+        self._is_restarting = True
+        self._failures.append(time.monotonic())
+        self._end_asked(CacheError(RESTARTED))
+        if len(self._failures) > MOST_RESTARTS and self._failures[-1] - self._failures[0] < RESTARTS_S:
+            self._stop(BROKEN)
+            return
         try:
-            while self._stopped is None:
-                self._core.demand.clear()  # before what was submitted is taken in, so that none is overlooked
-                self._take_calls()
-                if self._stopped is None and self._core.has_work:
-                    self._end_idle_run()
-                    self._core.step()
-                elif self._stopped is None:
-                    self._step_idle_run()
-        except PassGivenUp:
-            self._stop(SHUT_DOWN)
+            self.store.close()
+            self._begin()
         except Exception:
-            log.exception("the engine failed")
-            self._stop("the engine failed, see the log; restart the program")
+            log.exception("the engine could not begin anew")
+            self._stop(BROKEN)
+            return
+        self.num_restarts += 1
+        self._is_restarting = False
+        log.warning("the engine has begun anew, with empty memory")
+
+    def _take(self, work: Waiting | EncodeJob | ForgetJob) -> None:
+        self._asked = [one for one in self._asked if not _is_over(one)] + [work]
+        self._core.inbox.append(work)
+
+    def _end_asked(self, error: CacheError) -> None:
+        """End with an error what has not ended, wherever the core lost it."""
+        if self._idle_run is not None:
+            self._idle_run.fail(error)
+            self._idle_run = None
+        for one in self._asked:
+            if _is_over(one):
+                continue
+            if isinstance(one, Waiting):
+                one.generation.deliver(error)
+            else:
+                one.done.set_exception(error)
+        self._asked = []
 
     def _take_calls(self) -> None:
         """Run what other threads asked for; with nothing to do, check the store and wait for a call."""
@@ -258,6 +323,8 @@ class Engine:
             self._stopped = why
         while not self._calls.empty():  # what was posted just before: callers wait for their answers
             self._calls.get()()
-        if self._idle_run is not None:
-            self._idle_run.fail(EngineStopped(why))
-        self._core.fail(EngineStopped(why))
+        self._end_asked(EngineStopped(why))
+
+
+def _is_over(work: Waiting | EncodeJob | ForgetJob) -> bool:
+    return work.generation.is_over if isinstance(work, Waiting) else work.done.done()

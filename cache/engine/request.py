@@ -117,6 +117,7 @@ class Generation:
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
         self.is_cancelled = False  # whether nobody wants the rest
+        self.is_over = False  # whether its end was delivered
         self._end: Completion | CacheError | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -150,4 +151,5 @@ class Generation:
 
     def deliver(self, event: str | Completion | CacheError) -> None:
         """For the engine: add a piece of text, the completion, or the error that ended the request."""
+        self.is_over = not isinstance(event, str)
         self._events.put(event)
