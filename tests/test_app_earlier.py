@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from desks import small_desk, small_settings, write_pages
+from desks import finish, small_desk, small_settings, write_pages
 
 from app.answering.earlier import past_of
 from app.domain.answers import BETWEEN
 from app.domain.plain import Said
+from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.replies.languages import texts_in
 from app.storage.history import PastMessage
+from cache.prompt.parts import Text, TextModule
 
 ASKED = Said("user", "How long do returns take?")
 SETTINGS = small_settings(Path("desk"))
@@ -71,3 +74,27 @@ def test_the_desk_uses_it_and_stores_none_of_it(tmp_path: Path) -> None:
         turns = desk.turns(following.conversation_id, "k-1")
         assert [turn.role for turn in turns] == ["user", "assistant"]
         assert turns[0].text == "And for gift cards?"
+
+
+@pytest.mark.parametrize(("seed", "is_used"), [(0, True), (1, False)])
+def test_ids_of_an_answer_are_used_by_the_model_alone_that_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_used: bool
+) -> None:
+    """Was wrong once: after a change of the model the next turn's prompt had ids that mean other words, or none."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        first = finish(desk, ASKED.text)
+        conversation = first.conversation_id
+    given = list[PromptTurn]()
+    prompt = PromptBuilder.prompt
+
+    def recorded(builder: PromptBuilder, turns: Sequence[PromptTurn]) -> list[TextModule | Text]:
+        given[:] = turns
+        return prompt(builder, turns)
+
+    monkeypatch.setattr(PromptBuilder, "prompt", recorded)
+    with small_desk(tmp_path / "desk", seed=seed) as desk:
+        finish(desk, "And for gift cards?", conversation_id=conversation)
+    earlier, _ = given
+    assert earlier.answer == first.answer
+    assert (earlier.answer_tokens is not None) == is_used

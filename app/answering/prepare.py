@@ -25,7 +25,7 @@ from retrieval.documents.document import with_headings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
     """A question with what was decided about it. in_prompt: every passage of the prompt by its module's name. plan:
-    None if the model is not asked.
+    None if the model is not asked. model: fingerprint of the model that the plan is for.
     """
 
     question: str
@@ -33,6 +33,7 @@ class PreparedQuestion:
     retrieve_ms: float
     in_prompt: dict[str, StoredPassage]
     plan: Plan | None
+    model: str
     notice: str | None = None
 
     @property
@@ -88,7 +89,13 @@ class QuestionPreparer:
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
-            question=question, decision=decision, retrieve_ms=retrieve_ms, in_prompt=in_prompt, plan=plan, notice=notice
+            question=question,
+            decision=decision,
+            retrieve_ms=retrieve_ms,
+            in_prompt=in_prompt,
+            plan=plan,
+            model=self._engine.model.info.fingerprint,
+            notice=notice,
         )
 
     def answered_from(self, question: str) -> str | None:
@@ -114,7 +121,7 @@ class QuestionPreparer:
                 passages=tuple(PassageText.of(stored[id_]) for id_ in said.passage_ids if id_ in stored),
                 question=asked.text,
                 answer=said.text,
-                answer_tokens=said.tokens,
+                answer_tokens=said.tokens if said.model == self._engine.model.info.fingerprint else None,
             )
             for asked, said in answered
         ]

@@ -108,6 +108,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         question_id=asked.question_id,
         finish_reason=completion.finish_reason,
         tokens=None if shown.is_changed else completion.tokens,
+        model=prepared.model,
         queue_ms=timings.queue,
         passage_ids=tuple(passage.id for passage, _ in cited),
         modules=tuple(

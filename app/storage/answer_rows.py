@@ -25,14 +25,15 @@ class ModuleDetails:
 class AnswerDetails:
     """What is stored of an answer beyond `Answer`.
 
-    question_id: the message it answers. tokens: the exact ids generated, if known. queue_ms: wait for the
-    engine. passage_ids and modules: one for each citation and each used module of the answer, in its order. faq_id: the
-    pair of the FAQ that answered by itself, whose hits are counted.
+    question_id: the message it answers. tokens: the exact ids generated, if known. model: fingerprint of the model
+    that generated them. queue_ms: wait for the engine. passage_ids and modules: one for each citation and each used
+    module of the answer, in its order. faq_id: the pair of the FAQ that answered by itself, whose hits are counted.
     """
 
     question_id: str
     finish_reason: str
     tokens: tuple[int, ...] | None = None
+    model: str | None = None
     queue_ms: float = 0.0
     passage_ids: tuple[int | None, ...] = ()
     modules: tuple[ModuleDetails, ...] = ()
@@ -49,6 +50,7 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
         question_id=details.question_id,
         text=answer.answer,
         tokens=None if details.tokens is None else list(details.tokens),
+        model=details.model,
         created=now,
         finish_reason=details.finish_reason,
         **{name: getattr(answer, name) for name in ("outcome", "policy", "exact", "grounding", "quoted", "notice")},

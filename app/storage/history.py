@@ -39,13 +39,15 @@ MAX_QUERY = 200
 class PastMessage:
     """A message as the next prompt needs it. text: of an answer, only what it says from the documents. outcome: of an
     answer; None if nothing is known of it. passage_ids: the modules in the prompt of this answer, in its order; None
-    for a module that is no passage. A passage may have been removed since.
+    for a module that is no passage. A passage may have been removed since. tokens, model: of an answer, the ids that
+    were generated, and the fingerprint of the model that did.
     """
 
     message_id: str = ""
     role: str
     text: str
     tokens: tuple[int, ...] | None = None
+    model: str | None = None
     outcome: Outcome | None = None
     passage_ids: tuple[int | None, ...] = ()
 

@@ -488,6 +488,11 @@ def m023_synced_folders(connection: Connection) -> None:
     folders.create(connection)
 
 
+def m024_answer_models(connection: Connection) -> None:
+    """Which model made an answer's tokens: another one has others."""
+    connection.execute(text("ALTER TABLE messages ADD COLUMN model TEXT"))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -509,6 +514,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m021_audit,
     m022_savings,
     m023_synced_folders,
+    m024_answer_models,
 )
 
 

@@ -172,6 +172,7 @@ class MessageRow(Base):
     the account of an agent's message. handoff_id: during which hand-off it was written, so not for the machine.
 
     tokens: the exact ids that were generated, for the next turn's prompt; None if the text was changed afterwards.
+    model: fingerprint of the model whose ids these are; None for answers from before it was recorded.
     question_id, finish_reason, policy, exact, grounding, quoted, notice and outcome belong to answers.
     """
 
@@ -205,6 +206,7 @@ class MessageRow(Base):
     outcome: Mapped[str | None] = mapped_column(String(16))
     author: Mapped[str | None]
     handoff_id: Mapped[int | None]
+    model: Mapped[str | None]
 
     citations: "Mapped[list[CitationRow]]" = relationship(order_by="CitationRow.rank", lazy="raise")
     modules: "Mapped[list[ModuleUseRow]]" = relationship(order_by="ModuleUseRow.rank", lazy="raise")
