@@ -36,6 +36,7 @@ from cache.engine.request import Request
 from cache.engine.sampling import Sampling
 from cache.errors import ModelError, PromptError
 from cache.memory.disk import DiskTier
+from cache.model import language_model
 from cache.model.families import find_position_scheme, usable_positions
 from cache.model.language_model import LanguageModel
 from cache.prompt.parts import Text
@@ -326,3 +327,17 @@ def test_bfloat16_comes_close_to_float32(family: str) -> None:
     expected = full_forward(stock(family, dtype=torch.bfloat16).float(), tuple(prompt))
     for logits, row in zip(recorder.logits, (59, 99), strict=True):
         assert (logits - expected[row]).abs().max() < 0.15 * expected[row].abs().max()
+
+
+def test_modules_of_another_version_of_the_encoder_are_encoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = make_segment("page", "A page.")
+    plan = Plan(spans=(Span(start=0, tokens=page.tokens, segment=page), Span(start=7, tokens=tuple(b" So?"))))
+    reasons = []
+    for version in ("1", "1", "2"):
+        monkeypatch.setattr(language_model, "ENCODER_VERSION", version)
+        with running(build(), memory=MEMORY, disk=DiskTier(tmp_path, 1 << 30)) as engine:
+            (use,) = answer(engine, plan).modules
+            reasons.append((use.source, use.miss_reason))
+    assert reasons == [("computed", "never built"), ("disk", None), ("computed", "model or template changed")]

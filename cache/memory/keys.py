@@ -13,6 +13,10 @@ from pathlib import Path
 from cache.prompt.plan import Segment
 
 ALGORITHM = "b2"
+ENCODER_VERSION = "1"
+"""Raise it when the same model makes other keys and values of the same module than before: another mask, other position
+ids or another order of heads. It is part of a model's fingerprint. Modules of other versions are encoded again.
+"""
 PUBLIC_TENANT = "public"
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

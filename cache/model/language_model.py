@@ -28,7 +28,7 @@ from cache.attention.kernels import Kernel, default_kernel
 from cache.errors import ModelError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
-from cache.memory.keys import digest
+from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
 from cache.model.families import PositionScheme, find_position_scheme, usable_positions
 from cache.model.packed_linear import prepack
@@ -180,7 +180,7 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
     rope = getattr(config, "rope_parameters", None) or {}
     return ModelInfo(
         name=name,
-        fingerprint=digest(fingerprint, str(hf.dtype), repr(sorted(rope.items(), key=str))),
+        fingerprint=digest(fingerprint, ENCODER_VERSION, str(hf.dtype), repr(sorted(rope.items(), key=str))),
         position_scheme=find_position_scheme(config, name)[0],
         max_positions=usable_positions(config),
         vocabulary=hf.get_input_embeddings().weight.shape[0],
