@@ -14,6 +14,7 @@ from cache.errors import CacheError, CapacityError
 from cache.memory.device import CacheEntry
 from cache.memory.module_header import MissReason
 from cache.memory.store import Lookup, Store
+from cache.model.language_model import ModelInfo
 from cache.prompt.plan import Segment
 
 MAX_ENCODINGS = 16
@@ -63,6 +64,18 @@ class EncodeJob:
     def fail_started(self, key: str, error: CacheError) -> None:
         """Go on without a module that was started."""
         self.failed[self.started.pop(key)] = error
+
+
+def problem_of(segment: Segment, info: ModelInfo) -> str | None:
+    """Why a model cannot encode a module."""
+    # where ids can be shifted, ids of prefixes do not count; those of the left context do
+    first = segment.left_context_positions.start if info.is_position_independent else 0
+    if segment.end - first > info.max_positions:
+        return f"module {segment.name!r} ends beyond the model's {info.max_positions} positions"
+    tokens = (token for part in segment.with_ancestors() for token in (*part.left_context, *part.tokens))
+    if not all(0 <= token < info.vocabulary for token in tokens):
+        return f"module {segment.name!r} has tokens that the model does not have"
+    return None
 
 
 class Encoder:

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.encoder import Encoded, EncodeJob
+from cache.engine.encoder import Encoded, EncodeJob, problem_of
 from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.idle_run import IdleRun
+from cache.engine.open_work import OpenWork, Work
 from cache.engine.request import Generation, Request
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
@@ -67,7 +68,7 @@ class Engine:
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
         self._begin()
-        self._asked: list[Waiting | EncodeJob | ForgetJob] = []  # what the core has; some of it may have ended
+        self._open_work = OpenWork()
         self._failures: deque[float] = deque(maxlen=MOST_RESTARTS + 1)  # when the thread failed
         self._is_restarting = False
         self._idle_run: IdleRun | None = None
@@ -142,7 +143,9 @@ class Engine:
         """
         check_tenant(tenant)
         useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]
-        problems = {segment: problem for segment in useful if (problem := self._problem_of(segment)) is not None}
+        problems = {
+            segment: problem for segment in useful if (problem := problem_of(segment, self.model.info)) is not None
+        }
         sound = deque((segment, tenant) for segment in useful if segment not in problems)
         job = EncodeJob(sound, Future(), failed={segment: PromptError(why) for segment, why in problems.items()})
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
@@ -201,19 +204,7 @@ class Engine:
         self._post(run)
         return future.result()
 
-    def _problem_of(self, segment: Segment) -> str | None:
-        """Why the model cannot encode a module."""
-        info = self.model.info
-        # where ids can be shifted, ids of prefixes do not count; those of the left context do
-        first = segment.left_context_positions.start if info.is_position_independent else 0
-        if segment.end - first > info.max_positions:
-            return f"module {segment.name!r} ends beyond the model's {info.max_positions} positions"
-        tokens = (token for part in segment.with_ancestors() for token in (*part.left_context, *part.tokens))
-        if not all(0 <= token < info.vocabulary for token in tokens):
-            return f"module {segment.name!r} has tokens that the model does not have"
-        return None
-
-    def _post_work(self, work: Waiting | EncodeJob | ForgetJob) -> None:
+    def _post_work(self, work: Work) -> None:
         self._post(lambda: self._take(work))
         self._arrived.set()
 
@@ -254,7 +245,7 @@ class Engine:
         """End all that the core has, and begin anew; what arrived since is computed."""
         self._is_restarting = True
         self._failures.append(time.monotonic())
-        self._end_asked(CacheError(RESTARTED))
+        self._fail_all(CacheError(RESTARTED))
         if len(self._failures) > MOST_RESTARTS and self._failures[-1] - self._failures[0] < RESTARTS_S:
             self._stop(BROKEN)
             return
@@ -269,23 +260,15 @@ class Engine:
         self._is_restarting = False
         log.warning("the engine has begun anew, with empty memory")
 
-    def _take(self, work: Waiting | EncodeJob | ForgetJob) -> None:
-        self._asked = [one for one in self._asked if not _is_over(one)] + [work]
+    def _take(self, work: Work) -> None:
+        self._open_work.add(work)
         self._core.inbox.append(work)
 
-    def _end_asked(self, error: CacheError) -> None:
-        """End with an error what has not ended, wherever the core lost it."""
+    def _fail_all(self, error: CacheError) -> None:
         if self._idle_run is not None:
             self._idle_run.fail(error)
             self._idle_run = None
-        for one in self._asked:
-            if _is_over(one):
-                continue
-            if isinstance(one, Waiting):
-                one.generation.deliver(error)
-            else:
-                one.done.set_exception(error)
-        self._asked = []
+        self._open_work.fail(error)
 
     def _take_calls(self) -> None:
         """Run what other threads asked for; with nothing to do, check the store and wait for a call."""
@@ -323,8 +306,4 @@ class Engine:
             self._stopped = why
         while not self._calls.empty():  # what was posted just before: callers wait for their answers
             self._calls.get()()
-        self._end_asked(EngineStopped(why))
-
-
-def _is_over(work: Waiting | EncodeJob | ForgetJob) -> bool:
-    return work.generation.is_over if isinstance(work, Waiting) else work.done.done()
+        self._fail_all(EngineStopped(why))
