@@ -91,7 +91,11 @@ def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     model = load_model(
-        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
+        settings.model,
+        device=settings.device,
+        converted=settings.models_folder,
+        adapter=settings.adapter_folder,
+        weights=settings.weights,
     )
     prompts = PromptBuilder(model.tokenizer.template, settings.system_text)
     embedder = SentenceEmbedder(settings.embedder)

@@ -49,7 +49,11 @@ T = TypeVar("T")
 def load_model_of(settings: Settings) -> LanguageModel:
     """The language model that the settings name. Raises CacheError."""
     return load_model(
-        settings.model, device=settings.device, converted=settings.models_folder, adapter=settings.adapter_folder
+        settings.model,
+        device=settings.device,
+        converted=settings.models_folder,
+        adapter=settings.adapter_folder,
+        weights=settings.weights,
     )
 
 

@@ -59,6 +59,7 @@ EFFECTS = {
             "Another adapter needs warmdesk calibrate. One that cannot be loaded keeps the desk from starting."
         ),
     ),
+    "weights": Effect("model"),
     "embedder": Effect(
         "search",
         translatable(

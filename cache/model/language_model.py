@@ -6,7 +6,7 @@ registry, their attention modules are replaced (`cache.model.alibi`).
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
 from cache.model.families import PositionScheme, find_position_scheme, usable_positions
 from cache.model.packed_linear import prepack
-from cache.native.few_rows import MAX_ROWS, few_rows_of
+from cache.native.few_rows import MAX_ROWS, Weights, few_rows_of
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"
@@ -102,14 +102,19 @@ class LanguageModel:
         fingerprint: str,
         kernel: Kernel | None = None,
         compiled: Path | None = None,
+        weights: Weights = "model",
     ) -> None:
-        """compiled: folder for compiled code; None: none is used. Raises ModelError for an unknown family."""
+        """compiled: folder for compiled code; None: none is used. weights: of passes in compiled code; those of 8 bits
+        make another fingerprint, as short modules are such passes. Raises ModelError for an unknown family.
+        """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
         self.rotation = find_rotation(hf) if self.info.position_scheme == "rotary" else None
-        self.few_rows = None if compiled is None else few_rows_of(hf, self.rotation, compiled)
+        self.few_rows = None if compiled is None else few_rows_of(hf, self.rotation, compiled, weights)
+        if self.few_rows is not None and weights != "model":
+            self.info = replace(self.info, fingerprint=digest(self.info.fingerprint, weights))
         if self.device.type == "cpu" and hf.dtype == torch.bfloat16:
             prepack(hf)
         self._alibi = AlibiAttention(hf) if self.info.position_scheme == "alibi" else None

@@ -13,15 +13,22 @@ from cache.model.adapters import merge_adapter
 from cache.model.families import find_position_scheme, usable_positions
 from cache.model.files import ModelSource, bundled_gguf, find_source, first_line
 from cache.model.language_model import LanguageModel
+from cache.native.few_rows import Weights
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 
 def load_model(
-    name: str | None, *, device: str, converted: Path, dtype: torch.dtype | None = None, adapter: Path | None = None
+    name: str | None,
+    *,
+    device: str,
+    converted: Path,
+    dtype: torch.dtype | None = None,
+    adapter: Path | None = None,
+    weights: Weights = "model",
 ) -> LanguageModel:
     """Load a model by name: None (bundled), a folder, a `.gguf` file, or a name on the hub. converted: folder for
     dequantised GGUF files and compiled code. adapter: folder of a LoRA adapter to be merged; part of the fingerprint.
-    Raises ModelError.
+    weights: see `LanguageModel`. Raises ModelError.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -35,6 +42,7 @@ def load_model(
         name=name or bundled_gguf().stem,
         fingerprint=fingerprint,
         compiled=converted,
+        weights=weights,
     )
 
 

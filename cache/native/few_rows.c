@@ -5,6 +5,8 @@ the whole pass is one call and one parallel region: no tensor is made, and threa
 
 Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16, or of float32
 where a weight is no bfloat16. Everything is summed in float32, the residual stream too.
+Weights of 8 bits have a scale for each output and INT8_GROUP inputs, and so has each row of activations, which is rounded
+to 8 bits just before.
 Written in GCC's vector extensions, so it runs on any processor; AVX512-BF16 is used where it is, for models that are
 bfloat16 as a whole.
 
@@ -39,7 +41,8 @@ enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, UNIT = 256, MAX_ROWS = 32 };
 #define HIGH 0xffff0000u
 #define AHEAD 2048 /* bytes of weights to ask for before they are needed */
 
-typedef enum { BFLOAT16, FLOAT32 } Kind; /* of weights */
+enum { INT8_GROUP = 32 };
+typedef enum { BFLOAT16, FLOAT32, INT8 } Kind; /* of weights */
 typedef enum { STORE, ADD, GATE } Use;   /* what becomes of a product */
 
 #ifdef KV_FLOAT32
@@ -52,6 +55,7 @@ typedef uint16_t kv; /* bfloat16 */
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef int8_t bytes __attribute__((vector_size(LANES)));
 typedef floats floats_in_memory __attribute__((aligned(4), may_alias));
 typedef words words_in_memory __attribute__((aligned(2), may_alias));
 
@@ -220,14 +224,131 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 #undef BLOCK
 }
 
+/* Rows of activations in 8 bits: numbers [inputs / 4, rows, 4]; scales, and -128 times the sums of numbers,
+   [inputs / INT8_GROUP, rows]. */
+typedef struct {
+    int8_t *numbers;
+    float *scales;
+    int32_t *sums;
+} Rounded;
+
+static INLINE floats magnitude(floats x) { return (floats)((ints)x & 0x7fffffff); }
+
+static void round_activations(const activation *x, int inputs, int rows, Rounded to) {
+    for (int group = 0; group < inputs / INT8_GROUP; group++)
+        for (int row = 0; row < rows; row++) {
+            float numbers[INT8_GROUP] __attribute__((aligned(64)));
+            const activation *from = x + ((size_t)group * INT8_GROUP * rows + row * 2);
+            for (int i = 0; i < INT8_GROUP; i += 2, from += 2 * rows) {
+#ifdef PAIRS
+                numbers[i] = from_bf16(from[0]), numbers[i + 1] = from_bf16(from[1]);
+#else
+                numbers[i] = from[0], numbers[i + 1] = from[1];
+#endif
+            }
+            floats most = {};
+            for (int i = 0; i < INT8_GROUP; i += LANES) most = larger(most, magnitude(*(floats_in_memory *)(numbers + i)));
+            float highest = 0;
+            for (int i = 0; i < LANES; i++) highest = most[i] > highest ? most[i] : highest;
+            float factor = highest > 0 ? 127 / highest : 0;
+            ints sum_of = {};
+            for (int i = 0; i < INT8_GROUP; i += LANES) {
+                floats shifted = *(floats_in_memory *)(numbers + i) * factor + 12582912.0f; /* as in exp2_of */
+                ints whole = (ints)shifted - 0x4b400000;
+                sum_of += whole;
+                bytes narrow = __builtin_convertvector(whole, bytes);
+                for (int four = 0; four < LANES / 4; four++) {
+                    int8_t *at = to.numbers + (((size_t)group * INT8_GROUP + i) / 4 + four) * rows * 4 + row * 4;
+                    memcpy(at, (const int8_t *)&narrow + 4 * four, 4);
+                }
+            }
+            int total = 0;
+            for (int i = 0; i < LANES; i++) total += sum_of[i];
+            to.scales[group * rows + row] = highest / 127;
+            to.sums[group * rows + row] = -128 * total;
+        }
+}
+
+/* Adds the products of four weights, from 0 to 255, with four numbers. */
+static INLINE ints add_fours(ints acc, words w, const int8_t *x) {
+#ifdef __AVX512VNNI__
+    return (ints)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(*(const int *)x));
+#else
+    for (int i = 0; i < 4; i++) acc += (ints)(w >> (8 * i) & 255) * x[i];
+    return acc;
+#endif
+}
+
+/* As `multiply`. A panel: its weights plus 128, [inputs / 4, LANES, 4], then bfloat16 scales of pairs of groups. */
+static INLINE void multiply_int8(const char *weights, size_t panel_bytes, Rounded x, int stride, int inputs, int panels,
+                                 int rows, floats result[][MAX_ROWS]) {
+    floats total[panels][rows];
+    for (int p = 0; p < panels; p++)
+        for (int m = 0; m < rows; m++) total[p][m] = (floats){};
+    for (int group = 0; group < inputs / INT8_GROUP; group++, x.scales += stride, x.sums += stride) {
+        ints sums[panels][rows];
+        for (int p = 0; p < panels; p++)
+            for (int m = 0; m < rows; m++) sums[p][m] = (ints){} + x.sums[m];
+#pragma GCC unroll 8
+        for (int k = 0; k < INT8_GROUP / 4; k++, x.numbers += 4 * stride)
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++) {
+                const char *at = weights + p * panel_bytes + (group * (INT8_GROUP / 4) + k) * LANES * 4;
+                words w = *(const words_in_memory *)at;
+                if (rows > 1) __builtin_prefetch(at + AHEAD);
+#pragma GCC unroll 8
+                for (int m = 0; m < rows; m++) sums[p][m] = add_fours(sums[p][m], w, x.numbers + 4 * m);
+            }
+        for (int p = 0; p < panels; p++) {
+            words pair = ((const words_in_memory *)(weights + p * panel_bytes + (size_t)inputs * LANES))[group / 2];
+            floats scale = (floats)(group % 2 ? pair & HIGH : pair << 16);
+            for (int m = 0; m < rows; m++) total[p][m] += __builtin_convertvector(sums[p][m], floats) * (scale * x.scales[m]);
+        }
+    }
+    for (int p = 0; p < panels; p++)
+        for (int m = 0; m < rows; m++) result[p][m] = total[p][m];
+}
+
+static INLINE void multiply_group_int8(const char *weights, size_t panel_bytes, Rounded x, int inputs, int rows,
+                                       floats result[][MAX_ROWS]) {
+#define BLOCK(M, P) \
+    for (; row + M <= rows; row += M) \
+        for (int p = 0; p < GROUP; p += P) \
+            multiply_int8(weights + p * panel_bytes, panel_bytes, \
+                          (Rounded){x.numbers + 4 * row, x.scales + row, x.sums + row}, rows, inputs, P, M, \
+                          (floats(*)[MAX_ROWS]) & result[p][row]);
+    int row = 0;
+#ifdef __AVX512F__
+    BLOCK(8, 1)
+    BLOCK(4, 2)
+#else
+    BLOCK(4, 1)
+#endif
+    BLOCK(2, 2)
+    BLOCK(1, 4)
+#undef BLOCK
+}
+
+static size_t rounded_bytes(int inputs, int rows) { return (size_t)rows * (inputs + inputs / INT8_GROUP * 8); }
+
 /* out: float [rows, outputs], stored or added to; or, for gate_up, activations of outputs / 2. */
-static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, int rows, Use use, void *out, int thread,
-                             int threads) {
-    int pairs = l->inputs / 2, groups = l->outputs / LANES / GROUP;
+static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, int rows, Use use, void *out, void *scratch,
+                             int thread, int threads) {
+    int pairs = l->inputs / 2, groups = l->outputs / LANES / GROUP, scale_groups = l->inputs / INT8_GROUP;
     size_t panel_bytes = (size_t)l->inputs * LANES * (kind == BFLOAT16 ? 2 : 4);
+    Rounded rounded;
+    if (kind == INT8) {
+        panel_bytes = (size_t)l->inputs * LANES + (size_t)(scale_groups + 1) / 2 * LANES * 4;
+        float *scales = scratch;
+        int32_t *sums = (int32_t *)(scales + (size_t)scale_groups * rows);
+        rounded = (Rounded){(int8_t *)(sums + (size_t)scale_groups * rows), scales, sums};
+        round_activations(x, l->inputs, rows, rounded);
+    }
     floats result[GROUP][MAX_ROWS];
     for (int group = groups * thread / threads; group < groups * (thread + 1) / threads; group++) {
-        multiply_group((const char *)l->weights + group * GROUP * panel_bytes, panel_bytes, x, pairs, kind, rows, result);
+        const char *weights = (const char *)l->weights + group * GROUP * panel_bytes;
+        if (kind == INT8) multiply_group_int8(weights, panel_bytes, rounded, l->inputs, rows, result);
+        else multiply_group(weights, panel_bytes, x, pairs, kind, rows, result);
         for (int row = 0; row < rows; row++)
             for (int p = 0; p < GROUP; p++) {
                 int at = (group * GROUP + p) * LANES;
@@ -246,10 +367,13 @@ static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, in
     }
 }
 
-static void linear(const Linear *l, const activation *x, int rows, Use use, void *out, int thread, int threads) {
-    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, out, thread, threads);
+/* scratch: memory of this thread, `rounded_bytes` */
+static void linear(const Linear *l, const activation *x, int rows, Use use, void *out, void *scratch, int thread,
+                   int threads) {
+    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, out, scratch, thread, threads);
+    if (l->kind == INT8) linear_of(l, INT8, x, rows, use, out, scratch, thread, threads);
 #ifndef PAIRS
-    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, out, thread, threads);
+    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, out, scratch, thread, threads);
 #endif
 }
 
@@ -530,7 +654,8 @@ int warmdesk_step(const Model *m, const Step *s) {
     size_t query_bytes = (size_t)most_readers * group * d * sizeof(activation), score_bytes = (size_t)most_readers * group * UNIT * 4;
     size_t weight_bytes = (size_t)most_readers * group * UNIT * sizeof(activation);
     size_t widest = m->hidden > q_width ? m->hidden : q_width;
-    size_t private_bytes = ((query_bytes + 63) & ~(size_t)63) + ((score_bytes + 63) & ~(size_t)63) + ((weight_bytes + 63) & ~(size_t)63) + ((rows * widest * sizeof(activation) + 63) & ~(size_t)63);
+    size_t most_inputs = widest > (size_t)inner ? widest : (size_t)inner, scratch_bytes = rounded_bytes(most_inputs, rows);
+    size_t private_bytes = ((scratch_bytes + 63) & ~(size_t)63) + ((query_bytes + 63) & ~(size_t)63) + ((score_bytes + 63) & ~(size_t)63) + ((weight_bytes + 63) & ~(size_t)63) + ((rows * widest * sizeof(activation) + 63) & ~(size_t)63);
     size_t bytes = 64 * 16 + (size_t)num_units * sizeof(Unit) + (size_t)num_partials * 12 + (rows + 2) * 4 +
                    (size_t)rows * (m->hidden * 4 + width * 4 + (q_width + inner) * sizeof(activation)) +
                    (size_t)num_partials * m->heads * (d + 2) * 4 + (size_t)s->threads * private_bytes;
@@ -574,13 +699,14 @@ int warmdesk_step(const Model *m, const Step *s) {
         char *mine = private_memory + thread * private_bytes;
         activation *queries = take(&mine, query_bytes);
         float *scores = take(&mine, score_bytes);
+        void *scratch = take(&mine, scratch_bytes);
         activation *weights = take(&mine, weight_bytes);
         activation *normed = take(&mine, rows * widest * sizeof(activation));
         for (int layer = 0; layer < m->num_layers; layer++) {
             const Layer *l = m->layers + layer;
             for (int row = 0; row < rows; row++)
                 norm(x + (size_t)row * m->hidden, l->attention_norm, m->hidden, m->epsilon, normed + 2 * row, rows);
-            linear(&l->qkv, normed, rows, STORE, qkv, thread, threads);
+            linear(&l->qkv, normed, rows, STORE, qkv, scratch, thread, threads);
 #pragma omp barrier
 #pragma omp for collapse(2) schedule(static)
             for (int row = 0; row < rows; row++)
@@ -607,18 +733,18 @@ int warmdesk_step(const Model *m, const Step *s) {
 #pragma omp for collapse(2) schedule(static)
             for (int row = 0; row < rows; row++)
                 for (int head = 0; head < m->heads; head++) merge(m, &plan, row, head, partials, attended, rows);
-            linear(&l->out, attended, rows, ADD, x, thread, threads);
+            linear(&l->out, attended, rows, ADD, x, scratch, thread, threads);
 #pragma omp barrier
             for (int row = 0; row < rows; row++)
                 norm(x + (size_t)row * m->hidden, l->mlp_norm, m->hidden, m->epsilon, normed + 2 * row, rows);
-            linear(&l->gate_up, normed, rows, GATE, gated, thread, threads);
+            linear(&l->gate_up, normed, rows, GATE, gated, scratch, thread, threads);
 #pragma omp barrier
-            linear(&l->down, gated, rows, ADD, x, thread, threads);
+            linear(&l->down, gated, rows, ADD, x, scratch, thread, threads);
 #pragma omp barrier
         }
         for (int i = 0; i < s->num_outputs; i++)
             norm(x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, normed + 2 * i, s->num_outputs);
-        if (s->num_outputs) linear(&m->head, normed, s->num_outputs, STORE, s->logits, thread, threads);
+        if (s->num_outputs) linear(&m->head, normed, s->num_outputs, STORE, s->logits, scratch, thread, threads);
     }
     free(memory);
     return 0;

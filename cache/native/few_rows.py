@@ -10,7 +10,7 @@ import logging
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,11 @@ from cache.native.library import load_library
 OUTPUTS, MAX_ROWS = 64, 32
 """As in few_rows.c: the outputs of a layer are a multiple of the first."""
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
-BFLOAT16, FLOAT32 = range(2)
+BFLOAT16, FLOAT32, INT8 = range(3)
+INT8_GROUP = 32
+"""As in few_rows.c: inputs that have a scale in common."""
+Weights = Literal["model", "int8"]
+"""Weights as the model has them, or rounded to 8 bits."""
 log = logging.getLogger(__name__)
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
@@ -64,9 +68,10 @@ class _Step(ctypes.Structure):
 class FewRows:
     """The packed weights of a model, and passes through them."""
 
-    def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL) -> None:
+    def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL, weights: Weights = "model") -> None:
         """hf: a model that is covered, see `why_not_covered`."""
         config, body = hf.config, hf.model
+        self._weights = weights
         self._library, self._rotation, self._rotary = library, rotation, body.rotary_emb
         self._lanes: int = library.warmdesk_lanes()
         self._kept: list[Any] = []  # what the compiled code points to
@@ -150,13 +155,17 @@ class FewRows:
         # each [panels, lanes, inputs]
         panels = [torch.unflatten(one.weight.detach(), 0, (-1, self._lanes)) for one in linears]
         together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
-        kind = BFLOAT16 if is_bfloat16(together) else FLOAT32
-        together = together.to(torch.bfloat16 if kind == BFLOAT16 else torch.float32)
-        # pairs of inputs side by side for all lanes; of float32 the first ones of all lanes, then the second ones
-        pairs = torch.unflatten(together, 2, (-1, 2)).permute(*((0, 2, 1, 3) if kind == BFLOAT16 else (0, 2, 3, 1)))
+        if self._weights == "int8":
+            kind, packed = INT8, rounded(together)
+        elif is_bfloat16(together):
+            # pairs of inputs side by side for all lanes
+            kind, packed = BFLOAT16, torch.unflatten(together.to(torch.bfloat16), 2, (-1, 2)).permute(0, 2, 1, 3)
+        else:
+            # the first ones of all lanes, then the second ones
+            kind, packed = FLOAT32, torch.unflatten(together.float(), 2, (-1, 2)).permute(0, 2, 3, 1)
         biases = [one.bias.detach().float() for one in linears if one.bias is not None]
         return _Linear(
-            weights=self._keep(pairs.contiguous()),
+            weights=self._keep(packed.contiguous()),
             bias=self._keep(torch.cat(biases)) if biases else None,
             kind=kind,
             inputs=together.shape[2],
@@ -191,6 +200,21 @@ def why_not_covered(hf: Any) -> str:
     if any(width % OUTPUTS for width in widths) or head_dim % 32:
         return f"layers of {widths} outputs and heads of {head_dim}"
     return "" if is_bfloat16(hf.get_input_embeddings().weight.detach()) else "embeddings that are not bfloat16"
+
+
+def rounded(panels: Tensor) -> Tensor:
+    """Panels `[panels, lanes, inputs]` in 8 bits as few_rows.c wants them: uint8 `[panels, bytes]`, of each panel the
+    weights and then the scales. A scale is rounded up to bfloat16 first, so no weight is beyond 127 of them.
+    """
+    groups = torch.unflatten(panels.float(), 2, (-1, INT8_GROUP))
+    exact = groups.abs().amax(3) / 127
+    scales = exact.to(torch.bfloat16)
+    scales = torch.where(scales.float() < exact, torch.nextafter(scales, scales.new_tensor(torch.inf)), scales)
+    divisors = scales.float().clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(3)
+    numbers = ((groups / divisors).round() + 128).to(torch.uint8)
+    fours = torch.unflatten(numbers.flatten(2), 2, (-1, 4)).permute(0, 2, 1, 3)
+    pairs = torch.unflatten(nn.functional.pad(scales, (0, scales.shape[2] % 2)), 2, (-1, 2)).permute(0, 2, 1, 3)
+    return torch.cat((fours.flatten(1), pairs.contiguous().view(torch.uint8).flatten(1)), 1)
 
 
 def plan_arrays(items: Sequence[Item]) -> "tuple[array[int], array[int], list[int]]":
@@ -232,7 +256,7 @@ def address(numbers: "array[int]") -> int:
     return numbers.buffer_info()[0]
 
 
-def few_rows_of(hf: Any, rotation: Rotation | None, folder: Path) -> FewRows | None:
+def few_rows_of(hf: Any, rotation: Rotation | None, folder: Path, weights: Weights = "model") -> FewRows | None:
     """Passes of few rows for a model, or None where they cannot be had. folder: for compiled code."""
     if rotation is None:
         return None
@@ -240,4 +264,4 @@ def few_rows_of(hf: Any, rotation: Rotation | None, folder: Path) -> FewRows | N
         log.info("passes of few rows run through transformers: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
-    return None if library is None else FewRows(hf, rotation, library)
+    return None if library is None else FewRows(hf, rotation, library, weights)
