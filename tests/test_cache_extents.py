@@ -115,6 +115,17 @@ def test_the_end_of_an_arena_is_found_lost() -> None:
         allocator.check_integrity([extents[0] or Extent(0, 0)])
 
 
+def test_freeing_what_is_partly_free_changes_nothing() -> None:
+    """Was wrong once: the hole on the left was taken out of the books before the one on the right was looked at."""
+    allocator = ExtentAllocator(3)
+    extent = allocator.allocate(2)
+    assert extent is not None
+    allocator.free(extent.part(0, 1))
+    with pytest.raises(AssertionError, match="freed twice"):
+        allocator.free(Extent(1, 2))
+    allocator.check_integrity([extent.part(1, 2)])
+
+
 def test_parts_lie_inside() -> None:
     extent = Extent(10, 4)
     assert extent.part(1, 3) == Extent(11, 2)

@@ -105,12 +105,12 @@ class ExtentAllocator:
             return
         left, right = self.hole_before(extent.start), self.hole_from(extent.start)
         start, end = extent.start, extent.end
-        if left is not None and left.end >= start:
-            assert left.end == start, ("freed twice", extent, left)
+        assert left is None or left.end <= start, ("freed twice", extent, left)
+        assert right is None or right.start >= end, ("freed twice", extent, right)
+        if left is not None and left.end == start:
             self._remove(left)
             start = left.start
-        if right is not None and right.start <= end:
-            assert right.start == end, ("freed twice", extent, right)
+        if right is not None and right.start == end:
             self._remove(right)
             end = right.end
         self._add(Extent(start, end - start))
