@@ -37,7 +37,10 @@ partial results of a row are merged by their log-sum-exp. */
 #define LANES 4
 #endif
 
-enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, UNIT = 256, MAX_ROWS = 32 };
+enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, UNIT = 256, MAX_ROWS = 32, BLOCK_ROWS = 16 };
+/* For each sum of a block: `panels` and `rows` are constants where this is inlined. */
+#define EACH_SUM \
+    _Pragma("GCC unroll 16") for (int p = 0; p < panels; p++) _Pragma("GCC unroll 16") for (int m = 0; m < rows; m++)
 #define HIGH 0xffff0000u
 #define AHEAD 2048 /* bytes of weights to ask for before they are needed */
 
@@ -185,9 +188,8 @@ static INLINE weight_pair load_pair(const char *panel, int pair, Kind kind) {
    inlined. */
 static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int stride, int pairs, Kind kind,
                             int panels, int rows, floats result[][MAX_ROWS]) {
-    floats total[panels][rows];
-    for (int p = 0; p < panels; p++)
-        for (int m = 0; m < rows; m++) total[p][m] = (floats){};
+    floats total[GROUP][BLOCK_ROWS]; /* of constant size, and every loop over it unrolled: else it is not kept in registers */
+    EACH_SUM total[p][m] = (floats){};
     for (int k = 0; k < pairs; k++, x += 2 * stride)
 #pragma GCC unroll 8
         for (int p = 0; p < panels; p++) {
@@ -196,8 +198,7 @@ static INLINE void multiply(const char *weights, size_t panel_bytes, const activ
 #pragma GCC unroll 16
             for (int m = 0; m < rows; m++) total[p][m] = add_products(total[p][m], w, x + 2 * m);
         }
-    for (int p = 0; p < panels; p++)
-        for (int m = 0; m < rows; m++) result[p][m] = total[p][m];
+    EACH_SUM result[p][m] = total[p][m];
 }
 
 /* GROUP panels times any number of rows, in blocks whose sums fill the registers. */
@@ -282,13 +283,11 @@ static INLINE ints add_fours(ints acc, words w, const int8_t *x) {
 /* As `multiply`. A panel: its weights plus 128, [inputs / 4, LANES, 4], then bfloat16 scales of pairs of groups. */
 static INLINE void multiply_int8(const char *weights, size_t panel_bytes, Rounded x, int stride, int inputs, int panels,
                                  int rows, floats result[][MAX_ROWS]) {
-    floats total[panels][rows];
-    for (int p = 0; p < panels; p++)
-        for (int m = 0; m < rows; m++) total[p][m] = (floats){};
+    floats total[GROUP][BLOCK_ROWS];
+    EACH_SUM total[p][m] = (floats){};
     for (int group = 0; group < inputs / INT8_GROUP; group++, x.scales += stride, x.sums += stride) {
-        ints sums[panels][rows];
-        for (int p = 0; p < panels; p++)
-            for (int m = 0; m < rows; m++) sums[p][m] = (ints){} + x.sums[m];
+        ints sums[GROUP][BLOCK_ROWS];
+        EACH_SUM sums[p][m] = (ints){} + x.sums[m];
 #pragma GCC unroll 8
         for (int k = 0; k < INT8_GROUP / 4; k++, x.numbers += 4 * stride)
 #pragma GCC unroll 4
@@ -299,14 +298,15 @@ static INLINE void multiply_int8(const char *weights, size_t panel_bytes, Rounde
 #pragma GCC unroll 8
                 for (int m = 0; m < rows; m++) sums[p][m] = add_fours(sums[p][m], w, x.numbers + 4 * m);
             }
+#pragma GCC unroll 8
         for (int p = 0; p < panels; p++) {
             words pair = ((const words_in_memory *)(weights + p * panel_bytes + (size_t)inputs * LANES))[group / 2];
             floats scale = (floats)(group % 2 ? pair & HIGH : pair << 16);
+#pragma GCC unroll 16
             for (int m = 0; m < rows; m++) total[p][m] += __builtin_convertvector(sums[p][m], floats) * (scale * x.scales[m]);
         }
     }
-    for (int p = 0; p < panels; p++)
-        for (int m = 0; m < rows; m++) result[p][m] = total[p][m];
+    EACH_SUM result[p][m] = total[p][m];
 }
 
 static INLINE void multiply_group_int8(const char *weights, size_t panel_bytes, Rounded x, int inputs, int rows,
