@@ -2,8 +2,8 @@
 
     python -m evals.rounded_weights [--limit 40]
 
-Each question is asked behind the beginning of its article, and the sample answer is read in passes of few rows, once
-with either kind of weights; keys and values before the answer are the same, as they are on a desk. KL is the divergence
+Each question is asked behind the beginning of its article, and all of it and the sample answer are read in one pass,
+once with either kind of weights. KL is the divergence
 of the rounded distribution of the next token from the other one, in nats; top 1 is how often both have the same
 likeliest token. Prints one JSON document. Not covered: whether an answer is right.
 """
@@ -24,20 +24,16 @@ from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model
-from cache.native.few_rows import MAX_ROWS, Weights
+from cache.native.decoder import Weights
 from cache.prompt.parts import Text
 
 ARTICLE_TOKENS = 400
 
 
 def distributions(model: LanguageModel, arena: Arena, tokens: Sequence[int], first: int) -> torch.Tensor:
-    """Log probabilities of what follows each token from `first` on; the keys of those before are in the arena."""
-    found = []
-    for at in range(first, len(tokens), MAX_ROWS):
-        part = tokens[at : at + MAX_ROWS]
-        chunk = Chunk(part, range(at, at + len(part)), at, [Extent(0, len(tokens))], [])
-        found.append(model.forward([chunk], arena, range(len(part))).log_softmax(-1))
-    return torch.cat(found)
+    """Log probabilities of what follows each token from `first` on."""
+    chunk = Chunk(tokens, range(len(tokens)), 0, [Extent(0, len(tokens))], [])
+    return model.forward([chunk], arena, range(first, len(tokens))).log_softmax(-1)
 
 
 def measure(settings: Settings, limit: int) -> dict[str, object]:
@@ -52,8 +48,8 @@ def measure(settings: Settings, limit: int) -> dict[str, object]:
         )
         for weights in get_args(Weights)
     )
-    if exact.few_rows is None:
-        raise SystemExit("passes of few rows do not run in compiled code here: install gcc")
+    if exact.native is None:
+        raise SystemExit("the model does not run in compiled code here: install gcc")
     arena = Arena(exact.info.kv, 2048, exact.device)
     means, worst, same, count = list[float](), 0.0, 0, 0
     template, tokenizer = exact.tokenizer.template, exact.tokenizer
@@ -68,11 +64,8 @@ def measure(settings: Settings, limit: int) -> dict[str, object]:
             Text(text=template.to_answer, structural=True),
         ]
         prompt, answer = tokenizer.encode(asked), tokenizer.encode([Text(text=row["answer"])])
-        tokens, first = [*prompt, *answer], len(prompt)
-        # the answer's predictions begin at the last token of the prompt
-        before = Chunk(tokens[: first - 1], range(first - 1), 0, [Extent(0, len(tokens))], [])
-        exact.forward([before], arena, [])
-        one, other = (distributions(model, arena, tokens[:-1], first - 1) for model in (exact, rounded))
+        tokens, first = [*prompt, *answer[:-1]], len(prompt) - 1  # the last token of the prompt predicts the answer
+        one, other = (distributions(model, arena, tokens, first) for model in (exact, rounded))
         divergence = (one.exp() * (one - other)).sum(-1)
         means.append(float(divergence.mean()))
         worst = max(worst, float(divergence.max()))

@@ -1,4 +1,4 @@
-"""Passes of few rows in compiled code against the oracle, and what happens where that code cannot be had."""
+"""Passes in compiled code against the oracle, and what happens where that code cannot be had."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from test_cache_engine import plan_of
 from tiny import ByteTokenizer, make_segment, oracle_logits, stock
 from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
+from cache.attention.forward_pass import PassGivenUp
 from cache.attention.items import Chunk, KVView, VisibleRange
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.model.language_model import LanguageModel
-from cache.native.few_rows import MAX_ROWS, rounded
+from cache.native.decoder import rounded
 from cache.native.library import FLAGS, load_library, processor
 
+ROWS = 300
 SHAPE: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 128,
@@ -68,15 +70,15 @@ def build(hf: Any, compiled: Path | None) -> LanguageModel:
 
 def counted(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every pass through compiled code."""
-    assert model.few_rows is not None
+    assert model.native is not None
     passes: list[int] = []
-    forward = model.few_rows.forward
+    forward = model.native.forward
 
     def counting(chunks: Any, *others: Any) -> Any:
         passes.append(sum(len(chunk.tokens) for chunk in chunks))
         return forward(chunks, *others)
 
-    monkeypatch.setattr(model.few_rows, "forward", counting)
+    monkeypatch.setattr(model.native, "forward", counting)
     return passes
 
 
@@ -112,7 +114,7 @@ def test_an_answer_equals_transformers_own_forward(
 
 
 def chunk(rows: int, first: int, own: Extent, views: list[KVView], position: int) -> Chunk:
-    return Chunk(list(range(100, 100 + rows)), list(range(position, position + rows)), first, [own], views)
+    return Chunk([100 + row % 200 for row in range(rows)], list(range(position, position + rows)), first, [own], views)
 
 
 PARTLY_VISIBLE = KVView(Extent(600, 100), 3, 1, (VisibleRange(0, 40, 1), VisibleRange(60, 100, 3)))
@@ -120,12 +122,12 @@ PACKED = [
     chunk(1, 9, Extent(1100, 64), [KVView(Extent(0, 550), offset=5), KVView(Extent(580, 3))], 800),
     chunk(1, 19, Extent(1200, 64), [KVView(Extent(0, 550), offset=90)], 900),
     chunk(6, 2, Extent(1300, 64), [PARTLY_VISIBLE, KVView(Extent(0, 550), offset=90)], 900),
-    chunk(MAX_ROWS - 8, 0, Extent(1400, 64), [], 0),
+    chunk(ROWS - 8, 0, Extent(1400, 400), [], 0),
 ]
 
 
 def filled(model: LanguageModel) -> Arena:
-    arena = Arena(model.info.kv, 1500, model.device)
+    arena = Arena(model.info.kv, 1800, model.device)
     numbers = torch.Generator().manual_seed(1)
     for layer in (*arena.keys, *arena.values):
         layer.copy_(torch.randn(layer.shape, generator=numbers).bfloat16())
@@ -141,9 +143,9 @@ def test_conversations_packed_in_one_pass(threads: int, compiled: Path) -> None:
     """Shared documents, rows hidden from some, chunks of prompts: as through transformers, keys and values too."""
     hf = weights("llama")
     fast, slow = build(hf, compiled), build(hf, None)
-    assert slow.few_rows is None
+    assert slow.native is None
     ours, theirs = filled(fast), filled(slow)
-    outputs = [0, 1, 4, 31]
+    outputs = [0, 1, 4, 31, ROWS - 1]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -171,19 +173,19 @@ def processors(request: pytest.FixtureRequest, compiled: Path, monkeypatch: pyte
 
 def test_float32_on_older_processors(processors: Path) -> None:
     fast, slow = build(weights("llama"), processors), build(weights("llama"), None)
-    assert fast.few_rows is not None
-    logits = fast.forward(PACKED, filled(fast), [0, 1, 31])
-    assert distance(logits, slow.forward(PACKED, filled(slow), [0, 1, 31])) < 5e-4
+    assert fast.native is not None
+    logits = fast.forward(PACKED, filled(fast), [0, 1, 31, ROWS - 1])
+    assert distance(logits, slow.forward(PACKED, filled(slow), [0, 1, 31, ROWS - 1])) < 5e-4
 
 
 def test_bfloat16_is_no_further_off_than_transformers(processors: Path) -> None:
     exact = build(weights("llama"), None)
-    expected = exact.forward(PACKED, filled(exact), list(range(MAX_ROWS)))
+    expected = exact.forward(PACKED, filled(exact), list(range(ROWS)))
     off = []
     for folder in (processors, None):
         model = build(weights("llama", torch.bfloat16), folder)
-        assert (model.few_rows is None) == (folder is None)
-        off.append(float((model.forward(PACKED, filled(model), list(range(MAX_ROWS))) - expected).abs().mean()))
+        assert (model.native is None) == (folder is None)
+        off.append(float((model.forward(PACKED, filled(model), list(range(ROWS))) - expected).abs().mean()))
     ours, theirs = off
     assert 0 < ours < theirs
 
@@ -195,9 +197,9 @@ def test_weights_of_8_bits_are_a_little_off(dtype: torch.dtype, processors: Path
     fast = LanguageModel(
         weights("tied", dtype), ByteTokenizer(), name="m", fingerprint="m", compiled=processors, weights="int8"
     )
-    assert fast.few_rows is not None
-    logits = fast.forward(PACKED, filled(fast), list(range(MAX_ROWS)))
-    expected = exact.forward(PACKED, filled(exact), list(range(MAX_ROWS)))
+    assert fast.native is not None
+    logits = fast.forward(PACKED, filled(fast), list(range(ROWS)))
+    expected = exact.forward(PACKED, filled(exact), list(range(ROWS)))
     off = (logits - expected).norm() / expected.norm()
     assert 0 < off < (0.06 if dtype == torch.float32 else 0.1)  # rounding the same way in transformers: 0.043
     assert len({model.info.fingerprint for model in (exact, plain, fast)}) == (3 if dtype == torch.bfloat16 else 2)
@@ -220,17 +222,20 @@ def test_weights_that_are_not_bfloat16_stay_as_they_are(compiled: Path) -> None:
     with torch.no_grad():
         hf.model.layers[1].self_attn.o_proj.weight.mul_(1.0001)
     fast, slow = build(hf, compiled), build(hf, None)
-    assert fast.few_rows is not None
-    logits = fast.forward(PACKED, filled(fast), [0, 31])
-    assert distance(logits, slow.forward(PACKED, filled(slow), [0, 31])) < 5e-4
+    assert fast.native is not None
+    logits = fast.forward(PACKED, filled(fast), [0, 31, ROWS - 1])
+    assert distance(logits, slow.forward(PACKED, filled(slow), [0, 31, ROWS - 1])) < 5e-4
 
 
-def test_more_rows_go_through_transformers(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(weights("llama"), compiled)
-    passes = counted(model, monkeypatch)
-    more = [chunk(MAX_ROWS + 1, 0, Extent(0, 64), [], 0)]
-    model.forward(more, filled(model), [0])
-    assert passes == []
+def test_a_long_pass_is_given_up_at_its_next_layer(compiled: Path) -> None:
+    model, asked = build(weights("llama"), compiled), iter([False, True])
+    arena = filled(model)
+    before = [layer.clone() for layer in arena.keys]
+    with pytest.raises(PassGivenUp):
+        model.forward(PACKED, arena, [0], lambda: next(asked))
+    written = [not torch.equal(one, other) for one, other in zip(before, arena.keys, strict=True)]
+    assert written == [True, False, False]
+    model.forward(PACKED[:3], arena, [0], lambda: True)  # over sooner than it could be given up
 
 
 def test_embeddings_that_are_not_bfloat16_are_not_covered(compiled: Path) -> None:
@@ -238,7 +243,7 @@ def test_embeddings_that_are_not_bfloat16_are_not_covered(compiled: Path) -> Non
     with torch.no_grad():
         hf.get_input_embeddings().weight.mul_(1.0001)
     model = build(hf, compiled)
-    assert model.few_rows is None
+    assert model.native is None
     assert model.forward(PACKED, filled(model), [0]).shape == (1, 320)
 
 
@@ -246,7 +251,7 @@ def test_embeddings_that_are_not_bfloat16_are_not_covered(compiled: Path) -> Non
 def test_models_that_are_not_covered_run_without(family: str, compiled: Path) -> None:
     """Another family, or layers whose sizes do not fit."""
     hf = AutoModelForCausalLM.from_config(GemmaConfig(**SHAPE)) if family == "gemma" else stock(family)
-    assert build(hf, compiled).few_rows is None
+    assert build(hf, compiled).native is None
 
 
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,5 +279,5 @@ def test_without_a_compiler_the_log_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with caplog.at_level(logging.WARNING):
-        assert build(weights("llama"), tmp_path / "none").few_rows is None
+        assert build(weights("llama"), tmp_path / "none").native is None
     assert "install gcc" in caplog.text

@@ -170,7 +170,7 @@ class Settings(BaseSettings):
     device: NonEmpty = "cpu"
     """Where the language model runs: cpu, cuda or cuda:N."""
     weights: Literal["model", "int8"] = "model"
-    """Weights of passes of few tokens on a CPU, such as those that write an answer: as the model has them, or rounded
+    """Weights on a CPU, in compiled code: as the model has them, or rounded
     to 8 bits, which is faster and a little less exact. Needs the C compiler. Another value: passages are read again."""
     embedder: OptionalNonEmpty = None
     """sentence-transformers model for search: a folder or a hub name. Unset: the bundled one."""

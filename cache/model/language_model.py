@@ -17,7 +17,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from cache.attention.forward_pass import (
     AttentionScoring,
     Pass,
-    PassGivenUp,
     Rotation,
     ScoringFinished,
     attention_function,
@@ -32,7 +31,7 @@ from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
 from cache.model.families import PositionScheme, find_position_scheme, usable_positions
 from cache.model.packed_linear import prepack
-from cache.native.few_rows import MAX_ROWS, Weights, few_rows_of
+from cache.native.decoder import Weights, native_decoder_of
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 ATTENTION = "warmdesk"
@@ -89,8 +88,8 @@ class Model(Protocol):
 
 class LanguageModel:
     """A transformers causal model that attends over an arena: its attention is replaced, and on CPU in bfloat16 its
-    linear layers are prepacked (bitwise the same results). Passes of few rows run through compiled code where it covers
-    the model (`cache.native`).
+    linear layers are prepacked (bitwise the same results). Passes run through compiled code where it covers the model
+    (`cache.native`).
     """
 
     def __init__(
@@ -104,16 +103,16 @@ class LanguageModel:
         compiled: Path | None = None,
         weights: Weights = "model",
     ) -> None:
-        """compiled: folder for compiled code; None: none is used. weights: of passes in compiled code; those of 8 bits
-        make another fingerprint, as short modules are such passes. Raises ModelError for an unknown family.
+        """compiled: folder for compiled code; None: none is used. weights: of compiled code; those of 8 bits
+        make another fingerprint. Raises ModelError for an unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
         self.rotation = find_rotation(hf) if self.info.position_scheme == "rotary" else None
-        self.few_rows = None if compiled is None else few_rows_of(hf, self.rotation, compiled, weights)
-        if self.few_rows is not None and weights != "model":
+        self.native = None if compiled is None else native_decoder_of(hf, self.rotation, compiled, weights)
+        if self.native is not None and weights != "model":
             self.info = replace(self.info, fingerprint=digest(self.info.fingerprint, weights))
         if self.device.type == "cpu" and hf.dtype == torch.bfloat16:
             prepack(hf)
@@ -127,11 +126,9 @@ class LanguageModel:
     def forward(
         self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
     ) -> Tensor:
-        if self.few_rows is None or sum(len(chunk.tokens) for chunk in chunks) > MAX_ROWS:
+        if self.native is None:
             return self._forward(chunks, arena, outputs, give_up=give_up)
-        if give_up():
-            raise PassGivenUp
-        return self.few_rows.forward(chunks, arena, outputs)
+        return self.native.forward(chunks, arena, outputs, give_up)
 
     @torch.no_grad()
     def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:

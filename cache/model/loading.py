@@ -13,7 +13,7 @@ from cache.model.adapters import merge_adapter
 from cache.model.families import find_position_scheme, usable_positions
 from cache.model.files import ModelSource, bundled_gguf, find_source, first_line
 from cache.model.language_model import LanguageModel
-from cache.native.few_rows import Weights
+from cache.native.decoder import Weights
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 

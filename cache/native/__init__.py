@@ -1,1 +1,1 @@
-"""Code in C for what Python is too slow for: passes of few rows on a processor."""
+"""Code in C for what Python is too slow for: passes through a model on a processor."""

@@ -1,4 +1,4 @@
-"""Compiling and loading `few_rows.c`, once for each processor and version of the code. Not covered: what it computes.
+"""Compiling and loading `decoder.c`, once for each processor and version of the code. Not covered: what it computes.
 
 The compiler is the machine's own (`cc`), because the code should use every instruction of this processor. Where there
 is none, or it fails, nothing is lost but speed.
@@ -18,7 +18,7 @@ import torch
 
 from cache.memory.keys import digest
 
-SOURCE = Path(__file__).with_name("few_rows.c")
+SOURCE = Path(__file__).with_name("decoder.c")
 FLAGS = ["-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fopenmp"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 COMPILING_S = 120
@@ -35,15 +35,16 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
         log.warning("no C compiler (cc) is installed: answers are written more slowly; install gcc")
         return None
     flags = [*FLAGS, *(["-DKV_FLOAT32"] if dtype == torch.float32 else [])]
-    name = digest(SOURCE.read_bytes(), " ".join(flags), processor()).replace(":", "-")
-    path = folder / f"few-rows-{name}.so"
+    sources = [path.read_bytes() for path in sorted(SOURCE.parent.glob("*.[ch]"))]
+    name = digest(*sources, " ".join(flags), processor()).replace(":", "-")
+    path = folder / f"decoder-{name}.so"
     try:
         if not path.exists():
             compile_library(compiler, flags, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or str(error)
-        log.warning("few_rows.c could not be compiled, answers are written more slowly: %s", output.strip()[-400:])
+        log.warning("decoder.c could not be compiled, answers are written more slowly: %s", output.strip()[-400:])
         return None
 
 

@@ -1,36 +1,40 @@
-"""Passes of few rows, such as one token for each running answer, in one call of compiled code (`few_rows.c`).
+"""Passes through a model in one call of compiled code (`decoder.c`).
 
-The code reads packed copies of a transformers model's weights; transformers stays the loader, the oracle, and what runs
-passes of many rows, which it does as fast as the processor can multiply. Not covered: other families than Llama's,
-devices other than processors, scores of attention.
+The code reads packed copies of a transformers model's weights; transformers stays the loader and the oracle. Not
+covered: other families than Llama's, devices other than processors, scores of attention.
 """
 
 import ctypes
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from cache.attention.forward_pass import Rotation
+from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk, Item, plan_items
 from cache.memory.arena import Arena
 from cache.native.library import load_library
 
-OUTPUTS, MAX_ROWS = 64, 32
-"""As in few_rows.c: the outputs of a layer are a multiple of the first."""
+OUTPUTS = 64
+"""As in linear.h: the outputs of a layer are a multiple of it."""
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 BFLOAT16, FLOAT32, INT8 = range(3)
 INT8_GROUP = 32
-"""As in few_rows.c: inputs that have a scale in common."""
+"""As in linear.h: inputs that have a scale in common."""
 Weights = Literal["model", "int8"]
 """Weights as the model has them, or rounded to 8 bits."""
+LONG_ROWS = 64
+"""Passes of more rows can be given up: shorter ones are over before asking pays."""
 log = logging.getLogger(__name__)
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
+_GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)
+NO_MEMORY, GIVEN_UP = 1, 2
+"""What `warmdesk_step` returns besides 0."""
 
 
 class _Linear(ctypes.Structure):
@@ -62,10 +66,11 @@ class _Step(ctypes.Structure):
         *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "turn_cos", "turn_sin")),
         *((name, _Pointer) for name in ("items", "readers", "keys", "values", "logits")),
         ("threads", _Int),
+        ("gives_up", _GivesUp),
     )
 
 
-class FewRows:
+class NativeDecoder:
     """The packed weights of a model, and passes through them."""
 
     def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL, weights: Weights = "model") -> None:
@@ -96,8 +101,10 @@ class FewRows:
             head=self._linear([hf.get_output_embeddings()]),
         )
 
-    def forward(self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int]) -> Tensor:
-        """As `cache.model.language_model.Model.forward`, for at most MAX_ROWS rows and plain attention."""
+    def forward(
+        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+    ) -> Tensor:
+        """As `cache.model.language_model.Model.forward`; give_up is asked in passes of more than LONG_ROWS rows."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
         slots = array("i", (slot for chunk in chunks for slot in chunk.slots))
         positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
@@ -129,9 +136,13 @@ class FewRows:
             values=ctypes.addressof(values),
             logits=logits.data_ptr(),
             threads=torch.get_num_threads(),
+            gives_up=_GivesUp(give_up) if len(tokens) > LONG_ROWS else _GivesUp(),
         )
-        if self._library.warmdesk_step(ctypes.byref(self._model), ctypes.byref(step)):
+        ended = self._library.warmdesk_step(ctypes.byref(self._model), ctypes.byref(step))
+        if ended == NO_MEMORY:
             raise MemoryError("no memory for a pass")
+        if ended == GIVEN_UP:
+            raise PassGivenUp
         return logits
 
     def _layer(self, layer: Any) -> _Layer:
@@ -183,7 +194,7 @@ class FewRows:
 
 
 def why_not_covered(hf: Any) -> str:
-    """Why few_rows.c cannot compute a model; empty if it can."""
+    """Why decoder.c cannot compute a model; empty if it can."""
     config = hf.config
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
         return f"type {config.model_type!r} with activation {getattr(config, 'hidden_act', None)!r}"
@@ -203,7 +214,7 @@ def why_not_covered(hf: Any) -> str:
 
 
 def rounded(panels: Tensor) -> Tensor:
-    """Panels `[panels, lanes, inputs]` in 8 bits as few_rows.c wants them: uint8 `[panels, bytes]`, of each panel the
+    """Panels `[panels, lanes, inputs]` in 8 bits as decoder.c wants them: uint8 `[panels, bytes]`, of each panel the
     weights and then the scales. A scale is rounded up to bfloat16 first, so no weight is beyond 127 of them.
     """
     groups = torch.unflatten(panels.float(), 2, (-1, INT8_GROUP))
@@ -218,7 +229,7 @@ def rounded(panels: Tensor) -> Tensor:
 
 
 def plan_arrays(items: Sequence[Item]) -> "tuple[array[int], array[int], list[int]]":
-    """Items as few_rows.c wants them: (start, length, first reader, readers) of each run, (row, length, turn) of each
+    """Items as decoder.c wants them: (start, length, first reader, readers) of each run, (row, length, turn) of each
     reader, and by how many ids each turn rotates back.
     """
     runs, readers = array("i"), array("i")
@@ -256,12 +267,14 @@ def address(numbers: "array[int]") -> int:
     return numbers.buffer_info()[0]
 
 
-def few_rows_of(hf: Any, rotation: Rotation | None, folder: Path, weights: Weights = "model") -> FewRows | None:
-    """Passes of few rows for a model, or None where they cannot be had. folder: for compiled code."""
+def native_decoder_of(
+    hf: Any, rotation: Rotation | None, folder: Path, weights: Weights = "model"
+) -> NativeDecoder | None:
+    """Compiled passes for a model, or None where they cannot be had. folder: for the compiled code."""
     if rotation is None:
         return None
     if reason := why_not_covered(hf):
-        log.info("passes of few rows run through transformers: %s", reason)
+        log.info("the model runs through transformers, not compiled code: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
-    return None if library is None else FewRows(hf, rotation, library, weights)
+    return None if library is None else NativeDecoder(hf, rotation, library, weights)

@@ -1,0 +1,270 @@
+/* Attention: every item is a run of slots that some rows of the pass read, some of them rotated back because the run was
+encoded at other position ids.
+
+Runs are cut into units of at most UNIT keys and some readers, each computed once for all of these; the partial results of
+a row are merged by their log-sum-exp. The rows of a pass are gone through window by window, which bounds the memory of
+the partial results. */
+
+#pragma once
+#include "model.h"
+
+enum { UNIT = 256, WINDOW = 128, QUERIES = 192 }; /* UNIT: keys. WINDOW: rows. QUERIES: of a unit and key/value head */
+
+typedef struct {
+    int32_t item, first, keys;     /* keys `first` .. `first` + `keys` - 1 of an item */
+    int32_t first_reader, readers; /* of the pass's list */
+    int32_t partial;               /* of its first reader, counted in its window */
+} Unit;
+
+/* How many there are; most_partials: of a window. */
+typedef struct {
+    int units, partials, most_partials;
+} Cuts;
+
+/* Cuts the items into units, one window of rows after another. units, first_unit [windows + 1]: NULL, only to be counted. */
+static Cuts cut(const Step *s, int most_readers, Unit *units, int32_t *first_unit) {
+    Cuts found = {0};
+    int window = 0;
+    for (int end = WINDOW; end < s->rows + WINDOW; end += WINDOW, window++) {
+        int partials = 0;
+        if (first_unit) first_unit[window] = found.units;
+        for (int i = 0; i < s->num_items; i++) {
+            int at = s->items[i].first_reader, behind = at + s->items[i].readers;
+            while (at < behind && s->readers[at].row < end - WINDOW) at++;
+            while (at < behind && s->readers[at].row < end) {
+                int first_reader = at, longest = 0;
+                for (; at < behind && s->readers[at].row < end && at - first_reader < most_readers; at++)
+                    if (s->readers[at].length > longest) longest = s->readers[at].length;
+                for (int first = 0; first < longest; first += UNIT, found.units++) {
+                    int keys = longest - first < UNIT ? longest - first : UNIT;
+                    if (units) units[found.units] = (Unit){i, first, keys, first_reader, at - first_reader, partials};
+                    partials += at - first_reader;
+                }
+            }
+        }
+        found.partials += partials;
+        if (partials > found.most_partials) found.most_partials = partials;
+    }
+    if (first_unit) first_unit[window] = found.units;
+    return found;
+}
+
+static INLINE kv to_kv(float x) {
+#ifdef KV_FLOAT32
+    return x;
+#else
+    return to_bf16(x);
+#endif
+}
+
+/* 2 * LANES dimensions of the values of a pair of keys: the even and the odd ones where they come in pairs, else the
+   first and the last half */
+static INLINE void load_values(const kv *v, const kv *next, weight_pair *one, weight_pair *other) {
+#ifdef KV_FLOAT32
+    *one = (weight_pair){((const floats_in_memory *)v)[0], ((const floats_in_memory *)next)[0]};
+    *other = (weight_pair){((const floats_in_memory *)v)[1], ((const floats_in_memory *)next)[1]};
+#else
+    words a = *(const words_in_memory *)v, b = *(const words_in_memory *)next;
+    *one = pair_of((a & ~HIGH) | (b << 16)), *other = pair_of((a >> 16) | (b & HIGH));
+#endif
+}
+
+static INLINE void store_value(floats one, floats other, float *to) {
+    for (int i = 0; i < LANES; i++) {
+#ifdef KV_FLOAT32
+        to[i] = one[i], to[i + LANES] = other[i];
+#else
+        to[2 * i] = one[i], to[2 * i + 1] = other[i];
+#endif
+    }
+}
+
+/* queries [head_dim / 2, readers * group, 2] of one unit, rotated back where the run is placed elsewhere */
+static void gather_queries(const Model *m, const Step *s, const Unit *unit, int kv_head, const float *qkv, int width,
+                           activation *queries) {
+    int d = m->head_dim, group = m->heads / m->kv_heads, rows = unit->readers * group, half = m->rotary / 2;
+    float turned[d];
+    for (int r = 0; r < unit->readers; r++) {
+        const Reader *reader = s->readers + unit->first_reader + r;
+        for (int g = 0; g < group; g++) {
+            const float *q = qkv + (size_t)reader->row * width + (kv_head * group + g) * d;
+            if (reader->turn >= 0) {
+                rotate(q, s->turn_cos + reader->turn * half, s->turn_sin + reader->turn * half, half, turned);
+                memcpy(turned + 2 * half, q + 2 * half, (d - 2 * half) * sizeof(float));
+                q = turned;
+            }
+            for (int i = 0; i < d; i += LANES)
+                scatter(*(const floats_in_memory *)(q + i), queries + ((size_t)i * rows + 2 * (r * group + g)), rows);
+        }
+    }
+}
+
+/* Transposes LANES vectors in place, in steps that exchange 1, 2, 4 ... of their numbers. */
+static INLINE void transpose(words *rows) {
+    ints lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) {
+        ints is_other = (lane & step) != 0; /* all bits set where true */
+        ints low = lane + (is_other & (LANES - step)), high = lane + (~is_other & step) + (is_other & LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            if (!(i & step)) {
+                words a = rows[i], b = rows[i + step];
+                rows[i] = __builtin_shuffle(a, b, low);
+                rows[i + step] = __builtin_shuffle(a, b, high);
+            }
+    }
+}
+
+/* The dimensions of LANES keys, or of the last ones, one after another (in pairs, if they are bfloat16). */
+static INLINE void load_keys(const kv *k, size_t stride, int keys, int d, weight_pair *tile) {
+    int units = d * (int)sizeof(kv) / 4;
+    for (int first = 0; first < units; first += LANES) {
+        words rows[LANES];
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++)
+            rows[j] = *(const words_in_memory *)((const uint32_t *)(k + (j < keys ? j : keys - 1) * stride) + first);
+        transpose(rows);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+#ifdef KV_FLOAT32
+            ((words *)tile)[first + i] = rows[i];
+#else
+            tile[first + i] = pair_of(rows[i]);
+#endif
+    }
+}
+
+/* Scores of LANES keys, whose pairs of dimensions are in `tile`, for `rows` queries (a constant where inlined) of
+   `stride`. */
+static INLINE void score(const weight_pair *tile, const activation *queries, int stride, int pairs, int rows, float scale,
+                         float *scores) {
+    floats total[rows];
+    for (int r = 0; r < rows; r++) total[r] = (floats){};
+    for (int i = 0; i < pairs; i++, queries += 2 * stride)
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) total[r] = add_products(total[r], tile[i], queries + 2 * r);
+    for (int r = 0; r < rows; r++) *(floats_in_memory *)(scores + r * UNIT) = total[r] * scale;
+}
+
+/* Adds up 2 * LANES dimensions of the values of `keys` keys, for `rows` rows of weights (a constant where inlined). */
+static INLINE void weigh(const kv *v, size_t stride, int keys, const activation *weights, int rows, float *to, int to_stride) {
+    floats one[rows], other[rows];
+    for (int r = 0; r < rows; r++) one[r] = other[r] = (floats){};
+    for (int j = 0; j < keys; j += 2, v += 2 * stride) {
+        weight_pair a, b;
+        load_values(v, j + 1 < keys ? v + stride : v, &a, &b);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            one[r] = add_products(one[r], a, weights + r * UNIT + j);
+            other[r] = add_products(other[r], b, weights + r * UNIT + j);
+        }
+    }
+    for (int r = 0; r < rows; r++) store_value(one[r], other[r], to + r * to_stride);
+}
+
+/* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights. to: the largest score and
+   the sum of the weights */
+static void soften(float *scores, int seen, int keys, activation *weights, float *to) {
+    int padded = (keys + LANES - 1) / LANES * LANES;
+    for (int j = seen; j < padded; j++) scores[j] = -INFINITY;
+    floats most = (floats){} - 1e30f, total = {};
+    for (int j = 0; j < padded; j += LANES) most = larger(most, *(const floats_in_memory *)(scores + j));
+    float highest = most[0];
+    for (int j = 1; j < LANES; j++) highest = most[j] > highest ? most[j] : highest;
+    for (int j = 0; j < padded; j += LANES) {
+        floats weight = exp2_of(*(const floats_in_memory *)(scores + j) - highest);
+        total += weight;
+        scatter(weight, weights + j, 1);
+    }
+    for (int j = seen; j < padded; j++) weights[j] = 0; /* were 2^-126 */
+    to[0] = seen ? highest : -INFINITY;
+    to[1] = sum(total);
+}
+
+/* Brings a unit into the cache. Its keys are read head by head, which is no order that the processor would fetch ahead
+   in; reading all of them once as they lie in memory is twice as fast. */
+static void touch(const Model *m, const Step *s, const Unit *unit, int layer) {
+    int stride = m->kv_heads * m->head_dim;
+    size_t begin = (size_t)(s->items[unit->item].start + unit->first) * stride, numbers = (size_t)unit->keys * stride;
+    for (size_t i = 0; i < numbers; i += 64 / sizeof(kv)) (void)*(const volatile kv *)(s->keys[layer] + begin + i);
+    for (size_t i = 0; i < numbers; i += 64 / sizeof(kv)) (void)*(const volatile kv *)(s->values[layer] + begin + i);
+}
+
+/* One unit for one key/value head: for each reader and query head the weighted sum of values, the largest score and the
+   sum of weights. */
+static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head, int layer, const float *qkv, int width,
+                   activation *queries, float *scores, activation *weights, float *partials) {
+    int d = m->head_dim, group = m->heads / m->kv_heads, rows = unit->readers * group, stride = m->kv_heads * d;
+    int keys = unit->keys;
+    size_t begin = (size_t)(s->items[unit->item].start + unit->first) * stride + kv_head * d;
+    const kv *k = s->keys[layer] + begin, *v = s->values[layer] + begin;
+    gather_queries(m, s, unit, kv_head, qkv, width, queries);
+    float scale = m->scale * 1.44269504f;
+    weight_pair tile[d / 2];
+    for (int first = 0; first < keys; first += LANES) {
+        load_keys(k + (size_t)first * stride, stride, keys - first, d, tile);
+#define ROWS(N) for (; r + N <= rows; r += N) score(tile, queries + 2 * r, rows, d / 2, N, scale, scores + r * UNIT + first)
+        int r = 0;
+        ROWS(12);
+        ROWS(6);
+        ROWS(3);
+        ROWS(1);
+#undef ROWS
+    }
+    float *partial = partials + ((size_t)unit->partial * m->kv_heads + (size_t)kv_head * unit->readers) * group * (d + 2);
+    for (int r = 0; r < rows; r++) {
+        int seen = s->readers[unit->first_reader + r / group].length - unit->first;
+        soften(scores + r * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, weights + r * UNIT, partial + r * (d + 2) + d);
+    }
+    for (int part = 0; part < d; part += 2 * LANES) {
+        int r = 0;
+#define ROWS(N) for (; r + N <= rows; r += N) \
+            weigh(v + part, stride, keys, weights + r * UNIT, N, partial + r * (d + 2) + part, d + 2)
+        ROWS(12);
+        ROWS(6);
+        ROWS(3);
+        ROWS(1);
+#undef ROWS
+    }
+}
+
+/* Which partial results a row has: `parts` from first_part[row] on, as (first of the unit, readers, place among them). */
+typedef struct {
+    int32_t *parts, *first_part;
+} Parts;
+
+/* first_part: [rows + 2], zeroed */
+static void find_parts(const Step *s, const Unit *units, int num_units, Parts to) {
+    for (int u = 0; u < num_units; u++)
+        for (int r = 0; r < units[u].readers; r++) to.first_part[s->readers[units[u].first_reader + r].row + 2]++;
+    for (int row = 0; row <= s->rows; row++) to.first_part[row + 1] += to.first_part[row];
+    for (int u = 0; u < num_units; u++)
+        for (int r = 0; r < units[u].readers; r++) {
+            int32_t *part = to.parts + 3 * to.first_part[s->readers[units[u].first_reader + r].row + 1]++;
+            part[0] = units[u].partial, part[1] = units[u].readers, part[2] = r;
+        }
+}
+
+/* The partial results of one row and head together. out: activations of `rows` rows */
+static void merge(const Model *m, Parts found, int row, int head, const float *partials, activation *out, int rows) {
+    int d = m->head_dim, group = m->heads / m->kv_heads;
+    float highest = -INFINITY, total = 0, result[d];
+    memset(result, 0, sizeof result);
+    for (int pass = 0; pass < 2; pass++)
+        for (int p = found.first_part[row]; p < found.first_part[row + 1]; p++) {
+            const int32_t *part = found.parts + 3 * p;
+            size_t at = (size_t)part[0] * m->kv_heads + (size_t)(head / group) * part[1] + part[2];
+            const float *one = partials + (at * group + head % group) * (d + 2);
+            if (one[d] == -INFINITY) continue;
+            if (pass == 0) highest = one[d] > highest ? one[d] : highest;
+            else {
+                float weight = exp2f(one[d] - highest);
+                total += weight * one[d + 1];
+                for (int i = 0; i < d; i++) result[i] += weight * one[i];
+            }
+        }
+    for (int i = 0; i < d; i += LANES)
+        store_activations(*(floats_in_memory *)(result + i) / total, out, row, rows, m->heads * d, head * d + i);
+}

@@ -1,0 +1,174 @@
+/* One forward pass through a decoder of the Llama kind, at the speed of memory or of the processor's products.
+
+The whole pass is one call and one parallel region: no tensor is made, and threads meet nine times per layer. The residual
+stream is float32. */
+
+#include "attention.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* Memory of a pass that all threads share, and how much each has besides. */
+typedef struct {
+    Unit *units;
+    int32_t *first_unit;
+    Parts parts;
+    float *x, *qkv, *partials;
+    activation *normed, *attended, *gated;
+    char *private_memory;
+    size_t private_bytes;
+} Shared;
+
+typedef struct {
+    activation *queries, *weights;
+    float *scores;
+    void *scratch;
+} Private;
+
+/* A piece of memory that is handed out bit by bit; with no memory, only what is taken is counted. */
+typedef struct {
+    char *memory;
+    size_t taken;
+} Space;
+
+static void *take(Space *space, size_t bytes) {
+    void *found = space->memory ? space->memory + space->taken : NULL;
+    space->taken += (bytes + 63) & ~(size_t)63;
+    return found;
+}
+
+static int largest(int a, int b) { return a > b ? a : b; }
+
+static Private lay_out_private(const Model *m, const Step *s, int most_readers, Space *space) {
+    size_t queries = (size_t)most_readers * (m->heads / m->kv_heads);
+    int inputs = largest(largest(m->hidden, m->heads * m->head_dim), m->layers[0].down.inputs);
+    return (Private){
+        .queries = take(space, queries * m->head_dim * sizeof(activation)),
+        .weights = take(space, queries * UNIT * sizeof(activation)),
+        .scores = take(space, queries * UNIT * sizeof(float)),
+        .scratch = take(space, rounded_bytes(inputs, s->rows)),
+    };
+}
+
+static Shared lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts, Space *space) {
+    size_t rows = s->rows, q_width = m->heads * m->head_dim, kv_width = m->kv_heads * m->head_dim;
+    Space private = {0};
+    lay_out_private(m, s, most_readers, &private);
+    return (Shared){
+        .units = take(space, cuts.units * sizeof(Unit)),
+        .first_unit = take(space, (rows / WINDOW + 2) * sizeof(int32_t)),
+        .parts = {take(space, (size_t)cuts.partials * 3 * sizeof(int32_t)), take(space, (rows + 2) * sizeof(int32_t))},
+        .x = take(space, rows * m->hidden * sizeof(float)),
+        .qkv = take(space, rows * (q_width + 2 * kv_width) * sizeof(float)),
+        .partials = take(space, (size_t)cuts.most_partials * m->heads * (m->head_dim + 2) * sizeof(float)),
+        .normed = take(space, rows * m->hidden * sizeof(activation)),
+        .attended = take(space, rows * q_width * sizeof(activation)),
+        .gated = take(space, rows * m->layers[0].down.inputs * sizeof(activation)),
+        .private_bytes = private.taken,
+        .private_memory = take(space, s->threads * private.taken),
+    };
+}
+
+/* Queries and keys of one row and head are normed and rotated in place; keys and values go into the arena. */
+static void finish_head(const Model *m, const Step *s, const Layer *l, int layer, int row, int head, float *qkv) {
+    int d = m->head_dim, half = m->rotary / 2, kv_width = m->kv_heads * d;
+    int is_value = head >= m->heads + m->kv_heads, is_key = head >= m->heads && !is_value;
+    float *vector = qkv + (size_t)row * (m->heads * d + 2 * kv_width) + head * d;
+    if (!is_value) {
+        const float *weight = is_key ? l->key_norm : l->query_norm;
+        if (weight) norm_head(vector, weight, d, m->epsilon);
+        rotate(vector, s->cos + row * half, s->sin + row * half, half, vector);
+    }
+    if (is_key || is_value) {
+        kv *to = (is_key ? s->keys : s->values)[layer] + (size_t)s->slots[row] * kv_width +
+                 (head - m->heads - (is_value ? m->kv_heads : 0)) * d;
+        for (int i = 0; i < d; i++) to[i] = to_kv(vector[i]);
+    }
+}
+
+/* What every thread runs, for one layer. */
+static void run_layer(const Model *m, const Step *s, const Shared *all, const Private *mine, int layer, int thread,
+                      int threads) {
+    const Layer *l = m->layers + layer;
+    int rows = s->rows, hidden = m->hidden, width = (m->heads + 2 * m->kv_heads) * m->head_dim;
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++)
+        norm(all->x + (size_t)row * hidden, l->attention_norm, hidden, m->epsilon, all->normed, row, rows);
+    linear(&l->qkv, all->normed, rows, STORE, all->qkv, mine->scratch, thread, threads);
+#pragma omp barrier
+#pragma omp for collapse(2) schedule(static)
+    for (int row = 0; row < rows; row++)
+        for (int head = 0; head < m->heads + 2 * m->kv_heads; head++) finish_head(m, s, l, layer, row, head, all->qkv);
+    for (int window = 0; window * WINDOW < rows; window++) {
+        int behind = (window + 1) * WINDOW < rows ? (window + 1) * WINDOW : rows;
+#pragma omp for schedule(dynamic, 1)
+        for (int unit = all->first_unit[window]; unit < all->first_unit[window + 1]; unit++) {
+            touch(m, s, all->units + unit, layer);
+            for (int head = 0; head < m->kv_heads; head++)
+                attend(m, s, all->units + unit, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights,
+                       all->partials);
+        }
+#pragma omp for collapse(2) schedule(static)
+        for (int row = window * WINDOW; row < behind; row++)
+            for (int head = 0; head < m->heads; head++) merge(m, all->parts, row, head, all->partials, all->attended, rows);
+    }
+    linear(&l->out, all->attended, rows, ADD, all->x, mine->scratch, thread, threads);
+#pragma omp barrier
+#pragma omp for schedule(static)
+    for (int row = 0; row < rows; row++)
+        norm(all->x + (size_t)row * hidden, l->mlp_norm, hidden, m->epsilon, all->normed, row, rows);
+    linear(&l->gate_up, all->normed, rows, GATE, all->gated, mine->scratch, thread, threads);
+#pragma omp barrier
+    linear(&l->down, all->gated, rows, ADD, all->x, mine->scratch, thread, threads);
+#pragma omp barrier
+}
+
+/* How many outputs a panel has. */
+int warmdesk_lanes(void) { return LANES; }
+
+/* Returns 0; 1 if there is no memory; 2 if the pass was given up, and the keys and values of its rows are incomplete. */
+int warmdesk_step(const Model *m, const Step *s) {
+    int most_readers = largest(1, QUERIES / (m->heads / m->kv_heads)), given_up = 0;
+    Cuts cuts = cut(s, most_readers, NULL, NULL);
+    Space space = {0};
+    lay_out(m, s, most_readers, cuts, &space);
+    if (posix_memalign((void **)&space.memory, 64, space.taken)) return 1;
+    space.taken = 0;
+    Shared all = lay_out(m, s, most_readers, cuts, &space);
+    cut(s, most_readers, all.units, all.first_unit);
+    memset(all.parts.first_part, 0, (s->rows + 2) * sizeof(int32_t));
+    find_parts(s, all.units, cuts.units, all.parts);
+
+#pragma omp parallel num_threads(s->threads)
+    {
+#ifdef _OPENMP
+        int thread = omp_get_thread_num(), threads = omp_get_num_threads();
+#else
+        int thread = 0, threads = 1;
+#endif
+        Space own = {all.private_memory + thread * all.private_bytes, 0};
+        Private mine = lay_out_private(m, s, most_readers, &own);
+#pragma omp for schedule(static)
+        for (int row = 0; row < s->rows; row++)
+            for (int i = 0; i < m->hidden; i++)
+                all.x[(size_t)row * m->hidden + i] = from_bf16(m->embedding[(size_t)s->tokens[row] * m->hidden + i]);
+        for (int layer = 0; layer < m->num_layers; layer++) {
+            if (s->gives_up) {
+#pragma omp master
+                given_up = s->gives_up();
+#pragma omp barrier
+                if (given_up) break;
+            }
+            run_layer(m, s, &all, &mine, layer, thread, threads);
+        }
+        if (!given_up) {
+#pragma omp for schedule(static)
+            for (int i = 0; i < s->num_outputs; i++)
+                norm(all.x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, all.normed, i,
+                     s->num_outputs);
+            if (s->num_outputs) linear(&m->head, all.normed, s->num_outputs, STORE, s->logits, mine.scratch, thread, threads);
+        }
+    }
+    free(space.memory);
+    return given_up ? 2 : 0;
+}

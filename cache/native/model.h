@@ -1,0 +1,42 @@
+/* A model and one pass through it, as decoder.py describes them. Pointers to a model stay valid as long as it does. */
+
+#pragma once
+#include "rows.h"
+
+typedef struct {
+    Linear qkv, out, gate_up, down; /* gate_up: panels of both in turn */
+    const float *attention_norm, *mlp_norm, *query_norm, *key_norm; /* the last two may be NULL */
+} Layer;
+
+typedef struct {
+    int32_t num_layers, hidden, heads, kv_heads, head_dim, rotary; /* rotary: turned dimensions of a head */
+    float epsilon, scale;
+    const Layer *layers;
+    const uint16_t *embedding; /* bfloat16 [vocabulary, hidden] */
+    const float *final_norm;
+    Linear head;
+} Model;
+
+typedef struct {
+    int32_t start, length;         /* slots */
+    int32_t first_reader, readers; /* its readers: a part of the pass's list */
+} Item;
+
+typedef struct {
+    int32_t row;    /* of the pass */
+    int32_t length; /* how many of the item's keys it sees */
+    int32_t turn;   /* which rotation back, -1: none */
+} Reader;
+
+typedef struct {
+    int32_t rows, num_items, num_readers, num_outputs;
+    const int32_t *tokens, *slots, *outputs; /* outputs: rows whose logits are wanted */
+    const float *cos, *sin;           /* [rows, rotary / 2] of new queries and keys */
+    const float *turn_cos, *turn_sin; /* [turns, rotary / 2] */
+    const Item *items;
+    const Reader *readers;
+    kv *const *keys, *const *values; /* by layer: [slots, kv_heads, head_dim] */
+    float *logits;                   /* [num_outputs, vocabulary] */
+    int32_t threads;
+    int (*gives_up)(void); /* asked before every layer whether the pass shall end; NULL: it never does */
+} Step;

@@ -1,0 +1,40 @@
+/* What is computed for one row alone: norms and rotations by position. */
+
+#pragma once
+#include "linear.h"
+
+/* x: one row, which becomes row `row` of the activations */
+static void norm(const float *x, const float *weight, int n, float epsilon, activation *out, int row, int rows) {
+    floats squares = {};
+    for (int i = 0; i < n; i += LANES) {
+        floats part = *(const floats_in_memory *)(x + i);
+        squares += part * part;
+    }
+    float factor = 1.0f / sqrtf(sum(squares) / n + epsilon);
+    for (int i = 0; i < n; i += LANES) {
+        floats part = *(const floats_in_memory *)(x + i) * factor * *(const floats_in_memory *)(weight + i);
+        store_activations(part, out, row, rows, n, i);
+    }
+}
+
+static void norm_head(float *x, const float *weight, int n, float epsilon) {
+    float squares = 0;
+    for (int i = 0; i < n; i++) squares += x[i] * x[i];
+    float factor = 1.0f / sqrtf(squares / n + epsilon);
+    for (int i = 0; i < n; i++) x[i] *= factor * weight[i];
+}
+
+static INLINE void rotate(const float *x, const float *cos, const float *sin, int half, float *out) {
+    int i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        floats a = *(const floats_in_memory *)(x + i), b = *(const floats_in_memory *)(x + i + half);
+        floats c = *(const floats_in_memory *)(cos + i), s = *(const floats_in_memory *)(sin + i);
+        *(floats_in_memory *)(out + i) = a * c - b * s;
+        *(floats_in_memory *)(out + i + half) = b * c + a * s;
+    }
+    for (; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        out[i] = a * cos[i] - b * sin[i];
+        out[i + half] = b * cos[i] + a * sin[i];
+    }
+}
