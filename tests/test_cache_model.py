@@ -81,8 +81,8 @@ def test_a_plain_prompt_equals_transformers_own_forward(family: str) -> None:
 @pytest.mark.parametrize("family", UNPLACEABLE)
 def test_models_without_placement_are_exact_beyond_their_window(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefill in chunks longer and shorter than the window, decode, a second turn and a batch neighbour."""
-    monkeypatch.setattr(scheduler, "MAX_ROWS", 2 * WINDOW + 3)
-    monkeypatch.setattr(scheduler, "MAX_ROWS_WHILE_DECODING", WINDOW - 5)
+    rows = {scheduler.PASS_S: 2 * WINDOW + 3, scheduler.DECODING_PASS_S: WINDOW - 5}
+    monkeypatch.setattr(scheduler, "rows_within", lambda seconds, _: rows[seconds])
     model = build(family)
     hf = stock(family)
     recorder = Recorder(model)

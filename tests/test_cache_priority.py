@@ -1,4 +1,4 @@
-"""Questions before modules that nobody waits for: the engine's own steps, one at a time."""
+"""Who is computed first, and who does not wait for whom: the engine's own steps, one at a time."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
 from tiny import build, make_segment
 
 from cache.attention.forward_pass import never
 from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine import Engine
-from cache.engine.engine_core import MIN_ROWS_AHEAD, EngineCore
+from cache.engine.engine_core import PATIENCE_S, EngineCore
 from cache.engine.request import Generation, Request
 from cache.engine.sampling import Sampling
+from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
 from cache.memory.arena import Arena
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span
 
-LONG = 2 * MIN_ROWS_AHEAD
+LONG = 4 * LEAST_ROWS
 
 
-def a_core() -> EngineCore:
+def a_core(slots: int = 4000) -> EngineCore:
     model = build()
-    return EngineCore(model, Store(Arena(model.info.kv, 4000, model.device), model.info.fingerprint), never)
+    return EngineCore(model, Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint), never)
 
 
 def long_modules(count: int) -> list[Segment]:
@@ -39,15 +41,15 @@ def encode(core: EngineCore, *segments: Segment) -> Future[Encoded]:
     return job.done
 
 
-def ask(core: EngineCore, *segments: Segment) -> Generation:
+def ask(core: EngineCore, *segments: Segment, tokens: int = 4, waited: float = 0.0) -> Generation:
     spans, at = [], 0
     for segment in segments:
         spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
         at += len(segment.tokens)
     plan = Plan(spans=(*spans, Span(start=at, tokens=tuple(b"What now?"))))
     generation = Generation()
-    request = Request(plan=plan, sampling=Sampling(max_tokens=4))
-    core.inbox.append(Waiting(request, generation, time.perf_counter()))
+    request = Request(plan=plan, sampling=Sampling(max_tokens=tokens))
+    core.inbox.append(Waiting(request, generation, time.perf_counter() - waited))
     return generation
 
 
@@ -67,14 +69,14 @@ def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered() -> No
     done = encode(core, *long_modules(4))
     core.step()
     before = computed(core)
-    assert before == {"m0": MIN_ROWS_AHEAD, "m1": 0, "m2": 0, "m3": 0}
+    assert before == {"m0": LEAST_ROWS, "m1": 0, "m2": 0, "m3": 0}
     generation = ask(core, make_segment("wanted", "y" * LONG))
     steps = 0
     while generation._events.empty() or core._running:
         core.step()
         steps += 1
         assert {name: computed(core)[name] for name in before} == before
-    assert steps <= 6
+    assert steps <= 8
     assert generation.completion.usage.completion_tokens > 0
     run(core)
     assert done.result().computed == 4
@@ -133,3 +135,55 @@ def test_submitting_a_request_is_a_demand() -> None:
     engine._stopped = None  # taken in by nobody, as while a pass runs
     engine.submit(Request(plan=Plan(spans=(Span(start=0, tokens=(1, 2)),))))
     assert engine._core.demand.is_set()
+
+
+def test_a_question_with_warm_passages_does_not_wait_for_one_with_cold_ones() -> None:
+    """Was wrong once: the first that needed a module to be encoded held up everybody behind it."""
+    core = a_core()
+    warm = make_segment("warm", "w" * 40)
+    encode(core, warm)
+    run(core)
+    core.store.compute_cost.mean = 1.0  # so slow that passes are as short as they get
+    cold, quick = ask(core, *long_modules(6)), ask(core, warm)
+    while not quick.is_over:
+        core.step()
+    assert computed(core), "the cold ones are not encoded yet"
+    run(core)
+    assert cold.completion.usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize("has_patience", [True, False])
+def test_who_waits_for_memory_is_overtaken_but_not_for_ever(has_patience: bool) -> None:
+    core = a_core(slots=1000)
+    first = ask(core, make_segment("first", "f" * 500), tokens=60)
+    while not core._running:
+        core.step()
+    large = ask(core, make_segment("large", "l" * 600), waited=0.0 if has_patience else 2 * PATIENCE_S)
+    small = ask(core, make_segment("small", "s" * 20))
+    core.step()
+    assert not first.is_over
+    assert core.store.has(core.store.key(make_segment("small", "s" * 20))) == has_patience, "it is encoded meanwhile"
+    run(core)
+    assert all(one.completion.usage.completion_tokens > 0 for one in (first, large, small))
+    core.store.check_integrity()
+
+
+def test_what_those_hold_that_must_not_overtake_is_given_back() -> None:
+    """Else the one in front would wait for memory that nobody gives back before it has begun."""
+    core = a_core(slots=1000)
+    warm = make_segment("warm", "w" * 200)
+    encode(core, warm)
+    run(core)
+    ask(core, make_segment("first", "f" * 300))
+    while not core._running:
+        core.step()
+    large, holding = ask(core, make_segment("large", "l" * 750)), ask(core, warm, make_segment("cold", "c" * 100))
+    core.step()
+    assert [len(waiting.entries) for waiting in core._waiting] == [0, 1]
+    core._waiting[0].submitted -= 2 * PATIENCE_S
+    for _ in range(100):
+        core.step()
+    assert not core.has_work
+    assert large.completion.usage.completion_tokens > 0
+    assert holding.completion.usage.completion_tokens > 0
+    core.store.check_integrity()

@@ -5,41 +5,56 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.engine.scheduler import MAX_ROWS, MAX_ROWS_WHILE_DECODING, schedule
+from cache.engine.scheduler import DECODING_PASS_S, LEAST_ROWS, MOST_ROWS, PASS_S, rows_within, schedule
 from cache.engine.sequence import Sequence
 from cache.memory.allocator import Extent
 
+ROW_S = 0.001
+WHOLE, DECODING = rows_within(PASS_S, ROW_S), rows_within(DECODING_PASS_S, ROW_S)
 
-def sequence_of(pending: int, computed: int = 0) -> Sequence:
+
+def sequence_of(pending: int, computed: int = 0, arrived: float = 0.0) -> Sequence:
     length = computed + pending
-    return Sequence([0] * length, list(range(length)), [Extent(0, length + 1)], computed=computed)
+    return Sequence([0] * length, list(range(length)), [Extent(0, length + 1)], computed=computed, arrived=arrived)
 
 
 def rows_of(*pending: int) -> list[int]:
     """Rows each sequence gets, in the order given; 0 for none."""
-    sequences = [sequence_of(n, computed=3) for n in pending]
-    rows = schedule(sequences)
+    sequences = [sequence_of(n, computed=3, arrived=100.0 * i) for i, n in enumerate(pending)]
+    rows = schedule(sequences, ROW_S)
     return [rows.get(sequence, 0) for sequence in sequences]
 
 
 def test_prompts_fill_the_pass_in_order_of_arrival() -> None:
-    assert rows_of(300, 200, 100) == [300, 200, 12]
-    assert rows_of(MAX_ROWS, 2) == [MAX_ROWS, 0]
-    assert rows_of(2000) == [MAX_ROWS]
+    assert rows_of(300, 150, 100) == [300, 150, 50]
+    assert rows_of(WHOLE, 2) == [WHOLE, 0]
+    assert rows_of(2000) == [WHOLE]
+
+
+def test_a_short_prompt_overtakes_a_long_one_but_not_for_ever() -> None:
+    long, soon, late = sequence_of(2000), sequence_of(20, arrived=1.9), sequence_of(20, arrived=2.1)
+    assert [*schedule([long, late, soon], ROW_S).items()] == [(soon, 20), (long, WHOLE - 20)]
+
+
+def test_passes_are_as_long_as_the_machine_is_fast() -> None:
+    assert rows_within(0.5, 0.001) == 500
+    assert rows_within(0.125, 0.001) == 125
+    assert rows_within(0.5, 1.0) == LEAST_ROWS
+    assert rows_within(0.5, 1e-9) == MOST_ROWS
 
 
 def test_whoever_generates_comes_first_and_shortens_the_pass() -> None:
-    assert rows_of(300, 1, 1) == [MAX_ROWS_WHILE_DECODING - 2, 1, 1]
+    assert rows_of(300, 1, 1) == [DECODING - 2, 1, 1]
 
 
 def test_nothing_to_do() -> None:
-    assert schedule([]) == {}
+    assert schedule([], ROW_S) == {}
 
 
 @given(st.lists(st.integers(1, 700), max_size=24))
 def test_passes_are_bounded_full_and_fair(pending: list[int]) -> None:
     rows = rows_of(*pending)
-    limit = MAX_ROWS_WHILE_DECODING if 1 in pending else MAX_ROWS
+    limit = DECODING if 1 in pending else WHOLE
     assert sum(rows) == min(limit, sum(pending))
     assert all(0 <= got <= wanted for got, wanted in zip(rows, pending, strict=True))
     assert all(got == 1 for got, wanted in zip(rows, pending, strict=True) if wanted == 1)
@@ -55,7 +70,7 @@ def test_everybody_finishes(pending: list[int]) -> None:
         waiting = [sequence for sequence in sequences if sequence.pending]
         if not waiting:
             return
-        shares = schedule(waiting)
+        shares = schedule(waiting, ROW_S)
         assert shares
         for sequence, rows in shares.items():
             sequence.chunk(rows)

@@ -3,6 +3,7 @@ for all requests that want it. A left context is computed in front of its segmen
 segment's own are admitted to the store. Not covered: running passes (`cache.engine.engine_core`).
 """
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -150,7 +151,8 @@ class Encoder:
             own = [self.store.device.reserve(len(segment.left_context) + len(segment.tokens))]
             views = [KVView(entry.extent) for entry in prefixes]
             positions = [*segment.left_context_positions, *segment.positions]
-            sequence = Sequence([*segment.left_context, *segment.tokens], positions, own, views)
+            tokens = [*segment.left_context, *segment.tokens]
+            sequence = Sequence(tokens, positions, own, views, arrived=time.perf_counter())
             self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason, is_ahead)
             prefixes = []  # the encoding holds them now
         finally:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import islice
 
 from torch import Tensor
 
@@ -25,12 +26,14 @@ from cache.errors import CacheError, CapacityError, PromptError
 from cache.memory.store import Store
 from cache.model.language_model import Model
 
-MAX_RUNNING = 16
+MAX_RUNNING = 64
 MAX_WAITING = 64
-AHEAD_S, MIN_ROWS_AHEAD = 0.25, 128
-"""How long a pass may take that encodes only modules nobody waits for, since a question that arrives gives it up; and
-how many rows it has at least, since shorter passes waste time.
+LOOKED_AT, PATIENCE_S = 16, 1.0
+"""How many that wait may start before those in front of them, which still need modules or memory; and how long one
+waits for memory before nobody may take it away any more.
 """
+AHEAD_S = 0.25
+"""How long a pass may take that encodes only modules nobody waits for, since a question that arrives gives it up."""
 PREFILL_ROWS = 64
 """Passes of fewer rows say little about what computing a module costs."""
 log = logging.getLogger(__name__)
@@ -154,7 +157,7 @@ class EngineCore:
             waiting.generation.deliver(PromptError(f"the prompt has token {strange}, the model has {info.vocabulary}"))
         elif needed > limit:
             waiting.generation.deliver(PromptError(f"the prompt needs {needed} positions, the model has {limit}"))
-        elif len(self._waiting) >= MAX_WAITING:
+        elif len(self._waiting) + len(self._running) >= MAX_WAITING + MAX_RUNNING:
             busy = "the desk is busy: too many questions are waiting, try again soon"
             waiting.generation.deliver(CapacityError(busy))
         else:
@@ -173,27 +176,40 @@ class EngineCore:
                 waiting.generation.deliver(CacheError("the request was cancelled before it started"))
 
     def _admit(self) -> None:
-        """Move requests from waiting to running, first come, first served; then encode modules ahead of use."""
-        while self._waiting and len(self._running) < MAX_RUNNING:
-            waiting = self._waiting[0]
+        """Move requests from waiting to running, those first that came first, unless they still need modules or memory;
+        then encode modules ahead of use.
+        """
+        for waiting in list(islice(self._waiting, LOOKED_AT)):
+            if len(self._running) >= MAX_RUNNING:
+                break
             try:
-                if not waiting.find_modules(self._encoder):
-                    return
-                waiting.select_rows(self.row_selector, self.store, self.model)
-                self._running.append(self._start(waiting))
+                if waiting.find_modules(self._encoder):
+                    waiting.select_rows(self.row_selector, self.store, self.model)
+                    self._running.append(self._start(waiting))
+                    self._waiting.remove(waiting)
             except CapacityError as error:
                 waiting.release(self.store)
-                if self._running or self._encoder.running:
-                    return  # memory comes back when they end
-                self._refuse(waiting, error)
+                if self._is_hopeless(waiting):
+                    self._refuse(waiting, error)
+                elif time.perf_counter() - waiting.submitted > PATIENCE_S:
+                    break
             except Exception as error:
                 waiting.release(self.store)
                 self._refuse(waiting, failure_of("the answer", error))
-            else:
-                self._waiting.popleft()
         if not self._waiting and not self._running:
             while self._jobs and self._encoder.advance(self._jobs[0]):
                 self._jobs.popleft()
+
+    def _is_hopeless(self, waiting: Waiting) -> bool:
+        """Whether no memory will come back for a request that found too little. What others hold that wait, too, is
+        taken from them first.
+        """
+        if self._running or self._encoder.running or waiting is not self._waiting[0]:
+            return False
+        holding = [other for other in self._waiting if other.entries]
+        for other in holding:
+            other.release(self.store)
+        return not holding
 
     def _refuse(self, waiting: Waiting, error: CacheError) -> None:
         """End a request that waits and holds nothing; one that was paused ends with what it has."""
@@ -240,13 +256,13 @@ class EngineCore:
         and only when there is nothing else: on a processor they would make every token of an answer ten times slower.
         """
         encodings = self._encoder.running.values()
+        row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
-            return schedule([suspect])
+            return schedule([suspect], row_seconds)
         needed = [*(r.sequence for r in self._running), *(e.sequence for e in encodings if not e.is_ahead)]
         if needed:
-            return schedule(needed)
-        rows = int(AHEAD_S / self.store.compute_cost.mean)
-        return schedule([e.sequence for e in encodings], max(MIN_ROWS_AHEAD, rows))
+            return schedule(needed, row_seconds)
+        return schedule([e.sequence for e in encodings], row_seconds, AHEAD_S)
 
     def _forward(self, scheduled: dict[Sequence, int]) -> list[tuple[Running, Tensor]]:
         """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""

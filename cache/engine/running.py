@@ -199,6 +199,7 @@ def place(
     reusable = [] if request.reuse == "off" else [*path[:-1], last.cut(0, len(last.tokens) - 1)]
     prefix = store.device.pin_prefix(request.tenant, reusable)
     sequence, fresh = build_sequence(spans, path, waiting.entries, prefix)
+    sequence.arrived = waiting.submitted
     for token in request.teacher_forced[:-1]:
         sequence.append(token)
     try:

@@ -100,10 +100,10 @@ class Sampler:
         """An index into logits of any length."""
         if self.sampling.temperature == 0:
             return int(logits.argmax())
-        scaled, ids = logits.cpu() / self.sampling.temperature, None
-        if 0 < self.sampling.top_k < len(scaled):
-            scaled, ids = scaled.topk(self.sampling.top_k)
-        probabilities = scaled.softmax(-1)
+        likely, ids = logits.cpu(), None
+        if 0 < self.sampling.top_k < len(likely):
+            likely, ids = likely.topk(self.sampling.top_k)
+        probabilities = (likely / self.sampling.temperature).softmax(-1)
         if self.sampling.top_p < 1:
             probabilities, kept = likeliest(probabilities, self.sampling.top_p)
             ids = kept if ids is None else ids[kept]

@@ -1,29 +1,34 @@
 """Which sequence computes how many rows in the next forward pass. No tensors.
 
 Sequences that generate come first, one row each, so that running answers keep their pace; prompts and modules being
-encoded fill the rest of the pass in order of arrival, in chunks.
+encoded fill the rest of the pass in chunks. Of these the one comes first that would be done first if each had been
+computed alone since it arrived: a short prompt overtakes a long one, but only for as long as the long one takes.
 """
 
 from collections.abc import Collection
 
 from cache.engine.sequence import Sequence
 
-MAX_ROWS = 512
-"""Rows of one pass when no answer is streaming: enough for large matrix products."""
+PASS_S, DECODING_PASS_S = 0.5, 0.125
+"""How long a pass may take; and how long while answers are streaming: the pause between two of their tokens."""
+LEAST_ROWS, MOST_ROWS = 64, 2048
+"""Of a pass, however long they take: fewer waste what a pass costs by itself, more take too much memory."""
 
-MAX_ROWS_WHILE_DECODING = 128
-"""Rows of one pass while answers are streaming: bounds the pause between two of their tokens."""
 
-
-def schedule(sequences: Collection[Sequence], limit: int | None = None) -> dict[Sequence, int]:
+def schedule(sequences: Collection[Sequence], row_seconds: float, pass_seconds: float = PASS_S) -> dict[Sequence, int]:
     """Divide the next pass into scheduled chunks: rows by sequence, in order. Every sequence has at least one pending
-    row. limit: rows of the pass, if fewer than usual.
+    row. row_seconds: what a row takes. pass_seconds: what the pass may take where no answer is streaming.
     """
     scheduled = {sequence: 1 for sequence in sequences if sequence.pending == 1}
-    usual = MAX_ROWS_WHILE_DECODING if scheduled else MAX_ROWS
-    token_budget = min(usual, limit or usual) - len(scheduled)
-    for sequence in sequences:
-        if sequence.pending > 1 and token_budget > 0:
+    token_budget = rows_within(DECODING_PASS_S if scheduled else pass_seconds, row_seconds) - len(scheduled)
+    prompts = [sequence for sequence in sequences if sequence.pending > 1]
+    for sequence in sorted(prompts, key=lambda prompt: prompt.arrived + prompt.pending * row_seconds):
+        if token_budget > 0:
             scheduled[sequence] = min(token_budget, sequence.pending)
             token_budget -= scheduled[sequence]
     return scheduled
+
+
+def rows_within(seconds: float, row_seconds: float) -> int:
+    """How many rows a pass has that may take so long."""
+    return max(LEAST_ROWS, min(MOST_ROWS, int(seconds / row_seconds)))

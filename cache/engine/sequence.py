@@ -14,7 +14,8 @@ from cache.prompt.plan import Segment, Span
 @dataclass(slots=True, eq=False)
 class Sequence:
     """tokens[i] stands at position id positions[i] and its KV goes to slot i of `own`, which may be longer than
-    `tokens`: the rest is for generated ones. Rows before `computed` are in the arena.
+    `tokens`: the rest is for generated ones. Rows before `computed` are in the arena. arrived: when it was asked
+    for, in seconds of any clock.
     """
 
     tokens: list[int]
@@ -22,6 +23,7 @@ class Sequence:
     own: list[Extent] = field(default_factory=list)
     views: list[KVView] = field(default_factory=list)
     computed: int = 0
+    arrived: float = 0.0
 
     @property
     def pending(self) -> int:
