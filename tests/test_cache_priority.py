@@ -177,7 +177,7 @@ def test_what_those_hold_that_must_not_overtake_is_given_back() -> None:
     ask(core, make_segment("first", "f" * 300))
     while not core._running:
         core.step()
-    large, holding = ask(core, make_segment("large", "l" * 750)), ask(core, warm, make_segment("cold", "c" * 100))
+    large, holding = ask(core, make_segment("large", "l" * 850)), ask(core, warm, make_segment("cold", "c" * 100))
     core.step()
     assert [len(waiting.entries) for waiting in core._waiting] == [0, 1]
     core._waiting[0].submitted -= 2 * PATIENCE_S
