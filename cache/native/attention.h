@@ -250,7 +250,8 @@ static void find_parts(const Step *s, const Unit *units, int num_units, Parts to
 /* The partial results of one row and head together. out: activations of `rows` rows */
 static void merge(const Model *m, Parts found, int row, int head, const float *partials, activation *out, int rows) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
-    float highest = -INFINITY, total = 0, result[d];
+    float highest = -INFINITY, total = 0;
+    floats result[d / LANES];
     memset(result, 0, sizeof result);
     for (int pass = 0; pass < 2; pass++)
         for (int p = found.first_part[row]; p < found.first_part[row + 1]; p++) {
@@ -262,9 +263,9 @@ static void merge(const Model *m, Parts found, int row, int head, const float *p
             else {
                 float weight = exp2f(one[d] - highest);
                 total += weight * one[d + 1];
-                for (int i = 0; i < d; i++) result[i] += weight * one[i];
+                for (int i = 0; i < d / LANES; i++) result[i] += weight * ((const floats_in_memory *)one)[i];
             }
         }
-    for (int i = 0; i < d; i += LANES)
-        store_activations(*(floats_in_memory *)(result + i) / total, out, row, rows, m->heads * d, head * d + i);
+    for (int i = 0; i < d / LANES; i++)
+        store_activations(result[i] / total, out, row, rows, m->heads * d, head * d + i * LANES);
 }
