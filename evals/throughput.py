@@ -1,7 +1,9 @@
 """The load test: many clients at once, each asking one question after another about a few passages.
 
 Passages are drawn from all documents by Zipf, in a new order for each question, and are warm: the engine has encoded
-them. Every arm gets the same prompts and gives answers of the same number of tokens, sampled the same way. Arms:
+them. One client begins every tenth of a second, and answers are half to three halves as long as the mean: people do not
+press a key at the same moment, and do not get equal answers. Every arm gets the same prompts and gives answers of the
+same numbers of tokens, sampled the same way. Arms:
   warmdesk           this engine
   transformers       its continuous batching, which reuses common prefixes
   llama.cpp bf16     its server with as many slots as this engine has at most, prefix cache and cache_reuse
@@ -33,6 +35,8 @@ from evals.transformers_peer import ContinuousBatching, TransformersPeer
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
 ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
+START_EVERY_S = 0.1
+"""Between the first questions of two clients."""
 
 Ask = Callable[[Plan, int], float | None]
 """Asks for an answer of so many tokens and waits for its end; gives seconds to its first piece, None if refused."""
@@ -40,8 +44,8 @@ Ask = Callable[[Plan, int], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """What is asked. documents: how many there are. passages: of one prompt. zipf: the exponent. requests: in all, None
-    for two of each client, at least eight.
+    """What is asked. documents: how many there are. passages: of one prompt. zipf: the exponent. answer_tokens: the
+    mean. requests: in all, None for four of each client, at least eight.
     """
 
     documents: int = 50
@@ -57,7 +61,12 @@ class LoadTest:
 
     def num_requests(self, clients: int) -> int:
         """For so many clients."""
-        return self.requests or max(8, 2 * clients)
+        return self.requests or max(8, 4 * clients)
+
+    def draw_answers(self, count: int) -> list[int]:
+        """Tokens of so many answers, the same in every call."""
+        rng = random.Random(2)
+        return [rng.randint(-(-self.answer_tokens // 2), self.answer_tokens * 3 // 2) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +112,8 @@ def measure_throughput(
         for arm in [arm for arm in arms if arm in opened]:
             with opened[arm](count) as ask:
                 ask(plans[0], load.answer_tokens)  # a first answer is slower, and is not counted
-                rows.append(run_load(arm, ask, plans[1:], count, load.answer_tokens, allowed))
+                answers = load.draw_answers(len(plans) - 1)
+                rows.append(run_load(arm, ask, [*zip(plans[1:], answers, strict=True)], count, allowed))
             report(describe(rows[-1]))
     return {
         "machine": describe_machine(),
@@ -125,25 +135,31 @@ def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, coun
     ]
 
 
-def run_load(
-    arm: str, ask: Ask, plans: Sequence[Plan], clients: int, answer_tokens: int, allowed: float
-) -> ThroughputRow:
-    """Ask everything, with so many clients at once. allowed: tokens per second that the machine allows."""
+def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int, allowed: float) -> ThroughputRow:
+    """Ask everything, prompts with the tokens of their answers, with so many clients at once. allowed: tokens per
+    second that the machine allows.
+    """
+
+    def ask_in_turn(number: int) -> float | None:
+        if number < clients:
+            time.sleep(START_EVERY_S * number)
+        return ask(*asked[number])
+
     started = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        asked = [*pool.map(lambda plan: ask(plan, answer_tokens), plans)]
+        times = [*pool.map(ask_in_turn, range(len(asked)))]
     seconds = time.perf_counter() - started
-    first = [ttft * 1e3 for ttft in asked if ttft is not None]
-    rate = len(first) * answer_tokens / seconds
+    first = [ttft * 1e3 for ttft in times if ttft is not None]
+    rate = sum(tokens for (_, tokens), ttft in zip(asked, times, strict=True) if ttft is not None) / seconds
     return ThroughputRow(
         arm=arm,
         clients=clients,
-        requests=len(plans),
+        requests=len(asked),
         tokens_per_s=round(rate, 1),
         requests_per_s=round(len(first) / seconds, 3),
         ttft_ms_p50=round(percentile(first, 0.5), 1),
         ttft_ms_p95=round(percentile(first, 0.95), 1),
-        refused=len(plans) - len(first),
+        refused=len(asked) - len(first),
         of_floor=round(rate / allowed, 3),
     )
 
@@ -151,7 +167,7 @@ def run_load(
 @contextmanager
 def open_warmdesk(measured: Measured, documents: RandomDocuments, load: LoadTest, clients: int) -> Iterator[Ask]:
     """This engine with all documents in memory, and room for what the requests compute."""
-    own = (load.num_requests(clients) + clients + 1) * (QUESTION_TOKENS + load.answer_tokens)
+    own = (load.num_requests(clients) + clients + 1) * (QUESTION_TOKENS + 2 * load.answer_tokens)
     room = (load.documents + 1) * MODULE_TOKENS + own
     with warm_engine(measured.model, 2 * room, documents.modules) as engine:
         yield lambda plan, count: ask_engine(engine, plan, count)
@@ -174,7 +190,7 @@ def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
 @contextmanager
 def open_transformers(model: str | None, converted: Path, load: LoadTest, clients: int) -> Iterator[Ask]:
     """Continuous batching with room for as many requests as this engine runs at most."""
-    one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + load.answer_tokens
+    one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     hf = TransformersPeer.load(model, converted).hf
     with ContinuousBatching(hf, tokens=2 * one * min(clients, MAX_RUNNING)) as batching:
         yield lambda plan, count: batching.answer(token_ids(plan), count)
@@ -183,7 +199,7 @@ def open_transformers(model: str | None, converted: Path, load: LoadTest, client
 @contextmanager
 def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
     """A server with as many slots as this engine runs requests at most."""
-    context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + load.answer_tokens
+    context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     slots = min(clients, MAX_RUNNING)
     with llama_cpp.serve("bf16", threads=threads, slots=slots, context=context) as server:
         yield lambda plan, count: server.answer(token_ids(plan), count).ttft_s
@@ -238,7 +254,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
     return (
         f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; {load['passages']} of "
         f"{load['documents']} warm passages of {load['module_tokens']} tokens, Zipf {load['zipf']}, questions of "
-        f"{load['question_tokens']} tokens, answers of {load['answer_tokens']}. llama.cpp: {result['llama_cpp']}. "
+        f"{load['question_tokens']} tokens, answers of {load['answer_tokens']} on average. "
+        f"llama.cpp: {result['llama_cpp']}. "
         f"The floor of the machine: {floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n"
         + table(rows, columns)
     )

@@ -130,7 +130,7 @@ def test_a_load_counts_what_was_answered_and_what_was_refused() -> None:
         asked.append(plan)
         return None if plan == 3 else 0.2
 
-    row = run_load("arm", ask, [1, 2, 3, 4], clients=2, answer_tokens=5, allowed=1e9)  # type: ignore[list-item]
+    row = run_load("arm", ask, [(1, 5), (2, 5), (3, 5), (4, 5)], clients=2, allowed=1e9)  # type: ignore[list-item]
     assert sorted(asked) == [1, 2, 3, 4]
     assert (row.requests, row.refused, row.ttft_ms_p50, row.ttft_ms_p95) == (4, 1, 200.0, 200.0)
     assert row.tokens_per_s / row.requests_per_s == pytest.approx(5, rel=0.01)
@@ -142,7 +142,8 @@ def test_the_engine_answers_a_load(measured: Measured) -> None:
     plans = throughput.draw_plans(documents, load, 300, 3)
     assert plans == throughput.draw_plans(documents, load, 300, 3)  # every arm gets the same
     with throughput.open_warmdesk(measured, documents, load, clients=2) as ask:
-        row = run_load("warmdesk", ask, plans, 2, 4, allowed=1e9)
+        asked = [*zip(plans, load.draw_answers(3), strict=True)]
+        row = run_load("warmdesk", ask, asked, 2, allowed=1e9)
     assert row.refused == 0
     assert row.tokens_per_s > 0
 

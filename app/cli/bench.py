@@ -137,7 +137,7 @@ def throughput(
     zipf: Annotated[float, typer.Option(help="How unequal their popularity is; 0: all alike.", min=0)] = 1.0,
     answer: Annotated[int, typer.Option(help="Tokens of an answer.", min=1)] = 48,
     requests: Annotated[
-        int | None, typer.Option(help="Questions of each arm.", min=1, show_default="two of each client, at least 8")
+        int | None, typer.Option(help="Questions of each arm.", min=1, show_default="four of each client, at least 8")
     ] = None,
     arms: Annotated[
         str | None, typer.Option(help="Comma-separated; default: warmdesk,llama.cpp bf16. transformers takes minutes.")
