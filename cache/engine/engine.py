@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import Encoded, EncodeJob, problem_of
-from cache.engine.engine_core import EngineCore, ForgetJob
+from cache.engine.engine_core import EngineCore
+from cache.engine.forgetting import ForgetJob
 from cache.engine.idle_run import IdleRun
 from cache.engine.open_work import OpenWork, Work
 from cache.engine.request import Generation, Request
@@ -153,9 +154,10 @@ class Engine:
         return job.done
 
     def forget(self, find: Callable[[Store], Set[str]]) -> int:
-        """Remove modules from every tier and everything computed with them. find: which keys, called when nothing runs
-        that may still add some. What was submitted or to be encoded before ends first, what comes after waits. Returns
-        how many modules were there. Raises EngineStopped.
+        """Remove modules from every tier and everything computed with them. find: which keys, called when all has ended
+        that was submitted or to be encoded before. What comes later does not wait: it may still read these modules,
+        but nothing that it computed with them until then is kept. Returns how many modules were there. Raises
+        EngineStopped.
         """
 
         def find_keys(store: Store) -> Set[str]:

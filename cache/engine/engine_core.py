@@ -8,20 +8,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import islice
 
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder, Encoding
+from cache.engine.forgetting import ForgetJob, ForgetQueue
 from cache.engine.recomputation import RowSelector
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule
 from cache.engine.sequence import Sequence
-from cache.engine.waiting import Waiting
+from cache.engine.waiting import Waiting, keys_of
 from cache.errors import CacheError, CapacityError, PromptError
 from cache.memory.store import Store
 from cache.model.language_model import Model
@@ -39,18 +38,10 @@ PREFILL_ROWS = 64
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetJob:
-    """Modules to be removed. find: which ones, called when nothing runs. done: gets how many were there."""
-
-    find: Callable[[Store], Set[str]]
-    done: Future[int]
-
-
 class EngineCore:
-    """The state of the engine thread. inbox: what has arrived, in order; nothing overtakes a ForgetJob. give_up: if all
-    of it shall end; then `step` raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand:
-    set from any thread when a request was submitted: it ends a pass for modules nobody waits for at the next layer.
+    """The state of the engine thread. inbox: what has arrived, in order. give_up: if all of it shall end; then `step`
+    raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand: set from any thread when a
+    request was submitted: it ends a pass for modules nobody waits for at the next layer.
     """
 
     def __init__(self, model: Model, store: Store, give_up: Callable[[], bool]) -> None:
@@ -63,21 +54,23 @@ class EngineCore:
         self._running: list[Running] = []
         self._paused: dict[Waiting, Running] = {}  # they are waiting, too
         self._jobs: deque[EncodeJob] = deque()
+        self._to_forget = ForgetQueue()
         self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.inbox) or self._is_busy
+        return bool(self.inbox or self._in_flight() or self._to_forget)
 
     @property
     def load(self) -> tuple[int, int]:
         """How many requests are running, and how many are waiting. From any thread; it may be old when it returns."""
         return len(self._running), len(self._waiting) + len(self.inbox)
 
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._waiting or self._running or self._jobs or self._encoder.running)
+    def _in_flight(self) -> list[object]:
+        """Requests, jobs and encodings that have not ended."""
+        running = (running.admitted for running in self._running)
+        return [*running, *self._waiting, *self._jobs, *self._encoder.running.values()]
 
     @property
     def _is_unwanted(self) -> bool:
@@ -121,7 +114,8 @@ class EngineCore:
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
-        for asked in [*(r.admitted for r in self._running), *self._waiting, *self._jobs, *self.inbox]:
+        requests = [*(r.admitted for r in self._running), *self._waiting]
+        for asked in [*requests, *self._jobs, *self._to_forget, *self.inbox]:
             if isinstance(asked, Waiting):
                 asked.generation.deliver(error)
             else:
@@ -129,24 +123,39 @@ class EngineCore:
 
     def _take_in(self) -> None:
         while self.inbox:
-            arrived = self.inbox[0]
+            arrived = self.inbox.popleft()
             if isinstance(arrived, ForgetJob):
-                if self._is_busy:
-                    return
-                self._forget(arrived)
+                self._to_forget.add(arrived, self._in_flight())
             elif isinstance(arrived, EncodeJob):
                 self._jobs.append(arrived)
             else:
                 self._enqueue(arrived)
-            self.inbox.popleft()
+        while (job := self._to_forget.pop_ready(self._in_flight())) is not None:
+            self._forget(job)
 
     def _forget(self, job: ForgetJob) -> None:
         try:
+            keys = job.find(self.store)
             self.row_selector.clear()
             self.store.flush()
-            job.done.set_result(self.store.forget(job.find(self.store)))
+            for running in self._running:
+                running.keeps_rows &= not running.admitted.uses(keys, self.store)
+            for waiting in self._waiting:
+                if waiting.uses(keys, self.store):
+                    waiting.release(self.store)
+            for key, encoding in [*self._encoder.running.items()]:
+                if not keys.isdisjoint(keys_of(encoding.segment, encoding.tenant, self.store)):
+                    self._begin_again(key, encoding)
+            job.done.set_result(self.store.forget(keys))
         except Exception as error:
             job.done.set_exception(error)
+
+    def _begin_again(self, key: str, encoding: Encoding) -> None:
+        """Drop an encoding; requests start it again, and so does the job it belongs to."""
+        self._encoder.fail(key)
+        for job in self._jobs:
+            if key in job.started:
+                job.segments.appendleft((job.started.pop(key), encoding.tenant))
 
     def _enqueue(self, waiting: Waiting) -> None:
         plan, info = waiting.request.plan, self.model.info
@@ -196,7 +205,7 @@ class EngineCore:
             except Exception as error:
                 waiting.release(self.store)
                 self._refuse(waiting, failure_of("the answer", error))
-        if not self._waiting and not self._running:
+        if self._to_forget or not (self._waiting or self._running):
             while self._jobs and self._encoder.advance(self._jobs[0]):
                 self._jobs.popleft()
 
@@ -259,7 +268,10 @@ class EngineCore:
         row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
             return schedule([suspect], row_seconds)
-        needed = [*(r.sequence for r in self._running), *(e.sequence for e in encodings if not e.is_ahead)]
+        needed = [
+            *(r.sequence for r in self._running),
+            *(e.sequence for e in encodings if self._to_forget or not e.is_ahead),
+        ]
         if needed:
             return schedule(needed, row_seconds)
         return schedule([e.sequence for e in encodings], row_seconds, AHEAD_S)
@@ -315,7 +327,7 @@ class EngineCore:
         """End an encoding, and all that was to use it."""
         self._encoder.fail(key)
         failure = failure_of(f"module {encoding.segment.name!r}", error)
-        for waiting in [w for w in self._waiting if self._needs(w, key)]:
+        for waiting in [w for w in self._waiting if w.uses({key}, self.store)]:
             waiting.release(self.store)
             self._refuse(waiting, failure)
         for job in self._jobs:
@@ -324,14 +336,9 @@ class EngineCore:
             elif self._is_next(job, key):
                 job.fail_next(failure)
 
-    def _needs(self, waiting: Waiting, key: str) -> bool:
-        tenant = waiting.request.tenant_of_modules
-        return any(self.store.key(part, tenant) == key for s in waiting.plan.segments() for part in s.with_ancestors())
-
     def _is_next(self, job: EncodeJob, key: str) -> bool:
         """Whether a module is a conditioning prefix of the next one of a job."""
-        parts = ((part, tenant) for segment, tenant in [*job.segments][:1] for part in segment.with_ancestors())
-        return any(self.store.key(part, tenant) == key for part, tenant in parts)
+        return any(key in keys_of(segment, tenant, self.store) for segment, tenant in [*job.segments][:1])
 
 
 def failure_of(what: str, error: Exception) -> CacheError:

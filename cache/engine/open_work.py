@@ -1,7 +1,7 @@
 """What the engine was asked for and has not ended: if its core fails, all of it gets an end, wherever it was."""
 
 from cache.engine.encoder import EncodeJob
-from cache.engine.engine_core import ForgetJob
+from cache.engine.forgetting import ForgetJob
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError
 

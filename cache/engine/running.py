@@ -28,7 +28,7 @@ PAGE = 32
 class Running:
     """A request being answered. admitted: with its pinned modules. fresh: steps behind the pinned prefix, computed ones
     with their first own row, modules between them with row -1. most_tokens: of the answer. forced_logits: they predict
-    a teacher-forced answer.
+    a teacher-forced answer. keeps_rows: whether later requests may find what it computes.
     """
 
     admitted: Waiting
@@ -44,6 +44,7 @@ class Running:
     stream: TextStream
     answer: list[int] = field(default_factory=list)
     forced_logits: list[Tensor] = field(default_factory=list)
+    keeps_rows: bool = True
 
     @property
     def can_pause(self) -> bool:
@@ -132,10 +133,10 @@ class Running:
             self.admitted.generation.deliver(piece)
 
     def _give_rows(self, store: Store) -> None:
-        """Computed rows go to the prefix tree (or are freed with reuse off), slots behind them are freed."""
+        """Computed rows go to the prefix tree if others may find them, slots behind them are freed."""
         own, computed = self.sequence.own, self.sequence.computed
         store.device.free(part_of(own, computed, total_length(own)))
-        if self.admitted.request.reuse == "off":
+        if not self.keeps_rows:
             store.device.free(part_of(own, 0, computed))
         else:
             store.device.put_prefix(self.prefix, self._computed_steps(store), self.admitted.request.session)
@@ -182,6 +183,7 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int) -> Running:
         stop_tokens=model.info.stop_tokens,
         sampler=sampler,
         stream=stream,
+        keeps_rows=request.reuse != "off",
     )
 
 

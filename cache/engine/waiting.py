@@ -1,6 +1,7 @@
 """A request that is not running yet: its modules are looked up and pinned, then its rows to recompute are selected."""
 
 import time
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -77,8 +78,18 @@ class Waiting:
         segments = {s.segment for s in spans if s.segment is not None and s.start < end and s.end > first}
         return frozenset(store.key(segment, tenant) for segment in segments)
 
+    def uses(self, keys: Set[str], store: Store) -> bool:
+        """Whether any of these modules is in the prompt, or a conditioning prefix of one that is."""
+        tenant, plan = self.request.tenant_of_modules, self.request.plan
+        return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
+
     def release(self, store: Store) -> None:
         """Unpin the modules found; the request may be tried again later."""
         for entry in self.entries.values():
             store.device.release(entry)
         self.entries.clear()
+
+
+def keys_of(segment: Segment, tenant: str, store: Store) -> frozenset[str]:
+    """Keys of a module and its conditioning prefixes."""
+    return frozenset(store.key(part, tenant) for part in segment.with_ancestors())
