@@ -5,6 +5,7 @@ CacheError
 ├── PMLError          a schema, a prompt or a prompt program is wrong: says where and what to do (author's mistake)
 ├── ModelError        the model cannot be loaded or is of a family the engine does not know
 ├── CapacityError     the KV memory cannot hold what one request needs, even when everything else is evicted
+├── EngineFull        too many requests wait, or this one has waited too long: try again soon
 ├── EngineBusy        what was to be computed while nothing else is to do: something else was
 └── EngineStopped     the engine was shut down, or failed, while the request was waiting or running
 """
@@ -46,6 +47,10 @@ class ModelError(CacheError):
 
 class CapacityError(CacheError):
     """One request needs more KV memory than the arena has."""
+
+
+class EngineFull(CacheError):
+    """More was asked than can be answered in time."""
 
 
 class EngineBusy(CacheError):

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from cache.engine.engine import Engine
-from cache.engine.engine_core import MAX_RUNNING
+from cache.engine.limits import Limits
 from cache.engine.request import Request
-from cache.errors import CapacityError
+from cache.errors import EngineFull
 from cache.prompt.plan import Plan
 from evals.floor import Floor, ModelCost, describe_floor, measure_floor
 from evals.llama_cpp import LlamaCpp
@@ -179,7 +179,7 @@ def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
     pieces = iter(engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))))
     try:
         next(pieces)
-    except CapacityError:
+    except EngineFull:
         return None
     ttft = time.perf_counter() - started
     for _ in pieces:
@@ -192,7 +192,7 @@ def open_transformers(model: str | None, converted: Path, load: LoadTest, client
     """Continuous batching with room for as many requests as this engine runs at most."""
     one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     hf = TransformersPeer.load(model, converted).hf
-    with ContinuousBatching(hf, tokens=2 * one * min(clients, MAX_RUNNING)) as batching:
+    with ContinuousBatching(hf, tokens=2 * one * min(clients, Limits().running)) as batching:
         yield lambda plan, count: batching.answer(token_ids(plan), count)
 
 
@@ -200,14 +200,14 @@ def open_transformers(model: str | None, converted: Path, load: LoadTest, client
 def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
     """A server with as many slots as this engine runs requests at most."""
     context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
-    slots = min(clients, MAX_RUNNING)
+    slots = min(clients, Limits().running)
     with llama_cpp.serve("bf16", threads=threads, slots=slots, context=context) as server:
         yield lambda plan, count: server.answer(token_ids(plan), count).ttft_s
 
 
 def allowed_rate(cost: ModelCost, floor: Floor, load: LoadTest, clients: int) -> float:
     """Tokens per second the machine allows: questions computed, answers decoded, everything else there already."""
-    running = min(clients, MAX_RUNNING)
+    running = min(clients, Limits().running)
     placed = load.prompt_tokens + MODULE_TOKENS
     own = QUESTION_TOKENS + load.answer_tokens // 2
     shared = min(load.documents, running * load.passages) * MODULE_TOKENS

@@ -434,14 +434,17 @@ def test_a_fault_in_the_middle_of_a_stream_reaches_the_client(site: ApiSite, mon
     assert UNEXPECTED in str(error.value)
 
 
-def test_a_busy_desk_says_when_to_try_again(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "status"), [("engine", 503), ("engine-full", 429)])
+def test_a_busy_desk_says_when_to_try_again(
+    code: str, status: int, site: ApiSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def busy(*_: object, **__: object) -> None:
-        raise DeskError("raise --memory", code="engine")
+        raise DeskError("raise --memory", code=code)
 
     monkeypatch.setattr(site.desk, "ask", busy)
-    with pytest.raises(openai.InternalServerError) as error:
+    with pytest.raises(openai.APIStatusError) as error:
         site.openai().chat.completions.create(model="warmdesk", messages=ASKED)
-    assert (error.value.status_code, error.value.response.headers["retry-after"]) == (503, "5")
+    assert (error.value.status_code, error.value.response.headers["retry-after"]) == (status, "5")
     assert "memory" not in str(error.value)
 
 

@@ -20,7 +20,7 @@ from app.knowledge.forget import Footprint
 from app.knowledge.prompts import PromptTurn
 from app.storage import tables
 from app.storage.history import PastMessage
-from cache.engine.engine_core import MAX_RUNNING
+from cache.engine.limits import Limits
 from cache.memory.keys import PUBLIC_TENANT
 
 SECRET = "xylophone marmalade zeppelin"
@@ -394,7 +394,7 @@ def test_a_question_that_had_read_the_document_is_answered_first(
 def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path: Path, pages: Path) -> None:
     with small_desk(tmp_path / "desk", neighbours=1, answer_tokens=60) as desk:
         desk.ingest([pages])
-        streams = [desk.ask("How long do returns take?") for _ in range(MAX_RUNNING)]
+        streams = [desk.ask("How long do returns take?") for _ in range(Limits().running)]
         streams.append(desk.ask("What is the word of the day?"))
         assert desk.forget("secret.md").left == NOTHING
         for stream in streams:

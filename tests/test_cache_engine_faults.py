@@ -16,7 +16,7 @@ from tiny import build, make_segment
 from torch import Tensor
 
 from cache.engine.engine import Engine
-from cache.engine.engine_core import MAX_RUNNING
+from cache.engine.limits import Limits
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.sampling import Sampling
 from cache.errors import CacheError, CapacityError, EngineStopped
@@ -185,7 +185,7 @@ def test_who_was_there_before_ends_before_something_is_forgotten(engine: Engine)
         return engine.submit(Request(plan=plan_of(A, "?"), sampling=Sampling(max_tokens=tokens)))
 
     with ThreadPoolExecutor(2) as pool:
-        running = [ask_about_a(40) for _ in range(MAX_RUNNING + 2)]  # two of them wait
+        running = [ask_about_a(40) for _ in range(Limits().running + 2)]  # two of them wait
         first = pool.submit(engine.forget, partial(find, "first"))
         while not (engine._core._to_forget or first.done()):
             time.sleep(0.001)

@@ -17,7 +17,7 @@ import torch
 from tiny import build, stock
 
 from app.domain.errors import DeskError
-from cache.errors import CapacityError
+from cache.errors import EngineFull
 from evals import decode, eviction, floor, memory, throughput
 from evals.floor import Floor, ModelCost
 from evals.gguf_weights import convert_weights
@@ -152,7 +152,7 @@ def test_a_refusal_is_no_error() -> None:
     class Full:
         def submit(self, request: Any) -> Any:
             def pieces() -> Any:
-                raise CapacityError("busy")
+                raise EngineFull("busy")
                 yield
 
             return pieces()

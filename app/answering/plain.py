@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
 
+from app.answering.stream import engine_failed
 from app.domain.answers import AnswerTimings, AnswerUsage
 from app.domain.errors import DeskError
 from app.domain.plain import PlainAnswer, PlainOptions, Said
@@ -39,14 +40,14 @@ class PlainStream:
         try:
             yield from self._generation
         except CacheError as error:
-            raise DeskError(str(error), code="engine") from error
+            raise engine_failed(error) from error
         finally:
             self.is_finished.set()
         completion = self._generation.completion
         timings = completion.timings
         self._answer = PlainAnswer(
             text=completion.text,
-            finish_reason="length" if completion.finish_reason == "length" else "stop",
+            finish_reason="length" if completion.finish_reason in ("length", "timeout") else "stop",
             usage=AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)}),
             timings=AnswerTimings(
                 retrieve=0.0,

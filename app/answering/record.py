@@ -14,7 +14,7 @@ from app.storage.answer_rows import AnswerDetails, ModuleDetails
 from app.storage.history import new_id
 from cache.engine.request import Completion
 
-_ENDINGS = {"length": CUT, "cancelled": STOPPED}
+_ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": STOPPED}
 """What the reader is told about how an answer ended."""
 
 

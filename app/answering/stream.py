@@ -12,7 +12,7 @@ from app.domain.answers import BETWEEN, Answer
 from app.domain.errors import DeskError
 from app.storage.history import History
 from cache.engine.request import Generation
-from cache.errors import CacheError
+from cache.errors import CacheError, EngineFull
 
 
 class AnswerInProgress:
@@ -50,7 +50,7 @@ class AnswerInProgress:
                 yield lead + piece
                 lead = ""
         except CacheError as error:
-            raise DeskError(str(error), code="engine") from error
+            raise engine_failed(error) from error
         except BaseException:  # the reader has left: what there is so far is kept
             generation.cancel()
             raise
@@ -89,6 +89,11 @@ class AnswerInProgress:
         self._history.ended(self._asked.question_id)
         self._open.remove(self)
         self.is_finished.set()
+
+
+def engine_failed(error: CacheError) -> DeskError:
+    """What readers get for an answer that the engine did not give."""
+    return DeskError(str(error), code="engine-full" if isinstance(error, EngineFull) else "engine")
 
 
 class OpenAnswer(Protocol):

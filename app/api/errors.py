@@ -61,6 +61,7 @@ KNOWN = {
     "outside-hours": _Known(409, "nobody answers now: send an e-mail address"),
     "bad-email": _Known(400),
     "document-unknown": _Known(404, "there is no such document"),
+    "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
     "engine": _Known(503, "the desk is busy: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
     "database-busy": _Known(503, "the desk is busy: try again soon"),
@@ -103,7 +104,7 @@ def told(error: Exception) -> ApiError:
         log.error("a request of the API failed", exc_info=error)
         return ApiError(500, UNEXPECTED)
     assert isinstance(error, DeskError)
-    headers = {"retry-after": str(BUSY_S)} if known.status == 503 else {}
+    headers = {"retry-after": str(BUSY_S)} if known.status in (429, 503) else {}
     return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
 
 

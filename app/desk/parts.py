@@ -32,6 +32,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from app.storage.savings import SavingsSamples
 from cache.engine.engine import Engine
+from cache.engine.limits import Limits
 from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, load_tokenizer
@@ -124,7 +125,14 @@ class Parts:
         if disk is not None:
             disk.clean_up()
         engine = Engine(
-            model, memory=settings.memory, disk=disk, placement=settings.placement, slot=settings.slot_tokens
+            model,
+            memory=settings.memory,
+            disk=disk,
+            placement=settings.placement,
+            slot=settings.slot_tokens,
+            limits=Limits(
+                running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
+            ),
         ).start()
         engine.keep(kept_modules(self.library))
         return engine

@@ -223,6 +223,12 @@ class Settings(BaseSettings):
     redact: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
     """Replace e-mail addresses, phone and card numbers in questions before anything is stored, searched or given to the
     model. The transcript then shows [e-mail], [phone] or [card] in their place."""
+    questions_at_once: Annotated[int, _between(1, 1024)] = 64
+    """The most questions that are answered at the same time."""
+    questions_waiting: Annotated[int, _between(0, 10_000)] = 64
+    """The most questions that may wait for that; one more is told that the desk is busy."""
+    answer_seconds: Annotated[int, _between(1, 86_400)] = 300
+    """How long a question may take, waiting included; then its answer ends with what there is."""
     memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB"."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB

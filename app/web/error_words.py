@@ -13,6 +13,7 @@ _WORDS = {
     "conversation-unknown": _GONE,
     "no-such-conversation": _GONE,
     "rate-limit": translatable("Too many questions in a short time. Please wait a moment and send it again."),
+    "engine-full": translatable("Many people ask at this moment. Please wait a little and send your question again."),
     "too-many": translatable("You have very many conversations. Please delete some, then start a new one."),
     "with-person": translatable("A person answers this conversation now. Please send your message again."),
     "bad-email": translatable("This is not an e-mail address. Please check it."),

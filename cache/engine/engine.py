@@ -20,6 +20,7 @@ from cache.engine.encoder import Encoded, EncodeJob, problem_of
 from cache.engine.engine_core import EngineCore
 from cache.engine.forgetting import ForgetJob
 from cache.engine.idle_run import IdleRun
+from cache.engine.limits import Limits
 from cache.engine.open_work import OpenWork, Work
 from cache.engine.request import Generation, Request
 from cache.engine.waiting import Waiting
@@ -49,7 +50,7 @@ REMEMBERED_RUNS = 1024
 class Engine:
     """Answers prompts from one model and one store. Every method may be called from any thread, between `start` and
     `close`. memory: bytes of the device arena. disk: the tier behind it, or None. placement, slot: how prompts are
-    arranged unless `arrange` is told otherwise.
+    arranged unless `arrange` is told otherwise. limits: the defaults if None.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Engine:
         disk: DiskTier | None = None,
         placement: Placement = "contiguous",
         slot: int = 256,
+        limits: Limits | None = None,
     ) -> None:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
         self.placement, self.slot = placement, slot
         self.num_restarts = 0
+        self._limits = limits
         self._arena, self._disk = Arena(model.info.kv, slots, model.device), disk
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
@@ -241,7 +244,7 @@ class Engine:
         """Make the store, empty but for the disk, and the core."""
         self.store = Store(self._arena, self.model.info.fingerprint, self._disk)
         self.store.keep(self._kept)
-        self._core = EngineCore(self.model, self.store, self._closing.is_set)
+        self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits)
 
     def _restart(self) -> None:
         """End all that the core has, and begin anew; what arrived since is computed."""

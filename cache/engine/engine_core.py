@@ -16,17 +16,17 @@ from torch import Tensor
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder, Encoding
 from cache.engine.forgetting import ForgetJob, ForgetQueue
+from cache.engine.limits import Limits
 from cache.engine.recomputation import RowSelector
+from cache.engine.request import FinishReason
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule
 from cache.engine.sequence import Sequence
 from cache.engine.waiting import Waiting, keys_of
-from cache.errors import CacheError, CapacityError, PromptError
+from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
 from cache.model.language_model import Model
 
-MAX_RUNNING = 64
-MAX_WAITING = 64
 LOOKED_AT, PATIENCE_S = 16, 1.0
 """How many that wait may start before those in front of them, which still need modules or memory; and how long one
 waits for memory before nobody may take it away any more.
@@ -44,8 +44,8 @@ class EngineCore:
     request was submitted: it ends a pass for modules nobody waits for at the next layer.
     """
 
-    def __init__(self, model: Model, store: Store, give_up: Callable[[], bool]) -> None:
-        self.model, self.store, self._give_up = model, store, give_up
+    def __init__(self, model: Model, store: Store, give_up: Callable[[], bool], limits: Limits | None = None) -> None:
+        self.model, self.store, self._give_up, self._limits = model, store, give_up, limits or Limits()
         self.demand = threading.Event()
         self.row_selector = RowSelector()
         self.inbox: deque[Waiting | EncodeJob | ForgetJob] = deque()
@@ -87,6 +87,7 @@ class EngineCore:
         """Take in what has arrived, admit what fits, and compute one packed pass for everything that can run."""
         self._take_in()
         self._drop_cancelled()
+        self._drop_late()
         self._admit()
         self._make_room()
         scheduled = self._schedule()
@@ -166,9 +167,9 @@ class EngineCore:
             waiting.generation.deliver(PromptError(f"the prompt has token {strange}, the model has {info.vocabulary}"))
         elif needed > limit:
             waiting.generation.deliver(PromptError(f"the prompt needs {needed} positions, the model has {limit}"))
-        elif len(self._waiting) + len(self._running) >= MAX_WAITING + MAX_RUNNING:
+        elif len(self._waiting) + len(self._running) >= self._limits.waiting + self._limits.running:
             busy = "the desk is busy: too many questions are waiting, try again soon"
-            waiting.generation.deliver(CapacityError(busy))
+            waiting.generation.deliver(EngineFull(busy))
         else:
             self._waiting.append(waiting)
 
@@ -184,12 +185,25 @@ class EngineCore:
             else:
                 waiting.generation.deliver(CacheError("the request was cancelled before it started"))
 
+    def _drop_late(self) -> None:
+        """End requests that have taken too long."""
+        if self._limits.seconds is None:
+            return
+        deadline = time.perf_counter() - self._limits.seconds
+        for running in [r for r in self._running if r.admitted.submitted < deadline]:
+            self._running.remove(running)
+            running.finish(self.store, "timeout")
+        for waiting in [w for w in self._waiting if w.submitted < deadline]:
+            waiting.release(self.store)
+            busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
+            self._refuse(waiting, EngineFull(busy), "timeout")
+
     def _admit(self) -> None:
         """Move requests from waiting to running, those first that came first, unless they still need modules or memory;
         then encode modules ahead of use.
         """
         for waiting in list(islice(self._waiting, LOOKED_AT)):
-            if len(self._running) >= MAX_RUNNING:
+            if len(self._running) >= self._limits.running:
                 break
             try:
                 if waiting.find_modules(self._encoder):
@@ -220,11 +234,11 @@ class EngineCore:
             other.release(self.store)
         return not holding
 
-    def _refuse(self, waiting: Waiting, error: CacheError) -> None:
+    def _refuse(self, waiting: Waiting, error: CacheError, reason: FinishReason = "length") -> None:
         """End a request that waits and holds nothing; one that was paused ends with what it has."""
         self._waiting.remove(waiting)
         if paused := self._paused.pop(waiting, None):
-            paused.finish(self.store, "length")
+            paused.finish(self.store, reason)
         else:
             waiting.generation.deliver(error)
 

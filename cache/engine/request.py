@@ -18,8 +18,10 @@ from cache.prompt.plan import Plan
 Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
 
-FinishReason = Literal["stop", "length", "repeated", "cancelled", "scored"]
-"""repeated: ended because the answer began to repeat itself. scored: it was given (`Request.teacher_forced`)."""
+FinishReason = Literal["stop", "length", "repeated", "cancelled", "timeout", "scored"]
+"""repeated: ended because the answer began to repeat itself. timeout: it took too long. scored: it was
+given (`Request.teacher_forced`).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

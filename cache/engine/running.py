@@ -88,7 +88,7 @@ class Running:
 
     def finish(self, store: Store, reason: FinishReason) -> None:
         """Give everything back, hand the computed rows to the prefix tree, deliver the completion."""
-        if reason == "cancelled":
+        if reason in ("cancelled", "timeout"):
             self._deliver_text(final=True)
         self._give_rows(store)
         self.admitted.release(store)
