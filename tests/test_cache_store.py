@@ -665,3 +665,10 @@ def test_what_is_dropped_and_not_evicted_does_not_stay_in_the_queue() -> None:
         store.device.put_prefix(store.device.prefixes.root(TENANT), [(path[0], store.device.reserve_rows(3))], None)
         store.device.drop_prefixes(TENANT)
     assert len(store.device._queue._heap) < 200
+
+
+def test_names_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cache.memory.store.REMEMBERED_NAMES", 3)
+    store = store_of()
+    add(store, *(segment_of(f"m{number}") for number in range(6)))
+    assert [name for _, name in store._known_names] == ["m3", "m4", "m5"]

@@ -23,7 +23,8 @@ from cache.memory.module_header import MissReason, ModuleHeader
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed"]
-REMEMBERED_EVICTIONS = 10_000
+REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
+"""To say why a module is missing."""
 log = logging.getLogger(__name__)
 
 
@@ -69,7 +70,9 @@ class Store:
         self.device = DeviceMemory(arena, self._cost, self._remember_eviction)
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
         self._evicted: OrderedDict[str, None] = OrderedDict()  # keys, the oldest first
-        self._known_names = {(h.tenant, h.name): h for h in (disk.headers() if disk is not None else ())}
+        self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
+        for header in () if disk is None else disk.headers():
+            self._remember_name(header)
         self._writer = None if disk is None else DiskWriter(disk)
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
@@ -191,7 +194,7 @@ class Store:
 
     def _admit(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        self._known_names[tenant, header.name] = header
+        self._remember_name(header)
         return self.device.admit(header, extent)
 
     def _load(self, key: str, segment: Segment, extent: Extent) -> None:
@@ -213,6 +216,11 @@ class Store:
             if key in self.disk.entries or self._is_being_written(key):
                 return self.load_cost.mean
         return self.compute_cost.mean
+
+    def _remember_name(self, header: ModuleHeader) -> None:
+        self._known_names[header.tenant, header.name] = header
+        if len(self._known_names) > REMEMBERED_NAMES:
+            self._known_names.popitem(last=False)
 
     def _remember_eviction(self, key: str) -> None:
         self._evicted[key] = None
