@@ -305,7 +305,24 @@ def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
         use(store, A)
     for i in range(20):
         add(store, segment_of(str(i)))
+    assert find(store, A).source == "device", "it is still worth more than what came once"
+    for i in range(200):
+        add(store, segment_of(str(i)))
     assert find(store, A).reason == "evicted"
+
+
+def test_what_comes_back_is_known_for_its_uses() -> None:
+    """Was wrong once: what was evicted began anew, however popular it had been, so it was the next victim again."""
+    store = store_of(slots=20)
+    add(store, A)
+    for _ in range(5):
+        use(store, A)
+    assert store.device.evict(store.key(A))
+    add(store, A, B)
+    use(store, B)
+    add(store, C)
+    assert store.key(A, TENANT) in store.device.entries
+    assert store.key(B, TENANT) not in store.device.entries
 
 
 def test_what_is_to_be_kept_is_evicted_last() -> None:

@@ -23,14 +23,15 @@ TRIED_RUNS = 8
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
-    """An encoded module in the arena. refs: how many requests and encodings use it (pins). age: the clock at its last
-    use. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
+    """An encoded module in the arena. refs: how many requests and encodings use it (pins). uses, age: see
+    `cache.memory.eviction`. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
     """
 
     header: ModuleHeader
     extent: Extent
     refs: int = 0
     hits: int = 0
+    uses: float = 0.0
     age: float = 0.0
     last_used: float = field(default_factory=time.time)
     is_forgotten: bool = False
@@ -42,10 +43,10 @@ Owner = CacheEntry | PrefixNode
 
 class DeviceMemory:
     """Modules and prefixes in an arena. cost: seconds per token to get one back that was evicted. evictions: how many
-    so far, of "module" and "prefix". on_eviction: called with the key of a module that was evicted. kept: see `keep`.
+    so far, of "module" and "prefix". on_eviction: called with a module that was evicted. kept: see `keep`.
     """
 
-    def __init__(self, arena: Arena, cost: Callable[[Owner], float], on_eviction: Callable[[str], None]) -> None:
+    def __init__(self, arena: Arena, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
         self.arena, self._on_eviction = arena, on_eviction
         self.allocator = ExtentAllocator(arena.slots)
         self.prefixes = PrefixTree()
@@ -109,10 +110,13 @@ class DeviceMemory:
         for extent in extents:
             self.allocator.free(extent)
 
-    def admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
-        """Enter a module whose rows are in an extent, pinned."""
+    def admit(self, header: ModuleHeader, extent: Extent, evicted: CacheEntry | None = None) -> CacheEntry:
+        """Enter a module whose rows are in an extent, pinned. evicted: the same one as it was when it was here last."""
         assert header.key not in self.entries, header
-        entry = self.entries[header.key] = CacheEntry(header, extent, refs=1, age=self._queue.clock)
+        entry = self.entries[header.key] = CacheEntry(header, extent, refs=1)
+        if evicted is not None:
+            entry.uses, entry.age = evicted.uses, evicted.age
+        self._queue.count_use(entry)
         self._by_start[extent.start] = self._by_end[extent.end] = entry
         return entry
 
@@ -158,7 +162,8 @@ class DeviceMemory:
         """Count a request that begins to run with modules that it found."""
         for entry in entries:
             entry.hits += 1
-            entry.age, entry.last_used = self._queue.clock, time.time()
+            entry.last_used = time.time()
+            self._queue.count_use(entry)
 
     def pin_prefix(self, tenant: str, path: Sequence[PathStep]) -> PrefixNode:
         """The longest known prefix of a path, pinned."""
@@ -176,7 +181,7 @@ class DeviceMemory:
         """Count a request that begins to run behind a prefix that it found."""
         for step in prefix.path():
             step.hits += 1
-            step.age = self._queue.clock
+            self._queue.count_use(step)
 
     def put_prefix(
         self, prefix: PrefixNode, steps: Iterable[tuple[PathStep, Sequence[Extent]]], session: str | None
@@ -185,7 +190,7 @@ class DeviceMemory:
         last, surplus = self.prefixes.insert(prefix, steps, session)
         self.free(surplus)
         for step in last.path():
-            step.age = self._queue.clock
+            step.age = step.age or self._queue.clock
         if last.is_leaf:
             self._queue.add(last)
 
@@ -263,7 +268,7 @@ class DeviceMemory:
     def _worth(self, run: Iterable[Owner]) -> tuple[int, float, int]:
         """What is lost with everything in a run: slots to be kept, seconds, slots."""
         sizes = [(total_length(extents_of(one)), *self._queue.rank(one)) for one in run]
-        seconds = sum(slots * max(0.0, value - self._queue.clock) for slots, _, value in sizes)
+        seconds = sum(slots * self._queue.seconds(value) for slots, _, value in sizes)
         return sum(slots for slots, is_kept, _ in sizes if is_kept), seconds, sum(slots for slots, *_ in sizes)
 
     def _is_evictable(self, victim: Owner) -> bool:
@@ -273,11 +278,11 @@ class DeviceMemory:
         return isinstance(victim, CacheEntry) and victim.header.key in self.kept
 
     def _evict(self, victim: Owner) -> None:
-        self._queue.evicted(victim)
+        self._queue.evicted()
         if isinstance(victim, CacheEntry):
             self.drop(victim)
             self.evictions["module"] += 1
-            self._on_eviction(victim.header.key)
+            self._on_eviction(victim)
         else:
             parents = [*victim.path()][1:]
             self.free(self.prefixes.evict(victim))

@@ -1,9 +1,10 @@
-"""What is evicted first, by GDSF (greedy dual size frequency, Cherkasova 1998).
+"""What is evicted first: what saves least, by how often it was used lately and what it costs to get back.
 
-The value of what may be evicted is `age + (1 + hits) * seconds`. age: the clock when it was last used; seconds: what it
-costs now to get one of its tokens back. (GDSF divides by the size; here every token has the same size.) The clock is
-the value of the last victim, so that what was used long ago falls behind. Hits are requests that began with it; that it
-was encoded is none. What is to be kept goes last.
+Each use counts half as much after a half-life (LRFU, Lee et al. 2001), which is as many uses as everything in memory
+has on average HALF_LIFE times. What was evicted is remembered with its uses, so that something popular that had to go
+is not a stranger when it comes back. The value of what may be evicted is `age + log2(uses * seconds)`. age: the clock,
+in half-lives, at its last use; seconds: what it costs now to get one of its tokens back (every token has the same
+size). As all uses fade alike, values only change by use, and by cost. What is to be kept goes last.
 
 Values stand in a heap and mostly rise; so the lowest is looked at again when it is wanted, and put back if it has
 risen. All are looked at again from time to time, since what things cost changes slowly. Not covered: who owns which
@@ -13,16 +14,18 @@ slots.
 import heapq
 from collections.abc import Callable
 from itertools import count
+from math import log2
 from typing import Generic, Protocol, TypeVar
 
+HALF_LIFE = 20
 LEAST_REFRESHED = 64
 """Evictions after which all values are computed again, at the least; else an eighth of what is in the heap."""
 
 
 class Victim(Protocol):
-    """What may be evicted. age: see `EvictionQueue.clock`."""
+    """What may be evicted. uses: as they counted at the clock `age`."""
 
-    hits: int
+    uses: float
     age: float
 
 
@@ -31,7 +34,7 @@ V = TypeVar("V", bound=Victim)
 
 class EvictionQueue(Generic[V]):
     """What may be evicted, lowest value first. is_evictable: whether it still may. cost: seconds per token to get it
-    back. is_kept: whether it goes last. clock: the value of the last victim.
+    back. is_kept: whether it goes last. clock: half-lives so far.
     """
 
     def __init__(
@@ -53,9 +56,18 @@ class EvictionQueue(Generic[V]):
             self._queued.add(victim)
             heapq.heappush(self._heap, self._ranked(victim))
 
+    def count_use(self, victim: V) -> None:
+        """Count one more use, and let the others fade."""
+        self.clock += 1 / (HALF_LIFE * max(1, len(self._queued)))
+        victim.uses, victim.age = victim.uses * 2 ** (victim.age - self.clock) + 1, self.clock
+
     def value(self, victim: V) -> float:
-        """What it is worth now."""
-        return victim.age + (1 + victim.hits) * self._cost(victim)
+        """What ranks it: see above."""
+        return victim.age + log2(victim.uses * self._cost(victim))
+
+    def seconds(self, value: float) -> float:
+        """What a token of something of that value is worth: what it costs, for each of its uses as they count now."""
+        return float(2 ** (value - self.clock))
 
     def rank(self, victim: V) -> tuple[bool, float]:
         """What is evicted sooner ranks lower."""
@@ -76,9 +88,8 @@ class EvictionQueue(Generic[V]):
             heapq.heappush(self._heap, entry)
         return [victim for *_, victim in found]
 
-    def evicted(self, victim: V) -> None:
-        """Let the clock go on; called before the victim is gone."""
-        self.clock = max(self.clock, self.value(victim))
+    def evicted(self) -> None:
+        """Something was evicted."""
         self._evictions += 1
         if self._evictions >= max(LEAST_REFRESHED, len(self._heap) // 8):
             self.refresh()

@@ -53,7 +53,7 @@ def module_of(step_key: str) -> str:
 @dataclass(slots=True, eq=False)
 class PrefixNode:
     """A step of a prompt that was computed. owner: the session that computed it; of a root, its tenant. refs: requests
-    in flight whose path goes through the node. hits: requests that found it. age: the store's clock at its last use.
+    in flight whose path goes through the node. hits: requests that found it. uses, age: see `cache.memory.eviction`.
     is_detached: it is in no tree any more, requests in flight still read it.
     """
 
@@ -64,6 +64,7 @@ class PrefixNode:
     children: "dict[Edge, PrefixNode]" = field(default_factory=dict)
     refs: int = 0
     hits: int = 0
+    uses: float = 1.0
     age: float = 0.0
     is_detached: bool = False
 

@@ -24,7 +24,7 @@ from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed"]
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
-"""To say why a module is missing."""
+"""To say why a module is missing, and how often it was used."""
 log = logging.getLogger(__name__)
 
 
@@ -69,7 +69,7 @@ class Store:
         self.fingerprint, self.disk = fingerprint, disk
         self.device = DeviceMemory(arena, self._cost, self._remember_eviction)
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
-        self._evicted: OrderedDict[str, None] = OrderedDict()  # keys, the oldest first
+        self._evicted: OrderedDict[str, CacheEntry] = OrderedDict()  # by key, the oldest first
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
         for header in () if disk is None else disk.headers():
             self._remember_name(header)
@@ -195,7 +195,7 @@ class Store:
     def _admit(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         self._remember_name(header)
-        return self.device.admit(header, extent)
+        return self.device.admit(header, extent, self._evicted.get(header.key))
 
     def _load(self, key: str, segment: Segment, extent: Extent) -> None:
         assert self.disk is not None
@@ -222,8 +222,9 @@ class Store:
         if len(self._known_names) > REMEMBERED_NAMES:
             self._known_names.popitem(last=False)
 
-    def _remember_eviction(self, key: str) -> None:
-        self._evicted[key] = None
+    def _remember_eviction(self, entry: CacheEntry) -> None:
+        self._evicted.pop(entry.header.key, None)
+        self._evicted[entry.header.key] = entry
         if len(self._evicted) > REMEMBERED_EVICTIONS:
             self._evicted.popitem(last=False)
 
