@@ -8,6 +8,7 @@ from pathlib import Path
 from cache.engine.engine import Engine
 from cache.model.language_model import LanguageModel
 from cache.model.loading import find_device, load_stock, wrap_tokenizer
+from cache.native.decoder import Weights
 from cache.prompt.plan import Segment
 from evals.floor import ModelCost
 from evals.random_prompts import no_stop_tokens
@@ -21,7 +22,7 @@ class Measured:
     cost: ModelCost
 
     @classmethod
-    def load(cls, name: str | None, converted: Path) -> "Measured":
+    def load(cls, name: str | None, converted: Path, weights: Weights = "model") -> "Measured":
         """On the CPU. Raises ModelError."""
         hf, tokenizer, fingerprint = load_stock(name, device=find_device("cpu"), converted=converted)
         cost = ModelCost.of(hf)
@@ -31,6 +32,7 @@ class Measured:
             name=name or "bundled",
             fingerprint=fingerprint,
             compiled=converted,
+            weights=weights,
         )
         model.info = no_stop_tokens(model.info)
         return cls(model=model, cost=cost)
