@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from desks import small_desk, write_pages
+from desks import finish, small_desk, write_pages
+from torch import Tensor
 
 from app.domain.errors import DeskError
+from app.domain.notices import LATE
 from app.web.error_words import error_words
+from cache.engine.request import FinishReason
+from cache.engine.running import Running
 
 
 def test_one_more_than_may_be_answered_is_told_so(tmp_path: Path) -> None:
@@ -20,3 +25,28 @@ def test_one_more_than_may_be_answered_is_told_so(tmp_path: Path) -> None:
         assert error.value.code == "engine-full"
         assert "Many people ask" in error_words(error.value)
         assert "".join(first)
+
+
+def test_an_answer_that_took_too_long_is_cut_for_readers_and_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: programs were told that it was complete."""
+    monkeypatch.setattr(Running, "advance", end_late(Running.advance))
+    with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        answer = finish(desk, "How long do returns take?")
+        assert answer.is_cut
+        assert answer.notice == LATE
+        assert desk.turns(answer.conversation_id)[-1].answer == answer
+
+
+def end_late(advance: Callable[[Running, Tensor], FinishReason | None]) -> Callable[..., FinishReason | None]:
+    """An answer that goes on for three tokens, and is then as late as can be."""
+
+    def late(self: Running, logits: Tensor) -> FinishReason | None:
+        reason = advance(self, logits)
+        if len(self.answer) == 3:
+            self.admitted.submitted -= 1e6
+        return reason
+
+    return late

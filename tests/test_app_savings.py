@@ -13,6 +13,7 @@ import pytest
 from desks import finish, small_desk, write_pages
 
 from app.answering import savings_meter
+from app.answering.savings_meter import Sampled, compared
 from app.desk.savings import ENOUGH, summarise_savings
 from app.desk.service import Service
 from app.domain.answers import Answer
@@ -20,7 +21,9 @@ from app.domain.savings import Savings, SavingsSample
 from app.storage.savings import SavingsSamples
 from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request
+from cache.engine.sampling import Sampling
 from cache.errors import EngineBusy
+from cache.prompt.parts import Text
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 QUESTION = "How long do returns take?"
@@ -116,6 +119,16 @@ def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(t
         assert measured_answer(desk)[1].likeness == 1.0
         desk._answering.settings = desk.settings.model_copy(update={"temperature": 1.0})
         assert measured_answer(desk)[1].likeness is None
+
+
+def test_an_answer_that_took_too_long_is_not_compared(desk: Service) -> None:
+    """Was wrong once: it was compared with the whole one."""
+    request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
+    generation = desk.engine.submit(request)
+    completion, sampled = generation.completion, Sampled(request, generation, "exact", "q")
+    assert compared(sampled, completion, completion).likeness == 1.0
+    late = replace(completion, finish_reason="timeout")
+    assert compared(sampled, late, completion).likeness is None
 
 
 @pytest.mark.parametrize(("share", "reuse", "starts"), [(0.0, "on", True), (1.0, "off", True), (1.0, "on", False)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from test_cache_priority import ask, run
 from tiny import build
@@ -9,15 +11,28 @@ from tiny import build
 from cache.attention.forward_pass import never
 from cache.engine.engine_core import EngineCore
 from cache.engine.limits import Limits
+from cache.engine.request import Generation, Request
+from cache.engine.scheduler import LEAST_ROWS
+from cache.engine.waiting import Waiting
 from cache.errors import EngineFull
 from cache.memory.arena import Arena
 from cache.memory.store import Store
+from cache.prompt.plan import Plan, Span
 
 
 def limited(limits: Limits, slots: int = 2000) -> EngineCore:
     model = build()
     store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
     return EngineCore(model, store, never, limits)
+
+
+def ask_long(core: EngineCore) -> Generation:
+    """A question whose prompt takes several passes."""
+    core.store.compute_cost.mean = 1.0  # so slow that they are as short as they get
+    generation = Generation()
+    plan = Plan(spans=(Span(start=0, tokens=tuple(b"x" * 4 * LEAST_ROWS)),))
+    core.inbox.append(Waiting(Request(plan=plan), generation, time.perf_counter()))
+    return generation
 
 
 def test_one_more_than_may_run_and_wait_is_refused() -> None:
@@ -53,6 +68,37 @@ def test_a_question_that_waits_too_long_is_refused() -> None:
     with pytest.raises(EngineFull, match="has waited 60 s"):
         _ = waiting.completion
     assert not first.is_over
+
+
+def test_an_answer_without_a_word_yet_is_refused_like_one_that_waits() -> None:
+    """Was wrong once: it ended as an empty answer."""
+    core = limited(Limits(seconds=60))
+    late = ask_long(core)
+    core.step()
+    assert not core._running[0].answer
+    core._running[0].admitted.submitted -= 61
+    run(core)
+    with pytest.raises(EngineFull, match="has waited 60 s"):
+        _ = late.completion
+    core.store.check_integrity()
+
+
+def test_a_request_that_gave_its_memory_back_before_its_first_word_is_refused() -> None:
+    """Was wrong once: it ended as an empty answer."""
+    core = limited(Limits(seconds=60))
+    first, late = ask(core, tokens=200), ask_long(core)
+    core.step()
+    core._pause_for(core._running[0])
+    (paused,) = core._paused.values()
+    assert not paused.answer
+    paused.admitted.submitted -= 61
+    core.step()
+    with pytest.raises(EngineFull, match="has waited 60 s"):
+        _ = late.completion
+    assert not core._paused
+    first.cancel()
+    run(core)
+    core.store.check_integrity()
 
 
 def test_without_a_limit_nothing_is_too_late() -> None:

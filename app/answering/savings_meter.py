@@ -119,7 +119,7 @@ class SavingsMeter:
 
 def compared(sampled: Sampled, first: Completion, again: Completion) -> SavingsSample:
     """Both runs of an answer, in numbers."""
-    is_comparable = sampled.request.sampling.temperature == 0 and first.finish_reason != "cancelled"
+    is_comparable = sampled.request.sampling.temperature == 0 and first.finish_reason not in ("cancelled", "timeout")
     return SavingsSample(
         created=datetime.now(UTC),
         question_id=sampled.question_id,

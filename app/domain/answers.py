@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from app.domain.notices import CUT
+from app.domain.notices import CUT, LATE
 from app.domain.progress import PassagesRead
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
@@ -125,8 +125,8 @@ class Answer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended because it was long enough."""
-        return CUT in (self.notice or "")
+        """Whether it ended because it was long enough, or had taken too long."""
+        return any(end in (self.notice or "") for end in (CUT, LATE))
 
     @property
     def statements(self) -> tuple[str, ...]:

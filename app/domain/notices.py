@@ -5,10 +5,11 @@ from app.domain.translation import gettext, translatable
 QUOTED = translatable("Quoted from the help pages.")
 CUT = translatable("The answer was cut at its length limit.")
 STOPPED = translatable("The answer was stopped before its end.")
+LATE = translatable("The answer took too long and ends here.")
 OLDER_TURNS_LEFT_OUT = translatable(
     "This conversation is longer than the model can read: its oldest questions are left out."
 )
-NOTICES = (QUOTED, CUT, STOPPED, OLDER_TURNS_LEFT_OUT)
+NOTICES = (QUOTED, CUT, STOPPED, LATE, OLDER_TURNS_LEFT_OUT)
 
 
 def notice_words(notice: str) -> str:

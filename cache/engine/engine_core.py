@@ -186,16 +186,19 @@ class EngineCore:
                 waiting.generation.deliver(CacheError("the request was cancelled before it started"))
 
     def _drop_late(self) -> None:
-        """End requests that have taken too long."""
+        """End requests that have taken too long: an answer that has begun ends with what there is of it."""
         if self._limits.seconds is None:
             return
         deadline = time.perf_counter() - self._limits.seconds
+        busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
         for running in [r for r in self._running if r.admitted.submitted < deadline]:
             self._running.remove(running)
-            running.finish(self.store, "timeout")
+            if running.answer:
+                running.finish(self.store, "timeout")
+            else:
+                running.fail(self.store, EngineFull(busy))
         for waiting in [w for w in self._waiting if w.submitted < deadline]:
             waiting.release(self.store)
-            busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
             self._refuse(waiting, EngineFull(busy), "timeout")
 
     def _admit(self) -> None:
@@ -235,9 +238,10 @@ class EngineCore:
         return not holding
 
     def _refuse(self, waiting: Waiting, error: CacheError, reason: FinishReason = "length") -> None:
-        """End a request that waits and holds nothing; one that was paused ends with what it has."""
+        """End a request that waits and holds nothing; one that was paused ends with what it has said, if anything."""
         self._waiting.remove(waiting)
-        if paused := self._paused.pop(waiting, None):
+        paused = self._paused.pop(waiting, None)
+        if paused is not None and paused.answer:
             paused.finish(self.store, reason)
         else:
             waiting.generation.deliver(error)
