@@ -243,7 +243,7 @@ def test_many_tries_at_once_do_not_all_pass() -> None:
 
 
 def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.access.login_rate.MAX_ADDRESSES", 20)
+    monkeypatch.setattr("app.access.windows.MOST_ASKERS", 20)
     limiter = LoginRateLimiter()
     for _ in range(FREE_FAILURES):
         limiter.attempt("late")
@@ -252,4 +252,4 @@ def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert limiter.attempt("late") > 0, "an address that is known pushes none out"
     limiter.attempt("new")
     assert limiter.attempt("late") == 0
-    assert len(limiter._storage.events) == 20
+    assert len(limiter._limiter.storage.events) == 20

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from app.access.limits import QuestionLimits, TooMany
 from app.access.visitors import COOKIE, new_token, visitor
+from app.access.windows import Windows
 from app.domain.callers import NOBODY
 from app.domain.settings import Settings
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
@@ -160,6 +161,28 @@ def test_new_cookies_do_not_lift_the_limit_of_an_address() -> None:
         pass
     with limits.asking("v-new", "10.0.0.2"):
         pass
+
+
+def test_who_asked_once_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: the library keeps the name of everybody who ever asked."""
+    monkeypatch.setattr("app.access.windows.MOST_ASKERS", 6)
+    limits = QuestionLimits(Settings())
+    for number in range(10):
+        with limits.asking(f"v-{number}", f"10.0.0.{number}"):
+            pass
+    assert len(limits._limiter.storage.events) == 6  # type: ignore[attr-defined]
+
+
+def test_whose_window_has_ended_makes_room_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.access.windows.MOST_ASKERS", 2)
+    windows = Windows()
+    for name in ("ann", "bob"):
+        windows.acquire_entry(name, limit=1, expiry=60)
+    windows.events["bob"] = []
+    windows.acquire_entry("eve", limit=1, expiry=60)
+    assert [*windows.events] == ["ann", "eve"]
+    windows.acquire_entry("bob", limit=1, expiry=60)
+    assert [*windows.events] == ["eve", "bob"]
 
 
 def test_answers_at_once_are_counted_until_they_end() -> None:

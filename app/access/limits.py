@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from math import ceil
 
 from limits import RateLimitItem, RateLimitItemPerMinute
-from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
+from app.access.windows import Windows
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 
@@ -34,7 +34,7 @@ class QuestionLimits:
     """Counts questions. Safe to use from any thread."""
 
     def __init__(self, settings: Settings) -> None:
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())  # forgets windows that have ended
+        self._limiter = MovingWindowRateLimiter(Windows())
         a_minute, at_once = settings.questions_per_minute, settings.answers_at_once
         self._a_minute = {
             "visitor": RateLimitItemPerMinute(a_minute),
