@@ -4,6 +4,7 @@ mask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -308,13 +309,28 @@ def test_tokens_are_remembered_until_something_is_forgotten() -> None:
 
 
 def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
-    tokenizer = CachingTokenizer(ByteTokenizer(), runs=2)
+    tokenizer = CachingTokenizer(ByteTokenizer(), runs=2, longest=100)
     for value in ("a", "b", "c", "a", "a"):
         given = tokenizer.encode([text(value)])
         assert given == list(value.encode())
         given.append(0)
     assert tokenizer.encode([Text(text="<a>", structural=True)]) == [256]
     assert tokenizer.encode([text("<a>")]) == list(b"<a>")
+
+
+def test_a_remembering_tokenizer_does_not_remember_long_texts() -> None:
+    """Was wrong once: a thousand bodies of a megabyte would have been kept, 11 MB each."""
+    asked: list[str] = []
+
+    class Counting(ByteTokenizer):
+        def encode(self, run: Sequence[Text]) -> list[int]:
+            asked.append("".join(piece.text for piece in run))
+            return super().encode(run)
+
+    tokenizer = CachingTokenizer(Counting(), runs=2, longest=4)
+    for value in ("four", "longer", "four", "longer"):
+        assert tokenizer.encode([text(value)]) == list(value.encode())
+    assert asked == ["four", "longer", "longer"]
 
 
 def test_the_oracle_hides_a_left_context_from_everybody_else() -> None:

@@ -43,8 +43,8 @@ RESTARTED = "the engine failed and begins anew, the log says why: ask again"
 BROKEN = "the engine failed again and again, see the log; restart the program"
 MOST_RESTARTS, RESTARTS_S = 5, 600.0
 """So many within so many seconds; then the engine stays down, because each costs what is warm."""
-REMEMBERED_RUNS = 1024
-"""Texts whose tokens are remembered: some 20 KiB each for passages."""
+REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
+"""Texts whose tokens are remembered, and how long one may be: some 20 KiB each for passages, at most some 300 KiB."""
 
 
 class Engine:
@@ -76,7 +76,7 @@ class Engine:
         self._failures: deque[float] = deque(maxlen=MOST_RESTARTS + 1)  # when the thread failed
         self._is_restarting = False
         self._idle_run: IdleRun | None = None
-        self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS)
+        self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()

@@ -45,15 +45,18 @@ class CachingTokenizer:
     """A tokenizer that remembers what it tokenised last, because a conversation's passages and the passages each was
     encoded behind come back with every turn. Safe to use from any thread.
 
-    runs: how many runs are remembered.
+    runs: how many runs are remembered. longest: characters of the longest one that is.
     """
 
-    def __init__(self, tokenizer: Tokenizer, runs: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, runs: int, longest: int) -> None:
         self.filler, self.sink_prefix = tokenizer.filler, tokenizer.sink_prefix
+        self._tokenizer, self._longest = tokenizer, longest
         self._encode = lru_cache(maxsize=runs)(lambda run: tuple(tokenizer.encode(run)))
 
     def encode(self, run: Sequence[Text]) -> list[int]:
         """As the wrapped tokenizer."""
+        if sum(len(piece.text) for piece in run) > self._longest:
+            return self._tokenizer.encode(run)
         return list(self._encode(tuple(run)))
 
     def clear(self) -> None:
