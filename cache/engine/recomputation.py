@@ -15,7 +15,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from cache.prompt.plan import Plan, Segment, Span, join_spans
+from cache.memory.keys import segment_key
+from cache.prompt.plan import Plan, Span, join_spans
 
 REMEMBERED = 10_000
 """Selections kept for later turns of conversations."""
@@ -49,7 +50,7 @@ class RowSelector:
     """Applies policies. Remembers the rows selected in a conversation, so that its next turn finds them computed."""
 
     def __init__(self) -> None:
-        self._selected: OrderedDict[tuple[str | None, int, Segment | None], tuple[int, ...]] = OrderedDict()
+        self._selected: OrderedDict[tuple[str, int, str], tuple[int, ...]] = OrderedDict()
 
     def select(
         self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
@@ -84,13 +85,19 @@ class RowSelector:
 
     def _recall(self, session: str | None, span: Span) -> tuple[int, ...] | None:
         """The rows selected in an earlier turn; None if the span is new."""
-        return self._selected.get((session, span.start, span.segment))
+        return None if session is None else self._selected.get(_selection_key(session, span))
 
     def _remember(self, session: str | None, span: Span, rows: tuple[int, ...]) -> None:
         if session is not None:
-            self._selected[session, span.start, span.segment] = rows
+            self._selected[_selection_key(session, span)] = rows
         while len(self._selected) > REMEMBERED:
             self._selected.popitem(last=False)
+
+
+def _selection_key(session: str, span: Span) -> tuple[str, int, str]:
+    """A place of a conversation, and what stands there: a digest, since a segment holds all of its tokens."""
+    assert span.segment is not None
+    return session, span.start, segment_key(span.segment, fingerprint="")
 
 
 def random_rows(plan: Plan, indices: Sequence[int], budget: int) -> list[tuple[int, int]]:
