@@ -3,7 +3,7 @@
 Every conversation has the same documents in an order of its own, and its prompt has been computed before, so that only
 decoding counts: this engine places the documents, llama.cpp has each prompt in a slot of its own. Arms:
   warmdesk           this engine
-  warmdesk int8      this engine with weights of 8 bits
+  warmdesk (int8)    this engine with weights of 8 bits
   transformers       `generate` with its cache; one answer at a time
   llama.cpp bf16     its server on the same weights
   llama.cpp q8_0     on 8-bit ones
@@ -33,7 +33,7 @@ from evals.transformers_peer import TransformersPeer
 
 QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
 LLAMA_CPP_ARMS: dict[str, WeightType] = {"llama.cpp bf16": "bf16", "llama.cpp q8_0": "q8_0"}
-ARMS = ("warmdesk", "warmdesk int8", "transformers", *LLAMA_CPP_ARMS)
+ARMS = ("warmdesk", "warmdesk (int8)", "transformers", *LLAMA_CPP_ARMS)
 
 Measure = Callable[[], float]
 """Tokens per second of all conversations together, measured once."""
@@ -65,7 +65,7 @@ def measure_decode(
 ) -> dict[str, Any]:
     """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None leaves it out."""
     measured = Measured.load(model, converted)
-    rounded = Measured.load(model, converted, weights="int8") if "warmdesk int8" in arms else None
+    rounded = Measured.load(model, converted, weights="int8") if "warmdesk (int8)" in arms else None
     floor = measure_floor(measured.model.info.kv.dtype)
     rng, vocabulary = random.Random(documents), measured.model.info.vocabulary
     texts = RandomDocuments.make(documents, vocabulary, rng)
@@ -81,7 +81,7 @@ def measure_decode(
             "warmdesk": partial(open_warmdesk, measured, texts, plans, repeats)
         }
         if rounded is not None:
-            opened["warmdesk int8"] = partial(open_warmdesk, rounded, texts, plans, repeats)
+            opened["warmdesk (int8)"] = partial(open_warmdesk, rounded, texts, plans, repeats)
         if count == 1:
             opened["transformers"] = partial(open_transformers, model, converted, plans[0])
         if llama_cpp is not None:
