@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -176,6 +177,19 @@ def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) ->
         question, reply = desk.turns(summary.id)
         assert question.text == "Can gift cards be returned?"
         assert reply.answer is not None
+
+
+def test_a_question_whose_answer_nobody_reads_has_none(tmp_path: Path, pages: Path) -> None:
+    """Was wrong once: it counted as being answered until the desk was stopped."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        stream = desk.ask("How long do returns take?")
+        stream.cancel()
+        (conversation,) = desk.conversations()
+        assert desk.turns(conversation.id)[0].unanswered is None
+        del stream
+        gc.collect()
+        assert desk.turns(conversation.id)[0].unanswered == "failed"
 
 
 def test_an_interrupted_ingest_goes_on_where_it_stopped(

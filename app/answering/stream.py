@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from app.answering.check import CheckedText
 from app.answering.record import AskedQuestion, finished, without_model
@@ -32,6 +32,7 @@ class AnswerInProgress:
         self.is_finished = threading.Event()
         self._open = open_answers
         self._open.add(self)
+        finalize(self, history.ended, asked.question_id)  # nobody has to read it
 
     def __iter__(self) -> Iterator[str]:
         says = self._asked.prepared.decision.says
