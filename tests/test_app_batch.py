@@ -14,13 +14,14 @@ from desks import finish, small_desk, write_pages
 from app.cli.main import main
 from app.cli.reports import print_batch
 from app.desk import batch
+from app.desk.batch import BatchFailure
 from app.desk.batch_files import read_questions, still_to_answer
 from app.desk.json_output import batch_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.storage.history import PastMessage
-from cache.errors import CapacityError
+from cache.errors import CapacityError, EngineFull
 
 LINES = """{"id": "r", "question": "How long do returns take?"}
 {"question": "Can gift cards be returned?"}
@@ -136,6 +137,18 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "not answered: the question is empty" in out
     assert "2 not answered" in out
+
+
+def test_a_batch_asks_no_more_at_once_than_the_desk_answers(tmp_path: Path) -> None:
+    """Was wrong once: 16, of which a desk with lower limits refused some."""
+    questions = read_questions(write(tmp_path, LINES))
+    with small_desk(tmp_path / "desk", questions_at_once=1, questions_waiting=0) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        assert desk.batch(questions, lambda done, total: None).failed == 0
+
+
+def test_a_question_refused_by_a_full_desk_says_so() -> None:
+    assert batch.failure(EngineFull("the desk is busy")) == BatchFailure(code="engine-full", message="the desk is busy")
 
 
 def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

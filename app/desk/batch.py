@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from app.answering.answering import Answering
 from app.answering.record import AskedQuestion, finished, without_model
+from app.answering.stream import engine_failed
 from app.desk.batch_files import BatchQuestion
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
@@ -23,7 +24,7 @@ from cache.errors import CacheError
 from cache.prompt.plan import Plan
 
 IN_FLIGHT = 16
-"""Questions given to the engine at once: as many as it answers together."""
+"""Questions given to the engine at once, if it may answer so many: others may ask meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ def run_batch(
     planned = list(plans)
     groups = [[planned[i] for i in members] for members in group(list(plans.values()))]
     running: deque[tuple[int, Generation]] = deque()
+    most = min(IN_FLIGHT, answering.settings.questions_at_once)
 
     def collect() -> None:
         index, generation = running.popleft()
@@ -107,7 +109,7 @@ def run_batch(
         settle(index, outcome)
 
     for index in (index for members in groups for index in members):
-        if len(running) == IN_FLIGHT:
+        if len(running) == most:
             collect()
         try:
             running.append((index, answering.engine.submit(requests[index])))
@@ -155,8 +157,8 @@ def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion
 
 def failure(error: DeskError | CacheError) -> BatchFailure:
     """What stands in place of an answer."""
-    code = error.code if isinstance(error, DeskError) else "engine"
-    return BatchFailure(code=code, message=" ".join(str(error).split()))
+    failed = error if isinstance(error, DeskError) else engine_failed(error)
+    return BatchFailure(code=failed.code, message=" ".join(str(error).split()))
 
 
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int:
