@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from desk_site import BASE, HTML, Site, call
 from fastapi.testclient import TestClient
+from starlette.routing import Mount
 
 from app.access.login_rate import FREE_FAILURES
 from app.access.passwords import reset_password
@@ -49,6 +50,19 @@ def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: 
     assert done["success"]
     assert "Can I return a duvet?" in json.dumps(messages)
     assert "Can I return a duvet?" in [turns[0].text for turns in site.desk._turns.values()]
+
+
+def test_pages_are_not_remembered_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: what 10,000 pages had shown was kept."""
+    monkeypatch.setattr("app.web.server.SESSIONS_KEPT", 2)
+    site = Site(tmp_path)
+    with TestClient(site.app, base_url=BASE) as site.running:
+        for session in ("s1", "s2", "s3", "s1"):
+            messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], session)
+            assert any(message["msg"] == "process_completed" and message["success"] for message in messages)
+    pages = [route.app for route in site.app.routes if isinstance(route, Mount) and hasattr(route.app, "state_holder")]
+    assert [len(page.state_holder.session_data) for page in pages] == [0, 2]
+    site.close()
 
 
 def test_an_internal_error_is_not_shown(site: Site) -> None:

@@ -41,6 +41,8 @@ from app.web.sync_routes import add_sync_routes
 from app.web.visitor_routes import add_visitor_routes
 from app.web.widget_routes import add_widget_routes
 
+SESSIONS_KEPT = 1000
+"""Opened pages of which Gradio keeps what they show, until others take their place. They work without it, too."""
 _STATIC = Path(__file__).parent / "static"
 STATIC = {
     "/desk.css": ("style.css", "text/css"),
@@ -172,6 +174,7 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
     css, admin_css, handoff_css = map(_read, ("style.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
+        blocks.state_session_capacity = SESSIONS_KEPT
         gr.mount_gradio_app(
             app,
             blocks,
