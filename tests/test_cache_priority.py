@@ -19,6 +19,7 @@ from cache.engine.sampling import Sampling
 from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
 from cache.memory.arena import Arena
+from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span
@@ -26,9 +27,9 @@ from cache.prompt.plan import Plan, Segment, Span
 LONG = 4 * LEAST_ROWS
 
 
-def a_core(slots: int = 4000) -> EngineCore:
+def a_core(slots: int = 4000, disk: DiskTier | None = None) -> EngineCore:
     model = build()
-    return EngineCore(model, Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint), never)
+    return EngineCore(model, Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk), never)
 
 
 def long_modules(count: int) -> list[Segment]:
@@ -41,14 +42,15 @@ def encode(core: EngineCore, *segments: Segment) -> Future[Encoded]:
     return job.done
 
 
-def ask(core: EngineCore, *segments: Segment, tokens: int = 4, waited: float = 0.0) -> Generation:
+def ask(core: EngineCore, *segments: Segment, tokens: int = 4, waited: float = 0.0, **options: Any) -> Generation:
+    """options: of the request."""
     spans, at = [], 0
     for segment in segments:
         spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
         at += len(segment.tokens)
     plan = Plan(spans=(*spans, Span(start=at, tokens=tuple(b"What now?"))))
     generation = Generation()
-    request = Request(plan=plan, sampling=Sampling(max_tokens=tokens))
+    request = Request(plan=plan, sampling=Sampling(max_tokens=tokens), **options)
     core.inbox.append(Waiting(request, generation, time.perf_counter() - waited))
     return generation
 

@@ -58,6 +58,14 @@ class EncodeJob:
     started: dict[str, Segment] = field(default_factory=dict)
     failed: dict[Segment, CacheError] = field(default_factory=dict)
 
+    def wants(self, key: str, store: Store) -> bool:
+        """Whether it started a module, or needs it next: itself, or as a conditioning prefix."""
+        return key in self.started or self.needs_next(key, store)
+
+    def needs_next(self, key: str, store: Store) -> bool:
+        """Whether a module is its next one, or a conditioning prefix of that."""
+        return any(key in keys_of(segment, tenant, store) for segment, tenant in [*self.segments][:1])
+
     def fail_next(self, error: CacheError) -> None:
         """Go on without the next module."""
         self.failed[self.segments.popleft()[0]] = error
@@ -77,6 +85,11 @@ def problem_of(segment: Segment, info: ModelInfo) -> str | None:
     if not all(0 <= token < info.vocabulary for token in tokens):
         return f"module {segment.name!r} has tokens that the model does not have"
     return None
+
+
+def keys_of(segment: Segment, tenant: str, store: Store) -> frozenset[str]:
+    """Keys of a module and its conditioning prefixes."""
+    return frozenset(store.key(part, tenant) for part in segment.with_ancestors())
 
 
 class Encoder:

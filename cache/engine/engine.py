@@ -157,10 +157,11 @@ class Engine:
         return job.done
 
     def forget(self, find: Callable[[Store], Set[str]]) -> int:
-        """Remove modules from every tier and everything computed with them. find: which keys, called when all has ended
-        that was submitted or to be encoded before. What comes later does not wait: it may still read these modules,
-        but nothing that it computed with them until then is kept. Returns how many modules were there. Raises
-        EngineStopped.
+        """Remove modules from every tier and everything computed with them. find: which keys, called between two passes
+        when all has ended that was submitted or to be encoded before, and everything is written to disk. What comes
+        later does not wait: it may still read these modules, but nothing that it computed with them until then is kept.
+        It finds them gone and encodes them again if it still needs them, so whoever wants nothing to come back submits
+        nothing later that has their text. Returns how many modules were there. Raises EngineStopped.
         """
 
         def find_keys(store: Store) -> Set[str]:

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder, Encoding
-from cache.engine.forgetting import ForgetJob, ForgetQueue
+from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule
 from cache.engine.sequence import Sequence
-from cache.engine.waiting import Waiting, keys_of
+from cache.engine.waiting import Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
 from cache.model.language_model import Model
@@ -60,17 +60,17 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.inbox or self._in_flight() or self._to_forget)
+        asked = self.inbox or self._running or self._waiting or self._jobs
+        return bool(asked or self._encoder.running or self._to_forget)
 
     @property
     def load(self) -> tuple[int, int]:
         """How many requests are running, and how many are waiting. From any thread; it may be old when it returns."""
         return len(self._running), len(self._waiting) + len(self.inbox)
 
-    def _in_flight(self) -> list[object]:
-        """Requests, jobs and encodings that have not ended."""
-        running = (running.admitted for running in self._running)
-        return [*running, *self._waiting, *self._jobs, *self._encoder.running.values()]
+    def _asked(self) -> list[Waiting | EncodeJob]:
+        """Requests and jobs that have not ended."""
+        return [*(running.admitted for running in self._running), *self._waiting, *self._jobs]
 
     @property
     def _is_unwanted(self) -> bool:
@@ -115,8 +115,7 @@ class EngineCore:
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
-        requests = [*(r.admitted for r in self._running), *self._waiting]
-        for asked in [*requests, *self._jobs, *self._to_forget, *self.inbox]:
+        for asked in [*self._asked(), *self._to_forget, *self.inbox]:
             if isinstance(asked, Waiting):
                 asked.generation.deliver(error)
             else:
@@ -126,37 +125,22 @@ class EngineCore:
         while self.inbox:
             arrived = self.inbox.popleft()
             if isinstance(arrived, ForgetJob):
-                self._to_forget.add(arrived, self._in_flight())
+                self._to_forget.add(arrived, self._asked())
             elif isinstance(arrived, EncodeJob):
                 self._jobs.append(arrived)
             else:
                 self._enqueue(arrived)
-        while (job := self._to_forget.pop_ready(self._in_flight())) is not None:
+        while (job := self._to_forget.pop_ready(self._asked())) is not None:
             self._forget(job)
 
     def _forget(self, job: ForgetJob) -> None:
         try:
-            keys = job.find(self.store)
+            self.store.flush()  # what is being written is found on disk
             self.row_selector.clear()
-            self.store.flush()
-            for running in self._running:
-                running.keeps_rows &= not running.admitted.uses(keys, self.store)
-            for waiting in self._waiting:
-                if waiting.uses(keys, self.store):
-                    waiting.release(self.store)
-            for key, encoding in [*self._encoder.running.items()]:
-                if not keys.isdisjoint(keys_of(encoding.segment, encoding.tenant, self.store)):
-                    self._begin_again(key, encoding)
-            job.done.set_result(self.store.forget(keys))
+            keys = job.find(self.store)
+            job.done.set_result(forget_modules(keys, self._encoder, self._running, self._waiting, self._jobs))
         except Exception as error:
             job.done.set_exception(error)
-
-    def _begin_again(self, key: str, encoding: Encoding) -> None:
-        """Drop an encoding; requests start it again, and so does the job it belongs to."""
-        self._encoder.fail(key)
-        for job in self._jobs:
-            if key in job.started:
-                job.segments.appendleft((job.started.pop(key), encoding.tenant))
 
     def _enqueue(self, waiting: Waiting) -> None:
         plan, info = waiting.request.plan, self.model.info
@@ -222,9 +206,17 @@ class EngineCore:
             except Exception as error:
                 waiting.release(self.store)
                 self._refuse(waiting, failure_of("the answer", error))
-        if self._to_forget or not (self._waiting or self._running):
-            while self._jobs and self._encoder.advance(self._jobs[0]):
-                self._jobs.popleft()
+        while self._jobs and self._may_encode_ahead and self._encoder.advance(self._jobs[0]):
+            self._jobs.popleft()
+
+    @property
+    def _may_encode_ahead(self) -> bool:
+        return self._is_job_awaited or not (self._waiting or self._running)
+
+    @property
+    def _is_job_awaited(self) -> bool:
+        """Whether somebody waits for modules ahead of use, because something is forgotten when they are there."""
+        return bool(self._jobs) and self._to_forget.waits_for(self._jobs[0])
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
         """Whether no memory will come back for a request that found too little. What others hold that wait, too, is
@@ -288,7 +280,7 @@ class EngineCore:
             return schedule([suspect], row_seconds)
         needed = [
             *(r.sequence for r in self._running),
-            *(e.sequence for e in encodings if self._to_forget or not e.is_ahead),
+            *(e.sequence for e in encodings if self._is_job_awaited or not e.is_ahead),
         ]
         if needed:
             return schedule(needed, row_seconds)
@@ -351,12 +343,8 @@ class EngineCore:
         for job in self._jobs:
             if key in job.started:
                 job.fail_started(key, failure)
-            elif self._is_next(job, key):
+            elif job.needs_next(key, self.store):
                 job.fail_next(failure)
-
-    def _is_next(self, job: EncodeJob, key: str) -> bool:
-        """Whether a module is a conditioning prefix of the next one of a job."""
-        return any(key in keys_of(segment, tenant, self.store) for segment, tenant in [*job.segments][:1])
 
 
 def failure_of(what: str, error: Exception) -> CacheError:

@@ -5,7 +5,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 
-from cache.engine.encoder import Encoder
+from cache.engine.encoder import Encoder, keys_of
 from cache.engine.recomputation import EXACT, RowSelector
 from cache.engine.request import Generation, Request
 from cache.engine.row_scoring import score_rows
@@ -88,8 +88,3 @@ class Waiting:
         for entry in self.entries.values():
             store.device.release(entry)
         self.entries.clear()
-
-
-def keys_of(segment: Segment, tenant: str, store: Store) -> frozenset[str]:
-    """Keys of a module and its conditioning prefixes."""
-    return frozenset(store.key(part, tenant) for part in segment.with_ancestors())

@@ -180,6 +180,11 @@ class PrefixTree:
             for child in root.children.values():
                 yield from subtree(child)
 
+    def modules(self) -> frozenset[str]:
+        """The modules that anything here was computed with, or with their text, whether they are in a tier or not."""
+        placed = (module_of(node.step.key) for node in self.nodes() if node.step.key is not None)
+        return frozenset(placed).union(*(node.step.sources for node in self.nodes()))
+
     def evict(self, leaf: PrefixNode) -> tuple[Extent, ...]:
         """Remove a leaf, and placed modules above it that nothing else needs; returns the leaf's extents."""
         assert leaf.is_leaf, leaf
