@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from test_app_neighbours import check, stored
 from app.answering.prepare import PreparedQuestion
 from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.domain.progress import no_progress
 from app.knowledge.forget import Footprint
-from app.knowledge.prompts import PromptTurn
+from app.knowledge.prompts import PassageText, PromptTurn
 from app.storage import tables
 from app.storage.history import PastMessage
 from cache.engine.limits import Limits
+from cache.engine.request import Reuse
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.store import Store
 
 SECRET = "xylophone marmalade zeppelin"
 NOTHING = Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
@@ -400,6 +403,65 @@ def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path: Path, 
         for stream in streams:
             assert "".join(stream)
         assert modules(desk) == kept(desk)
+
+
+def test_a_question_is_waited_for_from_before_it_reads_its_conversation(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer in it may rest on the document. Was wrong once: it was waited for only while it searched."""
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        conversation = finish(desk, "What is the word of the day?").conversation_id
+        read, is_waited_for = desk.history.past, list[bool]()
+
+        def past(conversation_id: str, owner: str) -> list[PastMessage]:
+            is_waited_for.append(bool(desk._in_flight._open))
+            return read(conversation_id, owner)
+
+        monkeypatch.setattr(desk.history, "past", past)
+        finish(desk, "And tomorrow?", conversation_id=conversation)
+        assert is_waited_for == [True]
+        assert not desk._in_flight._open
+
+
+def test_passages_read_ahead_meanwhile_keep_their_modules(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: which modules are in use was looked up before the wait, not behind it."""
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.ingest([pages / "secret.md"])
+        desk.ingest([pages / "returns.md"], warm=False)
+        forget = desk.engine.forget
+
+        def waits(find: Callable[[Store], Set[str]]) -> int:
+            unread = desk.library.all_ids(only_unencoded=True)
+            assert desk._warming.encode(unread, no_progress).encoded == 1
+            return forget(find)
+
+        monkeypatch.setattr(desk.engine, "forget", waits)
+        assert desk.forget("secret.md").left == NOTHING
+        assert stored(desk)["returns"].module_key in modules(desk)
+
+
+@pytest.mark.parametrize("reuse", ["on", "prefix"])
+def test_what_was_computed_with_it_goes_although_its_module_is_gone(tmp_path: Path, pages: Path, reuse: Reuse) -> None:
+    """Evicted, or never encoded. Was wrong once: only modules that were in memory or on disk were forgotten."""
+    with small_desk(tmp_path / "desk", passages=1, neighbours=0) as desk:
+        desk.ingest([pages], warm=reuse == "on")
+        finish(desk, "What is the word of the day?", reuse=reuse)
+        finish(desk, "Can gift cards be returned?", reuse=reuse)
+        key = desk.engine.store.key(desk.engine.segment(desk.prompts.module(PassageText.of(stored(desk)["secret"]))))
+        assert key in computed_with(desk)
+        desk.engine.call(lambda store: store.remove(key))
+        assert desk.forget("secret.md").left == NOTHING
+        assert key not in computed_with(desk)
+        if reuse == "on":
+            assert stored(desk)["gift-cards"].module_key in computed_with(desk)
+
+
+def computed_with(desk: Service) -> frozenset[str]:
+    """The modules that stand in what conversations hold in memory."""
+    return desk.engine.call(lambda store: store.device.prefixes.modules())
 
 
 def test_passages_that_a_stopped_run_left_to_be_encoded_do_not_come_back(tmp_path: Path, pages: Path) -> None:

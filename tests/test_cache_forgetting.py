@@ -262,6 +262,22 @@ def test_prefixes_are_forgotten_whose_modules_are_in_no_tier(reuse: Reuse) -> No
     core.store.check_integrity()
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_other_conversations_behind_the_same_beginning_stay(is_first: bool) -> None:
+    """Was wrong once: the beginning belonged to who came first, and went with all that stood behind it."""
+    core, system = a_core(), make_segment("system", "Be brief.")
+    for segment in (SECRET, OTHER) if is_first else (OTHER, SECRET):
+        ask(core, system, segment, session=segment.name)
+        run(core)
+    ask(core, system, session=SECRET.name)  # a later turn that may quote it
+    run(core)
+    forget(core, SECRET)
+    run(core)
+    assert nothing_left(core)
+    assert {node.owner for node in core.store.device.prefixes.nodes() if node.step.key is None} == {OTHER.name}
+    core.store.check_integrity()
+
+
 USES = st.sampled_from([[SECRET], [OTHER], [SECRET, OTHER], [OTHER, SECRET], []])
 ACTIONS = st.lists(
     st.one_of(

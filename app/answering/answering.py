@@ -86,33 +86,33 @@ class Answering:
         """
         started, arrived = time.perf_counter(), datetime.now(UTC)
         question = self.questions.valid(question)
-        if conversation_id is None:
-            past = past_of(earlier, self.settings)
-        else:
-            past = with_agents(self._history.past(conversation_id, owner))
-        if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
-            raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
-        if unknown := set(collections) - set(self._library.collections() if collections else ()):
-            raise DeskError(
-                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
-                code="collection-unknown",
-            )
-        most = self.settings.conversations_kept if is_customer(owner) else None
-        conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
-        question_id = self._history.record_question(conversation_id, question, arrived=arrived)
-        policy = (policy or self.policy) if reuse == "on" else "exact"
-        running = None
-        try:
-            with self._in_flight.track():
+        with self._in_flight.track():
+            if conversation_id is None:
+                past = past_of(earlier, self.settings)
+            else:
+                past = with_agents(self._history.past(conversation_id, owner))
+            if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
+                raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
+            if unknown := set(collections) - set(self._library.collections() if collections else ()):
+                raise DeskError(
+                    f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
+                    code="collection-unknown",
+                )
+            most = self.settings.conversations_kept if is_customer(owner) else None
+            conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
+            question_id = self._history.record_question(conversation_id, question, arrived=arrived)
+            policy = (policy or self.policy) if reuse == "on" else "exact"
+            running = None
+            try:
                 prepared = self.questions.prepare(question, past, collections)
                 if prepared.plan is not None:
                     request = self.request(prepared, reuse, conversation_id, policy, owner)
                     generation = self.engine.submit(request)
                     self.meter.consider(Sampled(request, generation, policy, question_id))
                     running = generation, self.checked(generation, prepared)
-        except BaseException:
-            self._history.ended(question_id)
-            raise
+            except BaseException:
+                self._history.ended(question_id)
+                raise
         ids = {"conversation_id": conversation_id, "question_id": question_id}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
         return AnswerInProgress(self._history, asked, running, self.open)

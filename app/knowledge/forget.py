@@ -5,11 +5,11 @@ A module may hold the document's text although it encodes another passage, which
 neighbour; or it may be a module of a PML prompt or of an older version. Therefore only two kinds of modules are kept:
 the system text and those that encode a passage as it is now. Passages that lost a neighbour get others and are encoded
 again. Questions that began before the document was removed are answered first, because they may store its modules
-again.
+again; those that begin later do not find it, and nobody waits for them.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from app.knowledge.ingest import Ingestion
 from app.storage.history import History
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.store import Store
 from retrieval.search.windows import passage_id
 
 FORGETTING = "forgetting"
@@ -29,7 +30,7 @@ FORGETTING = "forgetting"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """How much there is of a document: rows of passages, windows in the vector and the keyword index, stored citations
-    with its text, modules in any tier.
+    with its text, modules in any tier or in conversations in memory.
     """
 
     passages: int
@@ -111,13 +112,22 @@ class Forgetting:
             vectors=len(retriever.index.passage_ids & set(ids)),
             keywords=sum(passage_id(window) in ids for window in retriever.keywords.window_ids.tolist()),
             quotes=sum(self._history.quotes_of(path) for path in paths),
-            modules=len(self._engine.call(lambda store: store.keys_of(PUBLIC_TENANT)) & keys),
+            modules=len(self._engine.call(modules_in) & keys),
         )
 
     def _forget_unused_modules(self) -> None:
-        system = self._engine.store.key(self._engine.segment(self._prompts.system))
-        used = self._library.module_keys() | {system}
-        self._engine.forget(lambda store: store.keys_of(PML_TENANT) | (store.keys_of(PUBLIC_TENANT) - used))
+        system = self._engine.segment(self._prompts.system)
+
+        def find(store: Store) -> Set[str]:
+            used = self._library.module_keys() | {store.key(system)}  # now: passages were read ahead while this waited
+            return store.keys_of(PML_TENANT) | (modules_in(store) - used)
+
+        self._engine.forget(find)
+
+
+def modules_in(store: Store) -> frozenset[str]:
+    """The desk's modules in any tier, and those with which conversations in memory were computed, also if evicted."""
+    return store.keys_of(PUBLIC_TENANT) | store.device.prefixes.modules()
 
 
 def begun(library: Library) -> list[str]:

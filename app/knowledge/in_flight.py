@@ -1,5 +1,5 @@
-"""Questions, and batches to be encoded, between reading the documents and reaching the engine: a passage they found may
-be removed meanwhile.
+"""Questions, and batches to be encoded, between reading conversation and documents and reaching the engine: a passage
+they found, or on which an earlier answer rests, may be removed meanwhile.
 
 Whoever removes a document waits for the questions that began before, and then for the engine (`Engine.forget`).
 Questions that begin later do not find the document and are not waited for.
@@ -19,7 +19,7 @@ class InFlight:
 
     @contextmanager
     def track(self) -> Iterator[None]:
-        """For the time from before a question reads the documents until the engine has it."""
+        """For the time from before a question reads its conversation and the documents until the engine has it."""
         mark = object()
         with self._changed:
             self._open.add(mark)

@@ -202,13 +202,14 @@ class PrefixTree:
         return freed
 
     def forget(self, modules: Set[str]) -> list[Extent]:
-        """Remove everything computed with modules or with their text: all paths through them, and what belongs to the
-        same sessions, whose later turns may quote them. Returns the extents that no request in flight reads.
+        """Remove everything computed with modules or with their text: all paths through them, and what was computed in
+        the same sessions, whose later turns may quote them. Placed modules have no words of a session: other sessions
+        may go on behind them. Returns the extents that no request in flight reads.
         """
         touched = [node for node in self.nodes() if node.step.comes_from(modules)]
         below = [node for top in touched for node in subtree(top)]
         sessions = {node.owner for node in below if node.owner is not None}
-        tops = [*touched, *(node for node in self.nodes() if node.owner in sessions)]
+        tops = [*touched, *(node for node in self.nodes() if node.step.key is None and node.owner in sessions)]
         freed: list[Extent] = []
         for node in [node for top in tops for node in subtree(top)]:
             if not node.is_detached:
