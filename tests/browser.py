@@ -126,7 +126,11 @@ def problems(driver: Any) -> list[str]:
 
 def until(found: Callable[[], Any]) -> Any:
     """Waits until `found` gives something true, through redraws."""
-    from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+    from selenium.common.exceptions import (
+        ElementClickInterceptedException,
+        StaleElementReferenceException,
+        WebDriverException,
+    )
 
     end = time.monotonic() + WAIT_S
     while True:
@@ -135,6 +139,9 @@ def until(found: Callable[[], Any]) -> Any:
                 return value
         except (ElementClickInterceptedException, StaleElementReferenceException):
             pass
+        except WebDriverException as error:  # some elements that were redrawn are reported like this (selenium#15401)
+            if "Node with given id does not belong to the document" not in str(error):
+                raise
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.03)
 
