@@ -83,22 +83,30 @@ class RealSite(Served):
         super().__init__(create_app(desk, desk.database, desk.settings))
 
 
-class Browser:
-    """What a test does with one browser."""
+class Elements:
+    """What a page shows. Pages are drawn again at any time: what is found may be gone when it is used."""
 
-    def __init__(self, folder: Path) -> None:
-        self.driver = start_browser(folder)
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def all(self, selector: str) -> list[Any]:
+        return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
 
     def one(self, selector: str) -> Any:
-        return until(
-            lambda: next((e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()), None)
-        )
-
-    def sees(self, selector: str, text: str) -> bool:
-        return bool(until(lambda: text in self.one(selector).text))
+        return until(lambda: next(iter(self.all(selector)), None))
 
     def press(self, selector: str) -> None:
         until(lambda: self.one(selector).click() or True)
+
+
+class Browser(Elements):
+    """What a test does with one browser."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(start_browser(folder))
+
+    def sees(self, selector: str, text: str) -> bool:
+        return bool(until(lambda: text in self.one(selector).text))
 
     def speak(self, language: str) -> None:
         agent = self.driver.execute_script("return navigator.userAgent")

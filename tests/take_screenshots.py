@@ -60,7 +60,7 @@ def streaming(page: Page) -> None:
 
 def with_source(page: Page) -> None:
     asked(QUESTION)(page)
-    page.one("#wd-transcript .wd-ref").click()
+    page.press("#wd-transcript .wd-ref")
     time.sleep(0.5)  # it scrolls
 
 
@@ -84,7 +84,7 @@ def deleted(page: Page) -> None:
 
 def with_person(page: Page) -> None:
     asked("weather in Galway?")(page)
-    page.one("[data-person=ask]").click()
+    page.press("[data-person=ask]")
     page.one("[data-person=end]")
 
 

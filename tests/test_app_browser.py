@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from browser import NEEDS_BROWSER, Site, problems, start_browser, until
+from browser import NEEDS_BROWSER, Elements, Site, problems, start_browser, until
 from desks import small_desk, write_pages
 
 from app.access.keys import Keys
@@ -26,21 +26,16 @@ from app.web.server import create_app
 pytestmark = NEEDS_BROWSER
 
 
-class Page:
+class Page(Elements):
     """The few things the tests do with a page."""
 
     def __init__(self, driver: Any, site: Site) -> None:
-        self.driver, self.site = driver, site
+        super().__init__(driver)
+        self.site = site
 
     def go(self, path: str = "/") -> None:
         self.driver.get("about:blank")
         self.driver.get(self.site.url + path)
-
-    def all(self, selector: str) -> list[Any]:
-        return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
-
-    def one(self, selector: str) -> Any:
-        return until(lambda: next(iter(self.all(selector)), None))
 
     def text(self, selector: str) -> str:
         return str(self.one(selector).text)
@@ -94,7 +89,7 @@ def test_the_desk_in_chinese(page: Page) -> None:
         page.go("/admin/")
         page.one("#password").send_keys(page.site.password + "\n")
         until(lambda: page.driver.title == "仪表盘 · Warmdesk")
-        page.one(".wd-admin-head button").click()
+        page.press(".wd-admin-head button")
         page.one("#password")
     finally:
         page.driver.execute_cdp_cmd(override, {"userAgent": agent, "acceptLanguage": "en"})
@@ -112,7 +107,7 @@ def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> 
     assert page.all(".wd-citation blockquote") == []
     page.all(".wd-citation summary")[0].click()
     assert "Changed your mind?" in page.text(".wd-citation blockquote")
-    page.one(".wd-reuse summary").click()
+    page.press(".wd-reuse summary")
     assert "The document changed" in page.text(".wd-reuse-body")
     until(lambda: "#" in page.driver.current_url)
     page.driver.refresh()
@@ -127,7 +122,7 @@ def test_stop_keeps_the_part_and_the_next_question_works(page: Page) -> None:
         page.go()
         page.ask("Can I stop this?")
         until(lambda: "30 days" in page.text("#wd-live .wd-text"))
-        page.one("#wd-box .stop-button").click()
+        page.press("#wd-box .stop-button")
         assert "Stopped before the end" in page.text("#wd-transcript .wd-notice")
     finally:
         page.site.desk.piece_s = 0.01
@@ -139,7 +134,7 @@ def test_stop_keeps_the_part_and_the_next_question_works(page: Page) -> None:
 def test_hostile_text_does_nothing(page: Page) -> None:
     page.go()
     page.ask("html <img src=x onerror=window.owned=9><script>window.owned=9</script>")
-    page.one("#wd-transcript .wd-citation summary").click()
+    page.press("#wd-transcript .wd-citation summary")
     assert "<script>window.owned=1</script>" in page.text(".wd-citation blockquote")
     assert "onerror=window.owned=9" in page.text("#wd-transcript .wd-bubble")
     assert page.script("return window.owned") is None
@@ -177,15 +172,15 @@ def test_keyboard_and_labels(page: Page) -> None:
 def test_example_feedback_new_and_delete(page: Page) -> None:
     desk = page.site.desk
     page.go()
-    page.one("[data-act=example]").click()
-    page.one("#wd-transcript [data-value=up]").click()
+    page.press("[data-act=example]")
+    page.press("#wd-transcript [data-value=up]")
     until(lambda: desk.said and desk.said[-1][1] == "up")
-    page.one("#wd-transcript [data-value=down]").click()
+    page.press("#wd-transcript [data-value=down]")
     page.one(".wd-reason input").send_keys("too long\n")
     until(lambda: desk.said[-1][1:] == ("down", "too long"))
     page.driver.refresh()
     until(lambda: page.one("[data-value=down]").get_attribute("aria-pressed") == "true")
-    page.one(".wd-new").click()
+    page.press(".wd-new")
     page.one(".wd-empty")
     until(lambda: "#" not in page.driver.current_url)
 
@@ -203,14 +198,14 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) ->
     until(lambda: len(page.all("#wd-list li")) == 1)
     time.sleep(0.6)  # until nothing is looked for any more: the list is drawn again
     page.script("document.querySelector('#wd-list .wd-more').open = true")
-    page.one("#wd-list [data-act=rename]").click()
+    page.press("#wd-list [data-act=rename]")
     name = page.one(".wd-rename input")
     name.send_keys("The airship\n")  # in place of the old name, which is selected
     until(lambda: "The airship" in titles())
     page.script("document.querySelector('#wd-list .wd-delete').click()")
     until(lambda: "The airship" not in titles())
     page.one(".wd-empty")
-    page.one(".wd-undo button").click()
+    page.press(".wd-undo button")
     assert page.text("#wd-transcript .wd-bubble") == "Where is my zeppelin?"
     assert "The airship" in titles()
 
@@ -218,9 +213,9 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) ->
 def test_asking_again_and_changing_the_question(page: Page) -> None:
     page.go()
     page.ask("Can I send a lamp back?")
-    page.one("#wd-transcript [data-act=retry]").click()
+    page.press("#wd-transcript [data-act=retry]")
     until(lambda: page.all("#wd-live"))
-    page.one("#wd-transcript [data-act=edit]").click()
+    page.press("#wd-transcript [data-act=edit]")
     box = page.one("#wd-box textarea")
     until(lambda: box.get_attribute("value") == "Can I send a lamp back?")
     box.clear()
@@ -281,7 +276,7 @@ def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
         assert page.script("return document.querySelector('#wd-scroll').scrollWidth") <= width
         if width == 390:
             assert page.all(".wd-new") == []
-            page.one(".wd-header button").click()
+            page.press(".wd-header button")
             page.one(".wd-new")
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -308,7 +303,7 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     page.go("/admin/modules")
     page.one("#q").send_keys("warranty\n")
     until(lambda: "payments/" not in page.text(".wd-modules"))
-    page.one("[formaction$=keep]").click()
+    page.press("[formaction$=keep]")
     assert "kept" in page.text(".wd-done")
     assert page.site.desk.cared[-1][0] == "keep"
     page.go("/admin/api")
@@ -317,7 +312,7 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     page.script(f"document.querySelector(`{form}`).parentElement.open = true")
     page.one(f"{form} input").send_keys("fake\n")
     assert "200 OK" in page.text(f"{form} pre")
-    page.one(".wd-admin-head button").click()
+    page.press(".wd-admin-head button")
     page.one("#password")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jwt
 import pytest
-from browser import NEEDS_BROWSER, Site, start_browser, until
+from browser import NEEDS_BROWSER, Elements, Site, start_browser, until
 
 pytestmark = NEEDS_BROWSER
 SECRET = "s" * 32
@@ -57,11 +57,12 @@ class Shop:
             server.server_close()
 
 
-class Widget:
+class Widget(Elements):
     """The few things the tests do with the page and the frame in it."""
 
     def __init__(self, driver: Any, shop: Shop) -> None:
-        self.driver, self.shop = driver, shop
+        super().__init__(driver)
+        self.shop = shop
 
     def go(self, address: str) -> None:
         self.driver.switch_to.default_content()
@@ -80,12 +81,6 @@ class Widget:
 
     def leave(self) -> None:
         self.driver.switch_to.default_content()
-
-    def all(self, selector: str) -> list[Any]:
-        return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
-
-    def one(self, selector: str) -> Any:
-        return until(lambda: next(iter(self.all(selector)), None))
 
     def ask(self, question: str) -> None:
         until(lambda: self.all("#wd-send"))
@@ -139,7 +134,7 @@ def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
     until(lambda: "30 days" in widget.driver.find_element("id", "wd-spoken").get_attribute("textContent"))
     widget.all("#wd-transcript .wd-ref")[0].click()
     assert "You have 30 days from delivery" in widget.one(".wd-citation[open] mark").text
-    widget.one("[data-value=down]").click()
+    widget.press("[data-value=down]")
     widget.one(".wd-reason input").send_keys("too long\n")
     until(lambda: site.desk.said and site.desk.said[-1][1:] == ("down", "too long"))
     assert widget.driver.get_cookies() == []
@@ -148,7 +143,7 @@ def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
     widget.button().click()
     widget.enter()
     widget.said("#wd-transcript .wd-bubble", "Can I return a lamp?")
-    widget.one("[data-act=new]").click()
+    widget.press("[data-act=new]")
     widget.one(".wd-examples button")
     assert widget.all(".wd-bubble") == []
 
@@ -159,15 +154,15 @@ def test_stop_keeps_the_part_and_the_question_can_be_changed(
     widget.go(widget.shop.url)
     widget.button().click()
     widget.enter()
-    widget.one("[data-act=new]").click()
+    widget.press("[data-act=new]")
     widget.one(".wd-examples button")
     monkeypatch.setattr(site.desk, "piece_s", 0.3)
     widget.ask("returns please")
     widget.said("#wd-live .wd-text", "You")
-    widget.one("#wd-stop").click()
+    widget.press("#wd-stop")
     widget.said("#wd-transcript .wd-notice", "Stopped before the end")
     monkeypatch.undo()
-    widget.one("[data-act=edit]").click()
+    widget.press("[data-act=edit]")
     assert widget.one("#wd-box").get_property("value") == "returns please"
     widget.one("#wd-box").send_keys(" and weather\n")
     widget.said("#wd-transcript .wd-outcome", "Not found")
@@ -181,9 +176,9 @@ def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
     widget.go(widget.shop.url)
     widget.button().click()
     widget.enter()
-    widget.one("[data-person=ask]").click()
+    widget.press("[data-person=ask]")
     widget.said("#wd-handoff", "A person will answer here")
-    widget.one("[data-person=end]").click()
+    widget.press("[data-person=end]")
     widget.said("#wd-handoff", "our assistant again")
 
 
@@ -239,7 +234,7 @@ def test_on_a_phone_it_fills_the_screen(widget: Widget) -> None:
         assert widget.within("iframe").size == {"width": 390, "height": 844}
         assert not widget.button().is_displayed()
         widget.enter()
-        widget.one("[data-act=close]").click()
+        widget.press("[data-act=close]")
         widget.leave()
         until(lambda: widget.button().is_displayed())
     finally:
