@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from test_cache_engine import plan_of
 from tiny import ByteTokenizer, make_segment, oracle_logits, stock
 from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
-from cache.attention.forward_pass import PassGivenUp
+from cache.attention.forward_pass import PassGivenUp, never
 from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.attention.scoring import ScoredChunk
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.model.language_model import LanguageModel
@@ -157,6 +159,51 @@ def test_conversations_packed_in_one_pass(threads: int, compiled: Path) -> None:
         assert distance(mine, other) < 5e-4
     assert torch.equal(ours.positions, theirs.positions)
     assert fast.forward(PACKED, ours, []).shape == (0, 320)
+
+
+EXTENTS = [Extent(0, 550), Extent(580, 3), Extent(600, 100)]
+SCORED = [(0, 1), (2, 4), (3, 0)]
+"""Chunks of PACKED, and how many of their last rows are scored; the others read the same extents and are not."""
+
+
+def squares(model: LanguageModel, passes: list[tuple[list[Chunk], list[tuple[int, int]]]]) -> list[torch.Tensor]:
+    """What passes add for the scored chunks of the first one, by chunk and extent."""
+    arena, layers = filled(model), len(model.info.scored_layers)
+    sums = [{extent: torch.zeros(layers, extent.length) for extent in EXTENTS} for _ in SCORED]
+    for chunks, scored in passes:
+        given = [ScoredChunk(i, rows, sums[n]) for n, (i, rows) in enumerate(scored)]
+        model.forward(chunks, arena, [], never, given)
+    return [one for sum_ in sums for one in sum_.values()]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_rows_score_the_keys_that_they_read(family: str, compiled: Path) -> None:
+    """As through transformers: with rows hidden from some, modules placed elsewhere, and others in the same pass."""
+    fast, slow = build(weights(family), compiled), build(weights(family), None)
+    for mine, other in zip(squares(fast, [(PACKED, SCORED)]), squares(slow, [(PACKED, SCORED)]), strict=True):
+        assert torch.allclose(mine, other, rtol=1e-3, atol=1e-9)
+    assert all(float(one.sum()) > 0 for one in squares(fast, [(PACKED, SCORED)])[:2])
+
+
+def test_rows_score_the_same_in_one_pass_and_in_two(compiled: Path) -> None:
+    fast = build(weights("llama"), compiled)
+    whole = replace(PACKED[2], views=[KVView(Extent(0, 550), offset=90), PARTLY_VISIBLE])
+    first, second = replace(whole, tokens=whole.tokens[:4], positions=whole.positions[:4]), whole.last_rows(2)
+    in_one = squares(fast, [([whole], [(0, 4)])])
+    in_two = squares(fast, [([first], [(0, 2)]), ([second], [(0, 2)])])
+    assert any(float(one.sum()) > 0 for one in in_one)
+    for one, other in zip(in_one, in_two, strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-9)
+
+
+def test_a_pass_for_scores_alone_ends_behind_the_last_scored_layer(compiled: Path) -> None:
+    fast = build(weights("llama"), compiled)
+    arena = filled(fast)
+    before = [layer.clone() for layer in arena.keys]
+    nothing = {EXTENTS[0]: torch.zeros(1, 550)}
+    fast.forward(PACKED[:1], arena, [], never, [ScoredChunk(0, 1, nothing)])
+    written = [not torch.equal(one, other) for one, other in zip(before, arena.keys, strict=True)]
+    assert written == [True, True, False]
 
 
 @pytest.fixture(params=["native", "x86-64", "x86-64-v3", "x86-64-v4"])

@@ -42,13 +42,20 @@ def encode(core: EngineCore, *segments: Segment) -> Future[Encoded]:
     return job.done
 
 
-def ask(core: EngineCore, *segments: Segment, tokens: int = 4, waited: float = 0.0, **options: Any) -> Generation:
+def ask(
+    core: EngineCore,
+    *segments: Segment,
+    tokens: int = 4,
+    waited: float = 0.0,
+    question: str = "What now?",
+    **options: Any,
+) -> Generation:
     """options: of the request."""
     spans, at = [], 0
     for segment in segments:
         spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
         at += len(segment.tokens)
-    plan = Plan(spans=(*spans, Span(start=at, tokens=tuple(b"What now?"))))
+    plan = Plan(spans=(*spans, Span(start=at, tokens=tuple(question.encode()))))
     generation = Generation()
     request = Request(plan=plan, sampling=Sampling(max_tokens=tokens), **options)
     core.inbox.append(Waiting(request, generation, time.perf_counter() - waited))

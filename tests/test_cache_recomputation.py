@@ -13,8 +13,8 @@ from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_
 
 from cache.engine.recomputation import (
     EXACT,
-    AttentionScorer,
     RowSelector,
+    Selection,
     SelectiveRecomputation,
     newest,
     with_recomputed,
@@ -61,8 +61,8 @@ def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation)
         plan = placed("llama", SYSTEM, A, B, C, QUESTION)
         answer(engine, plan)
         row_selector = engine._core.row_selector
-        original = row_selector.select
-        row_selector.select = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
+        original = row_selector.finish
+        row_selector.finish = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
         completion = engine.submit(
             Request(plan=plan, recomputation=recomputation, sampling=Sampling(max_tokens=1))
         ).completion
@@ -96,19 +96,13 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     with running(model) as engine:
         answer(engine, plan)
         row_selector = engine._core.row_selector
-        original = row_selector.select
+        original = row_selector.finish
 
-        def select(
-            plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
-        ) -> Plan:
-            def score(earlier: Plan, indices: Sequence[int]) -> Sequence[torch.Tensor]:
-                scores = score_attention(earlier, indices)
-                seen.update(zip(indices, scores, strict=True))
-                return scores
+        def finish(selection: Selection, session: str | None, scores: Sequence[torch.Tensor] = ()) -> Plan:
+            seen.update(zip(selection.candidates, scores, strict=True))
+            return original(selection, session, scores)
 
-            return original(plan, recomputation, session, score)
-
-        row_selector.select = select  # type: ignore[method-assign]
+        row_selector.finish = finish  # type: ignore[method-assign]
         completion = engine.submit(
             Request(plan=plan, recomputation=SelectiveRecomputation(share=0.2), sampling=Sampling(max_tokens=1))
         ).completion
@@ -211,11 +205,10 @@ def test_the_newest_modules_are_those_before_the_question() -> None:
 def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
     plan = plan_of(SYSTEM, A, B, C, QUESTION)
 
-    def nobody(plan: Plan, indices: object) -> list[torch.Tensor]:
-        raise AssertionError("chance needs no look")
-
     recomputation = SelectiveRecomputation(share=0.25, by="random")
-    one, other = (RowSelector().select(plan, recomputation, None, nobody) for _ in range(2))
+    selections = [RowSelector().begin(plan, recomputation, None) for _ in range(2)]
+    assert not any(selection.needs_scores for selection in selections), "chance needs no look"
+    one, other = (RowSelector().finish(selection, None) for selection in selections)
     assert one == other
     supplied = sum(len(span.tokens) for span in one.spans if span.segment is not None)
     documents = sum(len(segment.tokens) for segment in (A, B, C))
@@ -226,10 +219,10 @@ def test_a_selection_that_is_remembered_holds_no_module() -> None:
     """Was wrong once: 10,000 of them held the tokens of as many modules, 25 KB each."""
     selector, plan = RowSelector(), plan_of(SYSTEM, A, B, C, QUESTION)
     chosen = SelectiveRecomputation(share=0.25, by="random")
-    first = selector.select(plan, chosen, "s", lambda *_: [])
+    first = selector.finish(selector.begin(plan, chosen, "s"), "s")
     assert len(selector._selected) == 2, "the first module is exact where it stands"
     assert not any(isinstance(part, Segment) for key in selector._selected for part in key)
-    assert selector.select(plan, chosen, "s", lambda *_: []) == first
+    assert selector.finish(selector.begin(plan, chosen, "s"), "s") == first
 
 
 @pytest.mark.parametrize("given", [{"share": 1.5}, {"share": -0.1}])

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cache.attention.forward_pass import never
 from cache.attention.items import Chunk
+from cache.attention.scoring import ScoredChunk
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Usage
-from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 from cache.model.language_model import Model, ModelInfo
 
@@ -30,14 +30,15 @@ class CountingModel:
         self.device = torch.device("cpu")
 
     def forward(
-        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        give_up: Callable[[], bool] = never,
+        scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
-        """Zeros `[len(outputs), 1]`: token 0 is the likeliest."""
+        """Zeros `[len(outputs), 1]`: token 0 is the likeliest. Nothing is scored: the first rows are as good as any."""
         return torch.zeros(len(outputs), 1)
-
-    def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:
-        """Zeros: the first rows are as good as any."""
-        return [torch.zeros(extent.length) for extent in extents]
 
 
 def count_tokens(requests: Sequence[Request], model: Model, memory: int) -> list[Usage]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from cache.attention.distance import KernelCall, per_item, plain_calls, sloped_calls, windowed_calls
 from cache.attention.items import Chunk, plan_items
 from cache.attention.kernels import Kernel, matmul
-from cache.memory.allocator import Extent
+from cache.attention.scoring import ScoredChunk, only_scores
 from cache.memory.arena import Arena
 
 
@@ -48,7 +48,7 @@ class Rotation:
 
 
 class ScoringFinished(Exception):
-    """Ends a pass behind the last layer that is scored."""
+    """Ends a pass that is computed for its scores alone, behind the last layer that is scored."""
 
 
 class PassGivenUp(Exception):
@@ -60,22 +60,10 @@ def never() -> bool:
     return False
 
 
-@dataclass(slots=True, eq=False)
-class AttentionScoring:
-    """How much the last `rows` rows of a pass look at keys (InfoFlow KV): a key's attention weight, averaged over
-    heads, its norm over rows, averaged over `layers`. The pass ends with the last of these layers. scores: of the keys
-    of each extent asked for, float32 `[L]`.
-    """
-
-    layers: frozenset[int]
-    rows: int
-    scores: dict[Extent, Tensor]
-
-
 class Pass:
     """One packed forward pass over an arena, in which it notes the rows' position ids. Chunks with offsets need a
-    rotation or ALiBi slopes, float32 `[H]`. scoring: what is to be scored besides, if anything. give_up: asked at every
-    layer.
+    rotation or ALiBi slopes, float32 `[H]`. scored: what is scored besides, in `scored_layers`. give_up: asked at
+    every layer.
     """
 
     def __init__(
@@ -87,11 +75,14 @@ class Pass:
         *,
         rotation: Rotation | None = None,
         slopes: Tensor | None = None,
-        scoring: AttentionScoring | None = None,
+        scored: Sequence[ScoredChunk] = (),
+        scored_layers: range = range(0),
         give_up: Callable[[], bool] = never,
     ) -> None:
-        self.arena, self.kernel, self.rotation, self.scoring = arena, kernel, rotation, scoring
-        self.give_up = give_up
+        self.arena, self.kernel, self.rotation, self.give_up = arena, kernel, rotation, give_up
+        self.scored = [(one.packed_rows(chunks), one.squares) for one in scored]
+        self.scored_layers = scored_layers
+        self.ends_scored = only_scores(scored, chunks)
         self.items = plan_items(chunks)
         slots = [slot for chunk in chunks for slot in chunk.slots]
         ranges = [r for item in self.items for r in item.ranges]
@@ -168,8 +159,8 @@ class Pass:
             lse = lse.view(h, -1, group)
             if self.shift is not None:
                 lse = lse + self.shift.unsqueeze(-1)
-            if self.scoring is not None and layer in self.scoring.layers:
-                self._score(self.scoring, layer, q, lse, scale)
+            if self.scored and layer in self.scored_layers:
+                self._score(layer, q, lse, scale)
             out = self._merge(out, lse).to(q.dtype)
         return out.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
@@ -201,25 +192,29 @@ class Pass:
             lses.append(lse)
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
-    def _score(self, scoring: AttentionScoring, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
-        """Add a layer's attention weights to the scores. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, before they
-        are merged. Raises ScoringFinished behind the last layer.
+    def _score(self, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
+        """Add the squares of a layer's attention weights. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, before they
+        are merged. Raises ScoringFinished behind the last layer, if the pass is computed for the scores alone.
         """
         whole = self._by_part(lse, float("-inf")).logsumexp(1)  # [H, T, G]
         item_rows = per_item(self.items, torch.arange(len(self.rows), device=q.device))
-        for item, call, mine in zip(self.items, self.calls[None], item_rows, strict=True):
-            if item.extent not in scoring.scores:
-                continue
-            mine = mine[self.rows[mine] >= whole.shape[1] - scoring.rows]
-            keys = self.arena.keys[layer][item.extent.start : item.extent.end].float()  # [L, H, D]
-            scores = torch.einsum("hrgd,lhd->hrgl", q[:, mine].float(), keys) * scale
-            if call.bias is not None:
-                scores = scores + call.bias[0].unsqueeze(2)[:, -len(mine) :]
-            if self.shift is not None:
-                scores = scores + self.shift[:, mine, None, None]
-            weights = (scores - whole[:, self.rows[mine]].unsqueeze(-1)).exp().mean((0, 2))  # [r, L]
-            scoring.scores[item.extent] += weights.norm(dim=0) / len(scoring.layers)
-        if layer == max(scoring.layers):
+        for item, call, of_item in zip(self.items, self.calls[None], item_rows, strict=True):
+            for rows, squares in self.scored:
+                if item.extent not in squares:
+                    continue
+                packed = self.rows[of_item]
+                is_scored = (packed >= rows.start) & (packed < rows.stop)
+                mine, packed = of_item[is_scored], packed[is_scored]
+                keys = self.arena.keys[layer][item.extent.start : item.extent.end].float()  # [L, H, D]
+                scores = torch.einsum("hrgd,lhd->hrgl", q[:, mine].float(), keys) * scale
+                if call.bias is not None:
+                    bias = call.bias[0].unsqueeze(2)  # [1 or H, 1 or all rows of the item, 1, L]
+                    scores = scores + (bias if bias.shape[1] == 1 else bias[:, is_scored])
+                if self.shift is not None:
+                    scores = scores + self.shift[:, mine, None, None]
+                weights = (scores - whole[:, packed].unsqueeze(-1)).exp().mean((0, 2))  # [r, L]
+                squares[item.extent][layer - self.scored_layers.start] += weights.square().sum(0)
+        if self.ends_scored and layer == self.scored_layers[-1]:
             raise ScoringFinished
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:

@@ -48,6 +48,11 @@ class Chunk:
         """The row behind the last one."""
         return self.first + len(self.tokens)
 
+    def last_rows(self, rows: int) -> "Chunk":
+        """Its last `rows` rows alone."""
+        behind = len(self.tokens) - rows
+        return replace(self, tokens=self.tokens[behind:], positions=self.positions[behind:], first=self.first + behind)
+
     @property
     def slots(self) -> list[int]:
         """Where its rows are kept."""

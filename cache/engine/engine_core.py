@@ -19,6 +19,7 @@ from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
+from cache.engine.row_scoring import RowScoring
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule
 from cache.engine.sequence import Sequence
@@ -193,8 +194,9 @@ class EngineCore:
             if len(self._running) >= self._limits.running:
                 break
             try:
-                if waiting.find_modules(self._encoder):
-                    waiting.select_rows(self.row_selector, self.store, self.model)
+                if not waiting.find_modules(self._encoder):
+                    continue
+                if waiting.select_rows(self.row_selector, self.store, self.model.info):
                     self._running.append(self._start(waiting))
                     self._waiting.remove(waiting)
             except CapacityError as error:
@@ -219,15 +221,17 @@ class EngineCore:
         return bool(self._jobs) and self._to_forget.waits_for(self._jobs[0])
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
-        """Whether no memory will come back for a request that found too little. What others hold that wait, too, is
-        taken from them first.
-        """
+        """Whether no memory will come back for a request that found too little."""
         if self._running or self._encoder.running or waiting is not self._waiting[0]:
             return False
-        holding = [other for other in self._waiting if other.entries]
-        for other in holding:
-            other.release(self.store)
-        return not holding
+        return not self._take_back()
+
+    def _take_back(self) -> bool:
+        """Take from requests that wait what they hold; gives whether there was anything."""
+        holding = [waiting for waiting in self._waiting if waiting.is_holding]
+        for waiting in holding:
+            waiting.release(self.store)
+        return bool(holding)
 
     def _refuse(self, waiting: Waiting, error: CacheError, reason: FinishReason = "length") -> None:
         """End a request that waits and holds nothing; one that was paused ends with what it has said, if anything."""
@@ -257,12 +261,13 @@ class EngineCore:
                     self._pause_for(running)
 
     def _pause_for(self, needy: Running) -> None:
-        """Free memory for a request: let the one that came last wait, which may be itself. If nothing else runs, it
-        ends with what there is.
+        """Free memory for a request: let the one that came last wait, which may be itself. If nothing else runs or
+        waits with memory, it ends with what there is.
         """
         if len(self._running) == 1 and not self._encoder.running:
-            self._running.remove(needy)
-            needy.finish(self.store, "length")
+            if not self._take_back():
+                self._running.remove(needy)
+                needy.finish(self.store, "length")
             return
         last = max((r for r in self._running if r.can_pause), key=lambda r: r.admitted.submitted)
         self._running.remove(last)
@@ -271,8 +276,9 @@ class EngineCore:
         self._waiting.appendleft(last.admitted)
 
     def _schedule(self) -> dict[Sequence, int]:
-        """Divide the next pass: requests and the modules they wait for. Modules that nobody waits for get short passes,
-        and only when there is nothing else: on a processor they would make every token of an answer ten times slower.
+        """Divide the next pass: requests, and the modules and scores they wait for. Modules that nobody waits for get
+        short passes, and only when there is nothing else: on a processor they would make every token of an answer ten
+        times slower.
         """
         encodings = self._encoder.running.values()
         row_seconds = self.store.compute_cost.mean
@@ -280,11 +286,16 @@ class EngineCore:
             return schedule([suspect], row_seconds)
         needed = [
             *(r.sequence for r in self._running),
+            *(sequence for sequence in self._scorings() if sequence.pending),
             *(e.sequence for e in encodings if self._is_job_awaited or not e.is_ahead),
         ]
         if needed:
             return schedule(needed, row_seconds)
         return schedule([e.sequence for e in encodings], row_seconds, AHEAD_S)
+
+    def _scorings(self) -> dict[Sequence, RowScoring]:
+        """What is scored for requests that wait, by what is computed for it."""
+        return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
     def _forward(self, scheduled: dict[Sequence, int]) -> list[tuple[Running, Tensor]]:
         """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""
@@ -301,7 +312,9 @@ class EngineCore:
                 rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
                 outputs.extend(range(num_rows - wanted, num_rows))
         chunks = [sequence.chunk(rows) for sequence, rows in scheduled.items()]
-        logits = self.model.forward(chunks, self.store.device.arena, outputs, self._ends_pass)
+        scorings = self._scorings()
+        scored = [scorings[s].scored(i, rows) for i, (s, rows) in enumerate(scheduled.items()) if s in scorings]
+        logits = self.model.forward(chunks, self.store.device.arena, outputs, self._ends_pass, scored)
         for sequence, rows in scheduled.items():
             sequence.computed += rows
         if num_rows >= PREFILL_ROWS:
@@ -311,6 +324,7 @@ class EngineCore:
     def _next_suspect(self) -> Sequence | None:
         """What is to be tried alone now, if it still waits for rows."""
         alive = {r.sequence for r in self._running} | {e.sequence for e in self._encoder.running.values()}
+        alive |= self._scorings().keys()
         while self._suspects:
             suspect = self._suspects.pop()
             if suspect in alive and suspect.pending:
@@ -325,6 +339,9 @@ class EngineCore:
             return
         for running in [r for r in self._running if r.sequence in sequences]:
             self._fail_running(running, error)
+        for waiting in [w for w in self._waiting if w.scoring is not None and w.scoring.sequence in sequences]:
+            waiting.release(self.store)
+            self._refuse(waiting, failure_of("the answer", error))
         for key, encoding in [*self._encoder.running.items()]:
             if encoding.sequence in sequences:
                 self._fail_encoding(key, encoding, error)

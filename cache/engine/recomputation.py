@@ -2,13 +2,14 @@
 
 A module was encoded without the modules that stand before it in a prompt. Rows that are computed again, at the same
 ids, see everything before them; the other rows stay as they were encoded. A policy only changes the plan. Anything
-short of all rows is approximate. Rows of the newest modules are chosen by the question (InfoFlow KV, ICML 2026): a
-pass over the question alone scores them by the attention of some layers past the middle. The control is random.
+short of all rows is approximate. Rows of the newest modules are chosen by the question (InfoFlow KV, ICML 2026): the
+question is computed once before, and the attention of some layers past the middle scores them. The control is random.
+Not covered: computing the scores (`cache.engine.row_scoring`).
 """
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 from typing import Literal
@@ -42,8 +43,29 @@ EXACT = SelectiveRecomputation(share=1.0)
 RowsBySpan = Mapping[int, Collection[int]]
 """Rows to compute again, counted in their span, by the span's index."""
 
-AttentionScorer = Callable[[Plan, Sequence[int]], Sequence[Tensor]]
-"""(plan, indices of spans) -> for each span, float32 `[rows]`: how much the question looks at it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Rows that are to be selected in a plan. rows: those that were selected in earlier turns. candidates: indices of
+    the spans to select from. budget: how many rows to select there. by: see `SelectiveRecomputation`.
+    """
+
+    plan: Plan
+    rows: RowsBySpan
+    candidates: Sequence[int]
+    budget: int
+    by: Literal["question", "random"]
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether somebody must look first."""
+        return bool(self.candidates) and self.by == "question"
+
+    def scored_spans(self) -> tuple[Plan, list[int]]:
+        """What is to be scored: the plan as the question sees it now, and the index of each candidate in it."""
+        earlier = with_recomputed(self.plan, self.rows)
+        shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be in pieces now
+        return earlier, [i + shift for i in self.candidates]
 
 
 class RowSelector:
@@ -52,32 +74,33 @@ class RowSelector:
     def __init__(self) -> None:
         self._selected: OrderedDict[tuple[str, int, str], tuple[int, ...]] = OrderedDict()
 
-    def select(
-        self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None, score_attention: AttentionScorer
-    ) -> Plan:
-        """The plan with the policy's rows computed."""
-        if not recomputation.share:
-            return plan
-        inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
-        if not inexact:
-            return plan
-        rows = {i: self._recall(session, plan.spans[i]) or () for i in inexact}
+    def begin(self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None) -> Selection:
+        """What a policy has to select in a plan."""
+        inexact: list[int] = []
+        if recomputation.share:
+            inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
+        rows = {i: self._recall(session, plan.spans[i]) for i in inexact}
         new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may bring none
-        candidates = [i for i in inexact if i in new]
-        if not candidates:
-            return with_recomputed(plan, rows)
-        budget = round(recomputation.share * sum(len(plan.spans[i].tokens) for i in new))
-        if recomputation.by == "random":
-            selected = random_rows(plan, candidates, budget)
+        return Selection(
+            plan=plan,
+            rows={i: found for i, found in rows.items() if found},
+            candidates=[i for i in inexact if i in new],
+            budget=round(recomputation.share * sum(len(plan.spans[i].tokens) for i in new)),
+            by=recomputation.by,
+        )
+
+    def finish(self, selection: Selection, session: str | None, scores: Sequence[Tensor] = ()) -> Plan:
+        """The plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if it needs them."""
+        plan, candidates = selection.plan, selection.candidates
+        if selection.needs_scores:
+            selected = highest_rows(dict(zip(candidates, scores, strict=True)), selection.budget)
         else:
-            earlier = with_recomputed(plan, {i: rows[i] for i in inexact if i not in candidates})
-            shift = len(earlier.spans) - len(plan.spans)  # spans of earlier turns may be in pieces now
-            scores = score_attention(earlier, [i + shift for i in candidates])
-            selected = highest_rows(dict(zip(candidates, scores, strict=True)), budget)
+            selected = random_rows(plan, candidates, selection.budget)
+        rows = dict(selection.rows)
         for i in candidates:
             rows[i] = tuple(sorted(row for j, row in selected if j == i))
-            self._remember(session, plan.spans[i], rows[i])
-        return with_recomputed(plan, rows)
+            self._remember(session, plan.spans[i], tuple(rows[i]))
+        return with_recomputed(plan, rows) if rows else plan
 
     def clear(self) -> None:
         """Forget the selections of all conversations."""

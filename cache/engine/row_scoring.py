@@ -1,39 +1,70 @@
-"""How much the question looks at the rows of its modules: one pass over the question alone."""
+"""How much a question looks at the rows of its modules, computed as a sequence of the common passes.
 
-from collections.abc import Sequence
+The rows are computed for their attention alone: their keys and values are given back, since they have not seen what
+will be recomputed because of the scores. Not covered: what is selected by the scores (`cache.engine.recomputation`).
+"""
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor
 
+from cache.attention.scoring import ScoredChunk
+from cache.engine.recomputation import Selection
 from cache.engine.sequence import build_sequence, path_of
+from cache.memory.allocator import Extent
 from cache.memory.device import CacheEntry
 from cache.memory.store import Store
-from cache.model.language_model import Model
-from cache.prompt.plan import Plan, Segment
+from cache.prompt.plan import Segment, Span
 
 
-def score_rows(
-    plan: Plan, indices: Sequence[int], *, entries: dict[Segment, CacheEntry], tenant: str, store: Store, model: Model
-) -> list[Tensor]:
-    """How much the rows of a plan's last span look at some of its spans: float32 `[rows]` for each index. The KV is
-    thrown away: these rows have not seen what will be recomputed because of the scores. Raises CapacityError.
+class RowScoring:
+    """The scores that a selection needs. sequence: what is to be computed; once nothing of it is pending, the scores
+    are there. It holds rows and a pinned prefix until it is released.
     """
-    path = path_of(plan.spans, entries)
-    prefix = store.device.pin_prefix(tenant, path[:-1])  # reserving memory may evict
-    sequence, _ = build_sequence(plan.spans, path, entries, prefix)
-    try:
-        sequence.own = store.device.reserve_rows(len(sequence.tokens))
-    finally:
-        store.device.release_prefix(prefix)
-    extents = [view.extent for view in sequence.views]
-    try:
-        chunk = sequence.chunk(sequence.pending)
-        found = model.score_attention(chunk, store.device.arena, len(plan.spans[-1].tokens), extents)
-    finally:
-        store.device.free(sequence.own)
-    scores: list[Tensor] = []
-    for span in (plan.spans[i] for i in indices):
+
+    def __init__(
+        self, selection: Selection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
+    ) -> None:
+        """entries: the plan's modules, pinned for as long. num_layers: that are scored. Raises CapacityError."""
+        self.selection, self._entries = selection, entries
+        self._plan, self._spans = selection.scored_spans()
+        path = path_of(self._plan.spans, entries)
+        self._prefix = store.device.pin_prefix(tenant, path[:-1])  # reserving memory may evict
+        self.sequence, _ = build_sequence(self._plan.spans, path, entries, self._prefix)
+        try:
+            self.sequence.own = store.device.reserve_rows(len(self.sequence.tokens))
+        except Exception:
+            store.device.release_prefix(self._prefix)
+            raise
+        self._extents = [self._extent_of(self._plan.spans[i]) for i in self._spans]
+        device = store.device.arena.device
+        self._squares = {one: torch.zeros(num_layers, one.length, device=device) for one in self._extents}
+
+    def scored(self, index: int, rows: int) -> ScoredChunk:
+        """What the next `rows` rows of the sequence score, as chunk `index` of a pass: those of the question."""
+        behind = self.sequence.pending - rows
+        return ScoredChunk(index, max(0, min(rows, len(self._plan.spans[-1].tokens) - behind)), self._squares)
+
+    def scores(self) -> list[Tensor]:
+        """How much the question looks at each candidate of the selection: float32 `[rows]`, on the host."""
+        scores = [self._squares[extent].sqrt().mean(0).cpu() for extent in self._extents]
+        slots = [self._slots_of(self._plan.spans[i]) for i in self._spans]
+        return [
+            score[rows.start - extent.start : rows.end - extent.start]
+            for score, extent, rows in zip(scores, self._extents, slots, strict=True)
+        ]
+
+    def release(self, store: Store) -> None:
+        """Give everything back."""
+        store.device.free(self.sequence.own)
+        store.device.release_prefix(self._prefix)
+
+    def _slots_of(self, span: Span) -> Extent:
         assert span.segment is not None
-        rows = entries[span.segment].extent.part(span.row, span.row + len(span.tokens))
-        extent, score = next((e, s) for e, s in zip(extents, found, strict=True) if e.start <= rows.start < e.end)
-        scores.append(score[rows.start - extent.start : rows.end - extent.start])
-    return scores
+        return self._entries[span.segment].extent.part(span.row, span.row + len(span.tokens))
+
+    def _extent_of(self, span: Span) -> Extent:
+        """The extent of which the sequence reads a span's rows."""
+        rows = self._slots_of(span)
+        return next(v.extent for v in self.sequence.views if v.extent.start <= rows.start < v.extent.end)

@@ -3,16 +3,15 @@
 import time
 from collections.abc import Set
 from dataclasses import dataclass, field
-from functools import partial
 
 from cache.engine.encoder import Encoder, keys_of
 from cache.engine.recomputation import EXACT, RowSelector
 from cache.engine.request import Generation, Request
-from cache.engine.row_scoring import score_rows
+from cache.engine.row_scoring import RowScoring
 from cache.memory.device import CacheEntry
 from cache.memory.module_header import MissReason
 from cache.memory.store import Source, Store
-from cache.model.language_model import Model
+from cache.model.language_model import ModelInfo
 from cache.prompt.plan import Plan, Segment
 
 
@@ -20,7 +19,8 @@ from cache.prompt.plan import Plan, Segment
 class Waiting:
     """A request with what was found for it so far. places_modules: whether the model can reuse modules at all.
     picked_up: when its modules were first looked up. loading: seconds spent on looking them up. entries: modules found,
-    pinned until the request has been answered. misses: modules that were missing at the first look, and why.
+    pinned until the request has been answered. misses: modules that were missing at the first look, and why. scoring:
+    under way, see `select_rows`.
     """
 
     request: Request
@@ -33,6 +33,7 @@ class Waiting:
     entries: dict[Segment, CacheEntry] = field(default_factory=dict)
     sources: dict[Segment, Source] = field(default_factory=dict)
     misses: dict[Segment, MissReason | None] = field(default_factory=dict)
+    scoring: RowScoring | None = None
 
     @property
     def plan(self) -> Plan:
@@ -65,12 +66,22 @@ class Waiting:
         self.loading += time.perf_counter() - started
         return complete
 
-    def select_rows(self, row_selector: RowSelector, store: Store, model: Model) -> None:
-        """Select, once, which rows of the modules are computed again. Raises CapacityError."""
-        if self.recomputed_plan is None:
-            request = self.request
-            scorer = partial(score_rows, entries=self.entries, tenant=request.tenant, store=store, model=model)
-            self.recomputed_plan = row_selector.select(self.plan, request.recomputation, request.session, scorer)
+    def select_rows(self, row_selector: RowSelector, store: Store, info: ModelInfo) -> bool:
+        """Whether it is settled which rows of the modules are computed again. If they must be scored first, the scoring
+        begins, and it is settled once its sequence has been computed: ask again. Raises CapacityError.
+        """
+        request = self.request
+        if self.recomputed_plan is None and self.scoring is None:
+            selection = row_selector.begin(self.plan, request.recomputation, request.session)
+            if selection.needs_scores:
+                self.scoring = RowScoring(selection, self.entries, request.tenant, store, len(info.scored_layers))
+            else:
+                self.recomputed_plan = row_selector.finish(selection, request.session)
+        if self.scoring is not None and not self.scoring.sequence.pending:
+            scores = self.scoring.scores()
+            self.recomputed_plan = row_selector.finish(self.scoring.selection, request.session, scores)
+            self._end_scoring(store)
+        return self.recomputed_plan is not None
 
     def sources_of(self, first: int, end: int, store: Store) -> frozenset[str]:
         """The modules of the request whose text stands at position ids `first` .. `end`-1."""
@@ -83,8 +94,19 @@ class Waiting:
         tenant, plan = self.request.tenant_of_modules, self.request.plan
         return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether it holds memory that others could have."""
+        return bool(self.entries)
+
     def release(self, store: Store) -> None:
-        """Unpin the modules found; the request may be tried again later."""
+        """Unpin the modules found, and give up their scoring; the request may be tried again later."""
+        self._end_scoring(store)
         for entry in self.entries.values():
             store.device.release(entry)
         self.entries.clear()
+
+    def _end_scoring(self, store: Store) -> None:
+        if self.scoring is not None:
+            self.scoring.release(store)
+            self.scoring = None

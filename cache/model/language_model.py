@@ -14,18 +14,11 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cache.attention.forward_pass import (
-    AttentionScoring,
-    Pass,
-    Rotation,
-    ScoringFinished,
-    attention_function,
-    never,
-)
+from cache.attention.forward_pass import Pass, Rotation, ScoringFinished, attention_function, never
 from cache.attention.items import Chunk
 from cache.attention.kernels import Kernel, default_kernel
+from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
-from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
@@ -64,6 +57,12 @@ class ModelInfo:
         """Whether modules can be reused at all; if not, the model runs with exact prefixes only."""
         return self.position_scheme != "none"
 
+    @property
+    def scored_layers(self) -> range:
+        """The layers whose attention tells which rows a question is about."""
+        first, last = (int(depth * self.kv.layers) for depth in SCORED_DEPTH)
+        return range(first, max(last, first + 1))
+
 
 class Model(Protocol):
     """What the engine asks of a model; `LanguageModel` is one."""
@@ -73,23 +72,24 @@ class Model(Protocol):
     device: torch.device
 
     def forward(
-        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        give_up: Callable[[], bool] = never,
+        scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
         """One packed pass over the chunks' rows, one chunk after another: writes their KV into the arena. outputs:
         packed rows whose logits are wanted. Returns float32 logits `[len(outputs), vocabulary]` on the model's device.
-        give_up: asked at every layer; once it is true, PassGivenUp is raised.
-        """
-
-    def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:
-        """How much the last `rows` rows of a chunk look at extents it sees: float32 `[L]` each (see
-        `cache.attention.forward_pass.AttentionScoring`). Leaves the chunk's own KV incomplete.
+        give_up: asked at every layer; once it is true, PassGivenUp is raised. scored: chunks whose attention in
+        `info.scored_layers` is scored; if all are, the pass ends behind these, and their KV is incomplete.
         """
 
 
 class LanguageModel:
-    """A transformers causal model that attends over an arena: its attention is replaced, and on CPU in bfloat16 its
-    linear layers are prepacked (bitwise the same results). Passes run through compiled code where it covers the model
-    (`cache.native`).
+    """A transformers causal model that attends over an arena. Passes run through compiled code where it covers a model
+    (`cache.native`); else through transformers' classes with their attention replaced, and on CPU in bfloat16 with
+    prepacked linear layers (bitwise the same results).
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class LanguageModel:
         self.native = None if compiled is None else native_decoder_of(hf, self.rotation, compiled, weights)
         if self.native is not None and weights != "model":
             self.info = replace(self.info, fingerprint=digest(self.info.fingerprint, weights))
-        if self.device.type == "cpu" and hf.dtype == torch.bfloat16:
+        if self.native is None and self.device.type == "cpu" and hf.dtype == torch.bfloat16:
             prepack(hf)
         self._alibi = AlibiAttention(hf) if self.info.position_scheme == "alibi" else None
         if self._alibi is None:
@@ -124,29 +124,15 @@ class LanguageModel:
 
     @torch.no_grad()
     def forward(
-        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
-    ) -> Tensor:
-        if self.native is None:
-            return self._forward(chunks, arena, outputs, give_up=give_up)
-        return self.native.forward(chunks, arena, outputs, give_up)
-
-    @torch.no_grad()
-    def score_attention(self, chunk: Chunk, arena: Arena, rows: int, extents: Sequence[Extent]) -> list[Tensor]:
-        first, last = (int(depth * self.info.kv.layers) for depth in SCORED_DEPTH)
-        scores = {extent: torch.zeros(extent.length, device=self.device) for extent in extents}
-        with suppress(ScoringFinished):
-            scoring = AttentionScoring(frozenset(range(first, max(last, 1))), rows, scores)
-            self._forward([chunk], arena, [], scoring)
-        return [scores[extent].cpu() for extent in extents]
-
-    def _forward(
         self,
         chunks: Sequence[Chunk],
         arena: Arena,
         outputs: Sequence[int],
-        scoring: AttentionScoring | None = None,
         give_up: Callable[[], bool] = never,
+        scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
+        if self.native is not None:
+            return self.native.forward(chunks, arena, outputs, give_up, scored, self.info.scored_layers)
         alibi = self._alibi
         plan = Pass(
             chunks,
@@ -155,18 +141,21 @@ class LanguageModel:
             self.device,
             rotation=self.rotation,
             slopes=alibi.slopes if alibi else None,
-            scoring=scoring,
+            scored=scored,
+            scored_layers=self.info.scored_layers,
             give_up=give_up,
         )
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
-        result = self._hf(
-            input_ids=torch.tensor([[token for chunk in chunks for token in chunk.tokens]], device=self.device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(outputs, device=self.device) if outputs else 1,
-            **options,
-        )
-        logits: Tensor = result.logits[0]
-        return (logits if outputs else logits[:0]).float()
+        logits = torch.empty(0, self.info.vocabulary, device=self.device)
+        with suppress(ScoringFinished):
+            result = self._hf(
+                input_ids=torch.tensor([[token for chunk in chunks for token in chunk.tokens]], device=self.device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(outputs, device=self.device) if outputs else 1,
+                **options,
+            )
+            logits = result.logits[0] if outputs else logits
+        return logits.float()
 
 
 def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> ModelInfo:

@@ -79,13 +79,13 @@ static INLINE void store_value(floats one, floats other, float *to) {
     }
 }
 
-/* queries [head_dim / 2, readers * group, 2] of one unit, rotated back where the run is placed elsewhere */
-static void gather_queries(const Model *m, const Step *s, const Unit *unit, int kv_head, const float *qkv, int width,
-                           activation *queries) {
-    int d = m->head_dim, group = m->heads / m->kv_heads, rows = unit->readers * group, half = m->rotary / 2;
+/* queries [head_dim / 2, readers * group, 2] of some readers, rotated back where the run is placed elsewhere */
+static void gather_queries(const Model *m, const Step *s, const Reader *readers, int num_readers, int kv_head,
+                           const float *qkv, int width, activation *queries) {
+    int d = m->head_dim, group = m->heads / m->kv_heads, rows = num_readers * group, half = m->rotary / 2;
     float turned[d];
-    for (int r = 0; r < unit->readers; r++) {
-        const Reader *reader = s->readers + unit->first_reader + r;
+    for (int r = 0; r < num_readers; r++) {
+        const Reader *reader = readers + r;
         for (int g = 0; g < group; g++) {
             const float *q = qkv + (size_t)reader->row * width + (kv_head * group + g) * d;
             if (reader->turn >= 0) {
@@ -138,7 +138,7 @@ static INLINE void load_keys(const kv *k, size_t stride, int keys, int d, weight
 
 /* Scores of LANES keys, whose pairs of dimensions are in `tile`, for `rows` queries (a constant where inlined) of
    `stride`. */
-static INLINE void score(const weight_pair *tile, const activation *queries, int stride, int pairs, int rows, float scale,
+static INLINE void score_lanes(const weight_pair *tile, const activation *queries, int stride, int pairs, int rows, float scale,
                          float *scores) {
     floats total[rows];
     for (int r = 0; r < rows; r++) total[r] = (floats){};
@@ -192,6 +192,24 @@ static void touch(const Model *m, const Step *s, const Unit *unit, int layer) {
     for (size_t i = 0; i < numbers; i += 64 / sizeof(kv)) (void)*(const volatile kv *)(s->values[layer] + begin + i);
 }
 
+/* Scores of `keys` keys of one head for `rows` queries: [rows, UNIT], as powers of 2. */
+static void score(const Model *m, const kv *k, int keys, const activation *queries, int rows, float *scores) {
+    int d = m->head_dim, stride = m->kv_heads * d;
+    float scale = m->scale * 1.44269504f;
+    weight_pair tile[d / 2];
+    for (int first = 0; first < keys; first += LANES) {
+        load_keys(k + (size_t)first * stride, stride, keys - first, d, tile);
+#define ROWS(N) \
+    for (; r + N <= rows; r += N) score_lanes(tile, queries + 2 * r, rows, d / 2, N, scale, scores + r * UNIT + first)
+        int r = 0;
+        ROWS(12);
+        ROWS(6);
+        ROWS(3);
+        ROWS(1);
+#undef ROWS
+    }
+}
+
 /* One unit for one key/value head: for each reader and query head the weighted sum of values, the largest score and the
    sum of weights. */
 static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head, int layer, const float *qkv, int width,
@@ -200,19 +218,8 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
     int keys = unit->keys;
     size_t begin = (size_t)(s->items[unit->item].start + unit->first) * stride + kv_head * d;
     const kv *k = s->keys[layer] + begin, *v = s->values[layer] + begin;
-    gather_queries(m, s, unit, kv_head, qkv, width, queries);
-    float scale = m->scale * 1.44269504f;
-    weight_pair tile[d / 2];
-    for (int first = 0; first < keys; first += LANES) {
-        load_keys(k + (size_t)first * stride, stride, keys - first, d, tile);
-#define ROWS(N) for (; r + N <= rows; r += N) score(tile, queries + 2 * r, rows, d / 2, N, scale, scores + r * UNIT + first)
-        int r = 0;
-        ROWS(12);
-        ROWS(6);
-        ROWS(3);
-        ROWS(1);
-#undef ROWS
-    }
+    gather_queries(m, s, s->readers + unit->first_reader, unit->readers, kv_head, qkv, width, queries);
+    score(m, k, keys, queries, rows, scores);
     float *partial = partials + ((size_t)unit->partial * m->kv_heads + (size_t)kv_head * unit->readers) * group * (d + 2);
     for (int r = 0; r < rows; r++) {
         int seen = s->readers[unit->first_reader + r / group].length - unit->first;
@@ -247,8 +254,9 @@ static void find_parts(const Step *s, const Unit *units, int num_units, Parts to
         }
 }
 
-/* The partial results of one row and head together. out: activations of `rows` rows */
-static void merge(const Model *m, Parts found, int row, int head, const float *partials, activation *out, int rows) {
+/* The partial results of one row and head together. out: activations of `rows` rows. Gives the logarithm of the row's
+   sum of weights, to the base 2. */
+static float merge(const Model *m, Parts found, int row, int head, const float *partials, activation *out, int rows) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
     float highest = -INFINITY, total = 0;
     floats result[d / LANES];
@@ -268,4 +276,5 @@ static void merge(const Model *m, Parts found, int row, int head, const float *p
         }
     for (int i = 0; i < d / LANES; i++)
         store_activations(result[i] / total, out, row, rows, m->heads * d, head * d + i * LANES);
+    return highest + log2f(total);
 }

@@ -3,7 +3,7 @@
 The whole pass is one call and one parallel region: no tensor is made, and threads meet nine times per layer. The residual
 stream is float32. */
 
-#include "attention.h"
+#include "scoring.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -13,7 +13,7 @@ typedef struct {
     Unit *units;
     int32_t *first_unit;
     Parts parts;
-    float *x, *qkv, *partials;
+    float *x, *qkv, *partials, *lse;
     activation *normed, *attended, *gated;
     char *private_memory;
     size_t private_bytes;
@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     activation *queries, *weights;
-    float *scores;
+    float *scores, *means;
     void *scratch;
 } Private;
 
@@ -46,6 +46,7 @@ static Private lay_out_private(const Model *m, const Step *s, int most_readers, 
         .queries = take(space, queries * m->head_dim * sizeof(activation)),
         .weights = take(space, queries * UNIT * sizeof(activation)),
         .scores = take(space, queries * UNIT * sizeof(float)),
+        .means = take(space, s->num_scored ? (size_t)most_readers * UNIT * sizeof(float) : 0),
         .scratch = take(space, rounded_bytes(inputs, s->rows)),
     };
 }
@@ -61,6 +62,7 @@ static Shared lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts
         .x = take(space, rows * m->hidden * sizeof(float)),
         .qkv = take(space, rows * (q_width + 2 * kv_width) * sizeof(float)),
         .partials = take(space, (size_t)cuts.most_partials * m->heads * (m->head_dim + 2) * sizeof(float)),
+        .lse = take(space, s->num_scored ? rows * m->heads * sizeof(float) : 0),
         .normed = take(space, rows * m->hidden * sizeof(activation)),
         .attended = take(space, rows * q_width * sizeof(activation)),
         .gated = take(space, rows * m->layers[0].down.inputs * sizeof(activation)),
@@ -87,8 +89,8 @@ static void finish_head(const Model *m, const Step *s, const Layer *l, int layer
 }
 
 /* What every thread runs, for one layer. */
-static void run_layer(const Model *m, const Step *s, const Shared *all, const Private *mine, int layer, int thread,
-                      int threads) {
+static void run_layer(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, int layer,
+                      int thread, int threads) {
     const Layer *l = m->layers + layer;
     int rows = s->rows, hidden = m->hidden, width = (m->heads + 2 * m->kv_heads) * m->head_dim;
 #pragma omp for schedule(static)
@@ -110,8 +112,16 @@ static void run_layer(const Model *m, const Step *s, const Shared *all, const Pr
         }
 #pragma omp for collapse(2) schedule(static)
         for (int row = window * WINDOW; row < behind; row++)
-            for (int head = 0; head < m->heads; head++) merge(m, all->parts, row, head, all->partials, all->attended, rows);
+            for (int head = 0; head < m->heads; head++) {
+                float lse = merge(m, all->parts, row, head, all->partials, all->attended, rows);
+                if (s->num_scored) all->lse[(size_t)row * m->heads + head] = lse;
+            }
     }
+    for (int run = 0; run < s->num_scored && layer >= s->first_scored && layer <= s->last_scored; run++)
+#pragma omp for schedule(dynamic, 1)
+        for (int first = 0; first < s->scored[run].length; first += UNIT)
+            add_squares(m, s, s->scored + run, first, layer, all->qkv, width, all->lse, most_readers, mine->queries,
+                        mine->scores, mine->means);
     linear(&l->out, all->attended, rows, ADD, all->x, mine->scratch, thread, threads);
 #pragma omp barrier
 #pragma omp for schedule(static)
@@ -152,14 +162,14 @@ int warmdesk_step(const Model *m, const Step *s) {
         for (int row = 0; row < s->rows; row++)
             for (int i = 0; i < m->hidden; i++)
                 all.x[(size_t)row * m->hidden + i] = from_bf16(m->embedding[(size_t)s->tokens[row] * m->hidden + i]);
-        for (int layer = 0; layer < m->num_layers; layer++) {
+        for (int layer = 0; layer < s->num_layers; layer++) {
             if (s->gives_up) {
 #pragma omp master
                 given_up = s->gives_up();
 #pragma omp barrier
                 if (given_up) break;
             }
-            run_layer(m, s, &all, &mine, layer, thread, threads);
+            run_layer(m, s, &all, &mine, most_readers, layer, thread, threads);
         }
         if (!given_up) {
 #pragma omp for schedule(static)

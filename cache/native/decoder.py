@@ -1,7 +1,7 @@
 """Passes through a model in one call of compiled code (`decoder.c`).
 
 The code reads packed copies of a transformers model's weights; transformers stays the loader and the oracle. Not
-covered: other families than Llama's, devices other than processors, scores of attention.
+covered: other families than Llama's, devices other than processors.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk, Item, plan_items
+from cache.attention.scoring import ScoredChunk, only_scores
 from cache.memory.arena import Arena
 from cache.native.library import load_library
 
@@ -60,11 +61,19 @@ class _Model(ctypes.Structure):
     )
 
 
+class _Scored(ctypes.Structure):
+    _fields_ = (
+        *((name, _Int) for name in ("start", "length", "first_reader", "readers", "stride")),
+        ("squares", _Pointer),
+    )
+
+
 class _Step(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("rows", "num_items", "num_readers", "num_outputs")),
+        *((name, _Int) for name in ("num_scored", "first_scored", "last_scored", "num_layers")),
         *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "turn_cos", "turn_sin")),
-        *((name, _Pointer) for name in ("items", "readers", "keys", "values", "logits")),
+        *((name, _Pointer) for name in ("items", "readers", "scored", "scored_readers", "keys", "values", "logits")),
         ("threads", _Int),
         ("gives_up", _GivesUp),
     )
@@ -102,7 +111,13 @@ class NativeDecoder:
         )
 
     def forward(
-        self, chunks: Sequence[Chunk], arena: Arena, outputs: Sequence[int], give_up: Callable[[], bool] = never
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        give_up: Callable[[], bool] = never,
+        scored: Sequence[ScoredChunk] = (),
+        scored_layers: range = range(0),
     ) -> Tensor:
         """As `cache.model.language_model.Model.forward`; give_up is asked in passes of more than LONG_ROWS rows."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
@@ -112,8 +127,10 @@ class NativeDecoder:
         cos, sin = self._rotary(torch.empty(0), positions.unsqueeze(0))
         half = self._rotation.frequencies.shape[0]
         cos, sin = cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
-        items, readers, offsets = plan_arrays(plan_items(chunks))
-        angles = -torch.tensor(offsets, dtype=torch.float64).unsqueeze(1) * self._rotation.frequencies.double()
+        turns: dict[int, int] = {}
+        items, readers = plan_arrays(plan_items(chunks), turns)
+        scored_runs, scored_readers = plan_scored(scored, chunks, turns)
+        angles = -torch.tensor([*turns], dtype=torch.float64).unsqueeze(1) * self._rotation.frequencies.double()
         turn_cos, turn_sin = angles.cos().float(), angles.sin().float()
         logits = torch.empty(len(outputs), self._vocabulary)
         wanted = array("i", outputs)
@@ -123,6 +140,10 @@ class NativeDecoder:
             num_items=len(items) // 4,
             num_readers=len(readers) // 3,
             num_outputs=len(wanted),
+            num_scored=len(scored_runs),
+            first_scored=scored_layers.start,
+            last_scored=scored_layers.stop - 1,
+            num_layers=scored_layers.stop if scored and only_scores(scored, chunks) else self._model.num_layers,
             tokens=address(tokens),
             slots=address(slots),
             outputs=address(wanted),
@@ -132,6 +153,8 @@ class NativeDecoder:
             turn_sin=turn_sin.data_ptr(),
             items=address(items),
             readers=address(readers),
+            scored=ctypes.addressof(scored_runs),
+            scored_readers=address(scored_readers),
             keys=ctypes.addressof(keys),
             values=ctypes.addressof(values),
             logits=logits.data_ptr(),
@@ -228,12 +251,12 @@ def rounded(panels: Tensor) -> Tensor:
     return torch.cat((fours.flatten(1), pairs.contiguous().view(torch.uint8).flatten(1)), 1)
 
 
-def plan_arrays(items: Sequence[Item]) -> "tuple[array[int], array[int], list[int]]":
-    """Items as decoder.c wants them: (start, length, first reader, readers) of each run, (row, length, turn) of each
-    reader, and by how many ids each turn rotates back.
+def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0) -> "tuple[array[int], array[int]]":
+    """Items as decoder.c wants them: (start, length, first reader, readers) of each run, and (row, length, turn) of
+    each reader. turns: numbers of the turns by how many ids they rotate back; new ones are added. first_row: of the
+    pass, that the items count as 0.
     """
     runs, readers = array("i"), array("i")
-    turns: dict[int, int] = {}
 
     def add(start: int, length: int, found: list[int]) -> None:
         runs.extend((start, length, len(readers) // 3, len(found) // 3))
@@ -248,13 +271,37 @@ def plan_arrays(items: Sequence[Item]) -> "tuple[array[int], array[int], list[in
                 seeing = range(max(rows.first, visible.seen_from), rows.last)
                 length = visible.last - visible.first
                 if seeing:
-                    add(extent.start + visible.first, length, [n for row in seeing for n in (row, length, turn)])
+                    add(
+                        extent.start + visible.first, length, [n for r in seeing for n in (first_row + r, length, turn)]
+                    )
             if not rows.visible_ranges:
                 for row in range(rows.first, rows.last):
-                    whole += (row, row - rows.first + 1 if item.causal else extent.length, turn)
+                    whole += (first_row + row, row - rows.first + 1 if item.causal else extent.length, turn)
         if whole:
             add(extent.start, extent.length, whole)
-    return runs, readers, list(turns)
+    return runs, readers
+
+
+def plan_scored(
+    scored: Sequence[ScoredChunk], chunks: Sequence[Chunk], turns: dict[int, int]
+) -> "tuple[ctypes.Array[_Scored], array[int]]":
+    """Runs whose keys are scored, and their readers, as `plan_arrays` has them."""
+    found: list[_Scored] = []
+    all_readers = array("i")
+    for one in scored:
+        rows = one.packed_rows(chunks)
+        chunk = chunks[one.index].last_rows(one.rows)
+        for item in plan_items([chunk]) if rows else []:
+            if (squares := one.squares.get(item.extent)) is None:
+                continue
+            runs, readers = plan_arrays([item], turns, rows.start)
+            for at in range(0, len(runs), 4):
+                start, length, first_reader, num_readers = runs[at : at + 4]
+                to = squares.data_ptr() + (start - item.extent.start) * squares.element_size()
+                first = len(all_readers) // 3 + first_reader
+                found.append(_Scored(start, length, first, num_readers, item.extent.length, to))
+            all_readers.extend(readers)
+    return (_Scored * len(found))(*found), all_readers
 
 
 def is_bfloat16(tensor: Tensor) -> bool:

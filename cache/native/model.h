@@ -28,13 +28,23 @@ typedef struct {
     int32_t turn;   /* which rotation back, -1: none */
 } Reader;
 
+/* A run whose keys are scored by some rows. */
 typedef struct {
-    int32_t rows, num_items, num_readers, num_outputs;
+    int32_t start, length, first_reader, readers; /* as of an item; readers: of the list of scored ones */
+    int32_t stride;                               /* numbers of a layer in `squares` */
+    float *squares;                               /* by scored layer: of each key, what is added to */
+} Scored;
+
+typedef struct {
+    int32_t rows, num_items, num_readers, num_outputs, num_scored, first_scored, last_scored; /* scored layers */
+    int32_t num_layers;                      /* how many are run: fewer for a pass that only scores */
     const int32_t *tokens, *slots, *outputs; /* outputs: rows whose logits are wanted */
     const float *cos, *sin;           /* [rows, rotary / 2] of new queries and keys */
     const float *turn_cos, *turn_sin; /* [turns, rotary / 2] */
     const Item *items;
     const Reader *readers;
+    const Scored *scored;
+    const Reader *scored_readers;
     kv *const *keys, *const *values; /* by layer: [slots, kv_heads, head_dim] */
     float *logits;                   /* [num_outputs, vocabulary] */
     int32_t threads;
