@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.prompt.plan import Plan
 from evals.floor import Floor, ModelCost, describe_floor, measure_floor
 from evals.llama_cpp import LlamaCpp

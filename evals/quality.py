@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from app.domain.settings import Settings
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request
-from cache.engine.sampling import Sampling
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
 from evals.arms import ARMS, Arm, passages_read, plans

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from cache.engine.sampling import Sampling
+from cache.decoding.sampling import Sampling
 from cache.model.language_model import ModelInfo
 from cache.prompt.plan import Plan, Segment, Span
 

@@ -19,9 +19,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from app.pml.facts import read_prompt, read_schema
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.memory.keys import PUBLIC_TENANT, digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_model

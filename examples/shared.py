@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.domain.settings import load_settings
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.model.loading import load_model
 from cache.pml.registry import Registry
 from cache.prompt.plan import Plan

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan

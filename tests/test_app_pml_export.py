@@ -9,7 +9,7 @@ from desks import small_desk, write_pages
 from app.domain.tenants import PML_TENANT
 from app.pml.export import export_schema, module_name
 from app.pml.run import run_prompt
-from cache.engine.sampling import Sampling
+from cache.decoding.sampling import Sampling
 from cache.pml.binding import bind
 from cache.pml.layout import lay_out
 from cache.pml.parser import parse_prompt, parse_schema

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from app.answering.quote import WEIGHT, choices_of, tokens_behind
 from app.knowledge.finder import RankedStatement
-from cache.engine.constraints import Choices
+from cache.decoding.constraints import Choices
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
 

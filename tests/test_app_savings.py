@@ -19,9 +19,9 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.savings import Savings, SavingsSample
 from app.storage.savings import SavingsSamples
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request
-from cache.engine.sampling import Sampling
 from cache.errors import EngineBusy
 from cache.prompt.parts import Text
 

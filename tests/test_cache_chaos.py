@@ -20,11 +20,11 @@ from tiny import build, make_segment
 
 import cache.engine.engine
 import cache.memory.disk
+from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.encoder import Encoded, Encoder
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.running import Running
-from cache.engine.sampling import Sampler, Sampling
 from cache.errors import CacheError
 from cache.memory.disk import DiskTier
 from cache.memory.store import Store

@@ -15,9 +15,9 @@ import pytest
 from recording import Recorder, running
 from tiny import build
 
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, FinishReason, Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.memory.disk import DiskTier
 from cache.pml.binding import module_segments
 from cache.pml.parser import parse_prompt, parse_schema

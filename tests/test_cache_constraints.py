@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from recording import running
 from tiny import build
 
-from cache.engine.constraints import Choice, Choices
+from cache.decoding.constraints import Choice, Choices
+from cache.decoding.sampling import Sampler, Sampling, loop_length
 from cache.engine.request import Request
-from cache.engine.sampling import Sampler, Sampling, loop_length
 from cache.prompt.plan import Plan, Span
 
 STOP = 9

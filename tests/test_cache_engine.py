@@ -9,8 +9,8 @@ import torch
 from recording import Recorder, answer, running
 from tiny import CONFIGS, KERNELS, LEARNED_POSITIONS, build, make_chunk, make_segment, oracle_logits, stock
 
+from cache.decoding.sampling import Sampling
 from cache.engine.request import Request
-from cache.engine.sampling import Sampling
 from cache.memory.disk import DiskTier
 from cache.prompt.plan import Plan, Segment, Span
 

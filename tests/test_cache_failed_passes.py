@@ -10,9 +10,9 @@ import pytest
 from test_cache_engine import QUESTION, SYSTEM, A, B, C, plan_of
 from tiny import build, make_segment
 
+from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request
-from cache.engine.sampling import Sampler, Sampling
 from cache.errors import CacheError, CapacityError, PromptError
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span

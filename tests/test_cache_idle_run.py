@@ -11,9 +11,9 @@ from test_cache_engine import QUESTION, SYSTEM, A, B, placed
 from tiny import build, oracle_logits, stock
 
 from cache.attention.forward_pass import Pass
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request
-from cache.engine.sampling import Sampling
 from cache.errors import CacheError, EngineBusy, EngineStopped
 from cache.model.language_model import LanguageModel
 

@@ -31,9 +31,9 @@ from transformers import (
     Qwen2Config,
 )
 
+from cache.decoding.sampling import Sampling
 from cache.engine import scheduler
 from cache.engine.request import Request
-from cache.engine.sampling import Sampling
 from cache.errors import ModelError, PromptError
 from cache.memory.disk import DiskTier
 from cache.model import language_model

@@ -8,10 +8,10 @@ import pytest
 from test_cache_engine import SYSTEM, A, B, plan_of
 from tiny import build
 
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request, Reuse
 from cache.engine.running import PAGE, Running
-from cache.engine.sampling import Sampling
 from cache.memory.store import Store
 
 LONG = 4 * PAGE

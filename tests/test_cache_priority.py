@@ -11,11 +11,11 @@ import pytest
 from tiny import build, make_segment
 
 from cache.attention.forward_pass import never
+from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine import Engine
 from cache.engine.engine_core import PATIENCE_S, EngineCore
 from cache.engine.request import Generation, Request
-from cache.engine.sampling import Sampling
 from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
 from cache.memory.arena import Arena

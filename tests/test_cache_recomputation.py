@@ -11,16 +11,16 @@ from recording import Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
 
+from cache.decoding.sampling import Sampling
 from cache.engine.recomputation import (
     EXACT,
+    RowSelection,
     RowSelector,
-    Selection,
     SelectiveRecomputation,
     newest,
     with_recomputed,
 )
 from cache.engine.request import Request
-from cache.engine.sampling import Sampling
 from cache.prompt.plan import Plan, Segment, Span
 
 TOLERANCE = 1e-4
@@ -98,7 +98,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
         row_selector = engine._core.row_selector
         original = row_selector.finish
 
-        def finish(selection: Selection, session: str | None, scores: Sequence[torch.Tensor] = ()) -> Plan:
+        def finish(selection: RowSelection, session: str | None, scores: Sequence[torch.Tensor] = ()) -> Plan:
             seen.update(zip(selection.candidates, scores, strict=True))
             return original(selection, session, scores)
 

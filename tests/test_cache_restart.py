@@ -12,12 +12,12 @@ from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
 from tiny import build
 
 import cache.engine.engine
+from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoder
 from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
 from cache.engine.request import Generation, Request
 from cache.engine.running import Running
-from cache.engine.sampling import Sampling
 from cache.errors import CacheError, EngineStopped
 from cache.memory.disk import DiskTier
 from cache.memory.store import Store

@@ -14,7 +14,7 @@ from tiny import ByteTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cache.engine.sampling import Sampler, Sampling, TextStream, likeliest, loop_length
+from cache.decoding.sampling import Sampler, Sampling, TextStream, likeliest, loop_length
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])

@@ -31,9 +31,9 @@ from app.knowledge.in_flight import InFlight
 from app.knowledge.prompts import PromptBuilder
 from app.storage.history import History
 from app.storage.library import Library
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens

@@ -15,9 +15,9 @@ from app.domain.answers import AnswerTimings, AnswerUsage
 from app.domain.errors import DeskError
 from app.domain.plain import PlainAnswer, PlainOptions, Said
 from app.domain.served import Served
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request
-from cache.engine.sampling import Sampling
 from cache.errors import CacheError, PromptError
 from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text

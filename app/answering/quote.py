@@ -1,6 +1,6 @@
 """Answers that are statements of the passages: which are offered to the model, and how likely each is beforehand.
 
-`cache.engine.constraints` keeps the model to these choices.
+`cache.decoding.constraints` keeps the model to these choices.
 
 A statement's prior is the log-odds, judged by search, that it answers the question, times WEIGHT. The refusal is
 offered only if there is no statement: whether the passages answer the question was decided before.
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from app.domain.answers import BETWEEN
 from app.knowledge.finder import RankedStatement
-from cache.engine.constraints import Choice, Choices
+from cache.decoding.constraints import Choice, Choices
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer
 from retrieval.text.sentences import as_said

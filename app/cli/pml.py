@@ -54,7 +54,7 @@ def run(
     """Run a prompt on the desk's model. Encoded modules are kept: the next run finds them."""
     from app.cli.pml_reports import print_completion
     from app.pml.run import run_prompt
-    from cache.engine.sampling import Sampling
+    from cache.decoding.sampling import Sampling
 
     settings = common.settings
     sampling = Sampling(

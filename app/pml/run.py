@@ -8,9 +8,9 @@ from app.desk.json_output import usage_json
 from app.domain.errors import DeskError
 from app.domain.tenants import PML_TENANT
 from app.pml.facts import named, read_prompt, read_schema
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
-from cache.engine.sampling import Sampling
 from cache.pml.registry import Registry
 
 

@@ -1,1 +1,1 @@
-"""Requests in, tokens out: admission, scheduling, encoding, sampling and the engine thread."""
+"""Requests in, tokens out: admission, scheduling, encoding and the engine thread."""

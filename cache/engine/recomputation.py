@@ -45,7 +45,7 @@ RowsBySpan = Mapping[int, Collection[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class RowSelection:
     """Rows that are to be selected in a plan. rows: those that were selected in earlier turns. candidates: indices of
     the spans to select from. budget: how many rows to select there. by: see `SelectiveRecomputation`.
     """
@@ -74,14 +74,14 @@ class RowSelector:
     def __init__(self) -> None:
         self._selected: OrderedDict[tuple[str, int, str], tuple[int, ...]] = OrderedDict()
 
-    def begin(self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None) -> Selection:
+    def begin(self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None) -> RowSelection:
         """What a policy has to select in a plan."""
         inexact: list[int] = []
         if recomputation.share:
             inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
         rows = {i: self._recall(session, plan.spans[i]) for i in inexact}
         new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may bring none
-        return Selection(
+        return RowSelection(
             plan=plan,
             rows={i: found for i, found in rows.items() if found},
             candidates=[i for i in inexact if i in new],
@@ -89,7 +89,7 @@ class RowSelector:
             by=recomputation.by,
         )
 
-    def finish(self, selection: Selection, session: str | None, scores: Sequence[Tensor] = ()) -> Plan:
+    def finish(self, selection: RowSelection, session: str | None, scores: Sequence[Tensor] = ()) -> Plan:
         """The plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if it needs them."""
         plan, candidates = selection.plan, selection.candidates
         if selection.needs_scores:

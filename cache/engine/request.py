@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from cache.decoding.sampling import Sampling
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.sampling import Sampling
 from cache.errors import CacheError
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.module_header import MissReason

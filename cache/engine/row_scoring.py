@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cache.attention.scoring import ScoredChunk
-from cache.engine.recomputation import Selection
+from cache.engine.recomputation import RowSelection
 from cache.engine.sequence import build_sequence, path_of
 from cache.memory.allocator import Extent
 from cache.memory.device import CacheEntry
@@ -24,7 +24,7 @@ class RowScoring:
     """
 
     def __init__(
-        self, selection: Selection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
+        self, selection: RowSelection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
     ) -> None:
         """entries: the plan's modules, pinned for as long. num_layers: that are scored. Raises CapacityError."""
         self.selection, self._entries = selection, entries

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from cache.decoding.sampling import Sampler, TextStream, loop_length
 from cache.engine.accounting import count_usage, module_uses
 from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
-from cache.engine.sampling import Sampler, TextStream, loop_length
 from cache.engine.sequence import Sequence, build_sequence, path_of
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, CapacityError

@@ -61,7 +61,7 @@ class _Model(ctypes.Structure):
     )
 
 
-class _Scored(ctypes.Structure):
+class _ScoredRun(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("start", "length", "first_reader", "readers", "stride")),
         ("squares", _Pointer),
@@ -284,9 +284,9 @@ def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0
 
 def plan_scored(
     scored: Sequence[ScoredChunk], chunks: Sequence[Chunk], turns: dict[int, int]
-) -> "tuple[ctypes.Array[_Scored], array[int]]":
+) -> "tuple[ctypes.Array[_ScoredRun], array[int]]":
     """Runs whose keys are scored, and their readers, as `plan_arrays` has them."""
-    found: list[_Scored] = []
+    found: list[_ScoredRun] = []
     all_readers = array("i")
     for one in scored:
         rows = one.packed_rows(chunks)
@@ -299,9 +299,9 @@ def plan_scored(
                 start, length, first_reader, num_readers = runs[at : at + 4]
                 to = squares.data_ptr() + (start - item.extent.start) * squares.element_size()
                 first = len(all_readers) // 3 + first_reader
-                found.append(_Scored(start, length, first, num_readers, item.extent.length, to))
+                found.append(_ScoredRun(start, length, first, num_readers, item.extent.length, to))
             all_readers.extend(readers)
-    return (_Scored * len(found))(*found), all_readers
+    return (_ScoredRun * len(found))(*found), all_readers
 
 
 def is_bfloat16(tensor: Tensor) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cache.engine.constraints import Choices
+from cache.decoding.constraints import Choices
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 FEW_TOKENS = (256, 4096)

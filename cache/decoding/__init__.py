@@ -1,0 +1,1 @@
+"""Which token comes next: sampling, constrained answers; and the text of tokens."""
