@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import running
+from test_cache_sampling import choose
 from tiny import build
 
 from cache.decoding.constraints import Choice, Choices
@@ -57,7 +58,7 @@ def said(choices: Choices, logits: Iterator[torch.Tensor], **options: float) -> 
     """An answer by the sampler, its stop token included."""
     sampler, answer = Sampler(Sampling(choices=choices, seed=0, **options)), list[int]()  # type: ignore[arg-type]
     while not answer or answer[-1] != STOP:
-        answer.append(sampler.choose(next(logits), answer))
+        answer.append(choose(sampler, next(logits), answer))
         assert len(answer) <= choices.longest
     return tuple(answer)
 
@@ -148,8 +149,8 @@ def test_a_token_without_alternative_takes_no_random_number() -> None:
     choices = Choices(choices=(Choice(tokens=(1,) * 20 + (2,)), Choice(tokens=(1,) * 20 + (3,))), stop=STOP, most=1)
     one, other = (Sampler(Sampling(choices=choices, temperature=1, seed=5)) for _ in range(2))
     for length in range(20):
-        assert one.choose(FLAT, [1] * length) == 1
-    draws = [[sampler.choose(FLAT, [1] * 20) for _ in range(20)] for sampler in (one, other)]
+        assert choose(one, FLAT, [1] * length) == 1
+    draws = [[choose(sampler, FLAT, [1] * 20) for _ in range(20)] for sampler in (one, other)]
     assert draws[0] == draws[1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -107,14 +107,14 @@ def test_of_modules_encoded_together_one_that_cannot_be_fails_alone() -> None:
 
 
 def test_a_sampler_that_raises_ends_its_own_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = Sampler.choose
+    allowed = Sampler.allowed
 
-    def fragile(self: Sampler, *given: Any) -> int:
+    def fragile(self: Sampler, answer: Sequence[int]) -> Mapping[int, float] | None:
         if self.sampling.max_tokens == 7:
             raise ValueError("probability tensor contains inf")
-        return choose(self, *given)
+        return allowed(self, answer)
 
-    monkeypatch.setattr(Sampler, "choose", fragile)
+    monkeypatch.setattr(Sampler, "allowed", fragile)
     bad = engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=7)))
     good = submit(engine, plan_of(SYSTEM, A, QUESTION))
     with pytest.raises(CacheError, match=r"^the answer could not be computed, the log says why"):

@@ -14,7 +14,9 @@ from tiny import ByteTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cache.decoding.sampling import Sampler, Sampling, TextStream, likeliest, loop_length
+from cache.decoding.choosing import choose_tokens
+from cache.decoding.sampling import Sampler, Sampling, loop_length
+from cache.decoding.text_stream import TextStream
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])
@@ -22,7 +24,11 @@ LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])
 
 def draws(sampling: Sampling, count: int = 400, logits: torch.Tensor = LOGITS) -> list[int]:
     sampler = Sampler(sampling)
-    return [sampler.choose(logits) for _ in range(count)]
+    return [choose(sampler, logits) for _ in range(count)]
+
+
+def choose(sampler: Sampler, logits: torch.Tensor = LOGITS, answer: Sequence[int] = ()) -> int:
+    return choose_tokens(logits.unsqueeze(0), [sampler], [answer])[0]
 
 
 def test_temperature_0_takes_the_likeliest() -> None:
@@ -40,9 +46,9 @@ def test_other_requests_change_nothing() -> None:
     sampler, neighbour = Sampler(Sampling(temperature=1, seed=3)), Sampler(Sampling(temperature=1, seed=4))
     mixed = []
     for _ in range(20):
-        neighbour.choose(LOGITS)
+        choose(neighbour)
         torch.rand(3)
-        mixed.append(sampler.choose(LOGITS))
+        mixed.append(choose(sampler))
     assert mixed == alone
 
 
@@ -106,7 +112,7 @@ def test_whatever_is_accepted_can_be_sampled(options: dict[str, Any]) -> None:
         sampling = Sampling(**{"temperature": 1.0, **options})
     except ValueError:
         return
-    assert 0 <= Sampler(sampling).choose(LOGITS) < 5
+    assert 0 <= choose(Sampler(sampling)) < 5
 
 
 # --- text -----------------------------------------------------------------------------------------------
@@ -282,16 +288,3 @@ def test_a_loop_is_found_by_its_length(length: int) -> None:
     loop = [*range(length)]
     assert loop_length([500, *loop, *loop]) == (length if 12 <= length <= 80 else 0)
     assert loop_length([500, *loop, 501, *loop]) == 0
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 0.9999])
-def test_the_likeliest_tokens_are_those_of_a_full_sort(spread: float, share: float) -> None:
-    """Few of them or, where all are about as likely, many."""
-    logits = torch.randn(5000, generator=torch.Generator().manual_seed(0)) * spread
-    probabilities = logits.double().softmax(-1)
-    ordered = probabilities.sort(descending=True).values
-    expected = ordered[ordered.cumsum(-1) - ordered < share]
-    kept, ids = likeliest(probabilities, share)
-    assert torch.equal(kept, expected)
-    assert torch.equal(probabilities[ids], kept)

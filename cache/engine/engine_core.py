@@ -17,6 +17,7 @@ from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder, Encoding
 from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
+from cache.engine.next_tokens import next_tokens
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
 from cache.engine.row_scoring import RowScoring
@@ -95,7 +96,7 @@ class EngineCore:
         if not scheduled:
             return
         try:
-            outputs = self._forward(scheduled)
+            logits, outputs = self._forward(scheduled)
         except PassGivenUp:  # its rows count as not computed
             if self._give_up():
                 raise
@@ -104,15 +105,7 @@ class EngineCore:
             self._suspect([*scheduled], error)
             return
         self._encoder.collect()
-        for running, logits in outputs:
-            try:
-                reason = running.advance(logits)  # samples and delivers
-            except Exception as error:
-                self._fail_running(running, error)
-                continue
-            if reason is not None:
-                self._running.remove(running)
-                running.finish(self.store, reason)
+        self._advance(logits, outputs)
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
@@ -297,8 +290,8 @@ class EngineCore:
         """What is scored for requests that wait, by what is computed for it."""
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
-    def _forward(self, scheduled: dict[Sequence, int]) -> list[tuple[Running, Tensor]]:
-        """Run the pass. Returns the requests that want logits of it, each with its `[rows, vocabulary]`."""
+    def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
+        """Run the pass. Returns its logits `[rows, vocabulary]`, and which of these rows each request wants, in order."""
         started = time.perf_counter()
         num_outputs = {r.sequence: max(1, len(r.admitted.request.teacher_forced)) for r in self._running}
         outputs: list[int] = []
@@ -319,7 +312,21 @@ class EngineCore:
             sequence.computed += rows
         if num_rows >= PREFILL_ROWS:
             self.store.compute_cost.measured(time.perf_counter() - started, num_rows)
-        return [(r, logits[rows_of[r.sequence]]) for r in self._running if r.sequence in rows_of]
+        by_sequence = {r.sequence: r for r in self._running}
+        return logits, {by_sequence[sequence]: rows for sequence, rows in rows_of.items()}
+
+    def _advance(self, logits: Tensor, outputs: dict[Running, slice]) -> None:
+        """Let answers go on with the logits `[rows, vocabulary]` of a pass. outputs: which rows each request has."""
+        tokens = next_tokens(logits, {r: rows.start for r, rows in outputs.items() if not r.is_read})
+        for running, rows in outputs.items():
+            try:
+                reason = running.read(logits[rows]) if running.is_read else running.advance(tokens[running])
+            except Exception as error:
+                self._fail_running(running, error)
+                continue
+            if reason is not None:
+                self._running.remove(running)
+                running.finish(self.store, reason)
 
     def _next_suspect(self) -> Sequence | None:
         """What is to be tried alone now, if it still waits for rows."""

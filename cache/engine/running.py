@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from cache.decoding.sampling import Sampler, TextStream, loop_length
+from cache.decoding.sampling import Sampler, loop_length
+from cache.decoding.text_stream import TextStream
 from cache.engine.accounting import count_usage, module_uses
 from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
 from cache.engine.sequence import Sequence, build_sequence, path_of
@@ -49,7 +50,7 @@ class Running:
     @property
     def can_pause(self) -> bool:
         """Whether it can go on from its answer so far; logits that were kept are of one pass through all of it."""
-        return not self.admitted.request.teacher_forced
+        return not self.is_read
 
     def extend(self, store: Store) -> None:
         """Reserve slots for the tokens that have none. Raises CapacityError."""
@@ -65,24 +66,32 @@ class Running:
         """Go on behind the answer so far, once all modules are found again. Raises as `place`."""
         self.prefix, self.sequence, self.fresh = place(self.admitted, store, spare, self.answer)
 
-    def advance(self, logits: Tensor) -> FinishReason | None:
-        """Use the logits `[rows, vocabulary]` of a pass: sample the next token and deliver its text, or keep them if
-        the answer is teacher-forced. Returns why the answer ends here, if it does.
+    @property
+    def is_read(self) -> bool:
+        """Whether its answer is given, and only its logits are wanted."""
+        return bool(self.admitted.request.teacher_forced)
+
+    def read(self, logits: Tensor) -> FinishReason | None:
+        """Keep the logits `[rows, vocabulary]` of a pass. Returns why the answer ends here, if it does."""
+        self.forced_logits.append(logits.cpu())
+        if self.sequence.pending:
+            return None
+        self._note_first_token()
+        return "scored"
+
+    def advance(self, token: int | Exception) -> FinishReason | None:
+        """Go on with the next token, and those that must follow it, and deliver their text. Returns why the answer ends
+        here, if it does. token: if it could not be chosen, what was raised, which is raised here.
         """
-        if self.admitted.request.teacher_forced:
-            self.forced_logits.append(logits.cpu())
-            if self.sequence.pending:
-                return None
+        if isinstance(token, Exception):
+            raise token
         if not self.answer:
-            self.timings.ttft = self._elapsed()
-            self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
-        if self.admitted.request.teacher_forced:
-            return "scored"
-        reason = self._append(self.sampler.choose(logits[0], self.answer))
-        for token in self.sampler.forced(self.answer):  # these need no passes of their own
+            self._note_first_token()
+        reason = self._append(token)
+        for following in self.sampler.forced(self.answer):  # these need no passes of their own
             if reason is not None:
                 break
-            reason = self._append(token)
+            reason = self._append(following)
         self._deliver_text(final=reason is not None)
         return "stop" if self.stream.stopped else reason
 
@@ -112,6 +121,10 @@ class Running:
         store.device.release_prefix(self.prefix)
         self.admitted.release(store)
         self.admitted.generation.deliver(error)
+
+    def _note_first_token(self) -> None:
+        self.timings.ttft = self._elapsed()
+        self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
 
     def _elapsed(self) -> float:
         """Milliseconds since submission."""

@@ -1,0 +1,119 @@
+"""Tokens of many answers chosen together: each as if it were alone, and as a plain reference chooses it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cache.decoding.choosing import FEW_TOKENS, choose_tokens
+from cache.decoding.constraints import Choice, Choices
+from cache.decoding.sampling import Sampler, Sampling
+
+SIZE = 40
+CHOICES = Choices(
+    choices=(Choice(tokens=(1, 2)), Choice(tokens=(1, 3), prior=-1.0), Choice(tokens=(7,), prior=0.5)), stop=39
+)
+
+
+def weights_of(logits: torch.Tensor, sampling: Sampling, answer: Sequence[int]) -> torch.Tensor:
+    """The distribution that a token is drawn from, float64 `[V]`, in the plainest way."""
+    logits = logits.double().clone()
+    if sampling.choices is not None:
+        allowed = sampling.choices.allowed(answer)
+        logits = torch.tensor([logits[i] + allowed[i] if i in allowed else float("-inf") for i in range(len(logits))])
+    elif answer:
+        for token in set(answer):
+            penalty = sampling.repetition_penalty
+            logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+    elif sampling.opening is not None:
+        logits[sampling.opening[0]] += sampling.opening[1]
+    if sampling.temperature == 0:
+        return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
+    probabilities, ids = (logits / sampling.temperature).softmax(-1).sort(descending=True, stable=True)
+    if sampling.top_k:
+        probabilities[sampling.top_k :] = 0
+        probabilities /= probabilities.sum()
+    probabilities[probabilities.cumsum(-1) - probabilities >= sampling.top_p] = 0
+    return torch.zeros_like(logits).scatter(0, ids, probabilities)
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 4.0]),
+    top_k=st.sampled_from([0, 0, 1, 5, 39, 40, 99]),
+    top_p=st.sampled_from([1.0, 1.0, 0.9, 0.5, 1e-6]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    seed=st.integers(0, 5),
+    choices=st.sampled_from([None, None, CHOICES]),
+    opening=st.sampled_from([None, (3, 4.0)]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(samplings, min_size=1, max_size=6), st.integers(0, 100))
+def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many: list[Sampling], seed: int) -> None:
+    rng = random.Random(seed)
+    logits = torch.randn(len(many), SIZE, generator=torch.Generator().manual_seed(seed)) * 3
+    before = logits.clone()
+    answers = [rng.choice([(), (1,)]) if one.choices else tuple(rng.choices(range(SIZE), k=3)) for one in many]
+    answers = [() if rng.random() < 0.3 else answer for answer in answers]
+    chosen = choose_tokens(logits, [Sampler(one) for one in many], answers)
+    for row, (sampling, answer, token) in enumerate(zip(many, answers, chosen, strict=True)):
+        assert choose_tokens(logits[row : row + 1], [Sampler(sampling)], [answer]) == [token]
+        assert weights_of(logits[row], sampling, answer)[token] > 0
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"top_k": 6},
+        {"top_p": 0.8},
+        {"top_k": 12, "top_p": 0.6},
+        {"temperature": 3.0, "top_p": 0.95},
+        {"choices": CHOICES},
+        {"opening": (3, 2.0)},
+    ],
+    ids=str,
+)
+def test_tokens_come_as_often_as_they_should(options: dict[str, object]) -> None:
+    """Beside others that are chosen in other ways."""
+    logits = torch.randn(1, SIZE, generator=torch.Generator().manual_seed(3)).expand(4, SIZE)
+    sampler = Sampler(Sampling(**{"temperature": 1.0, "seed": 1, **options}))  # type: ignore[arg-type]
+    others = [Sampler(Sampling()), Sampler(Sampling(temperature=1)), Sampler(Sampling(temperature=1, top_k=3))]
+    count = 4000
+    found = torch.zeros(SIZE, dtype=torch.float64)
+    for _ in range(count):
+        found[choose_tokens(logits, [sampler, *others], [()] * 4)[0]] += 1 / count
+    expected = weights_of(logits[0], sampler.sampling, ())
+    assert (found - expected / expected.sum()).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 0.9999])
+def test_the_likeliest_tokens_are_those_of_a_full_sort(spread: float, share: float) -> None:
+    """Few of them or, where all are about as likely, many: more than are looked at first."""
+    logits = torch.randn(1, 6000, generator=torch.Generator().manual_seed(0)) * spread
+    weights = weights_of(logits[0], Sampling(temperature=1, top_p=share), ())
+    assert spread or share < 0.5 or int((weights > 0).sum()) > FEW_TOKENS[0]
+    sampler = Sampler(Sampling(temperature=1, top_p=share, seed=0))
+    chosen = [choose_tokens(logits, [sampler], [()])[0] for _ in range(200)]
+    least = float(weights[weights > 0].min())
+    probabilities = logits[0].double().softmax(-1)
+    assert all(float(probabilities[token]) >= least * 0.999999 for token in chosen)
+    if int((weights > 0).sum()) > 1:
+        assert len(set(chosen)) > 1
+
+
+def test_nothing_beyond_the_last_token_is_chosen() -> None:
+    """Also by the highest random number there is."""
+    for options in ({}, {"top_k": 3}, {"top_p": 0.9}):
+        sampler = Sampler(Sampling(temperature=1, **options))  # type: ignore[arg-type]
+        sampler.draw = lambda: 1 - 2**-53  # type: ignore[method-assign]
+        assert 0 <= choose_tokens(torch.zeros(1, SIZE), [sampler], [()])[0] < SIZE
