@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -137,6 +138,26 @@ def test_a_question_ends_a_pass_for_modules_that_nobody_waits_for() -> None:
     core.demand.clear()
     run(core)
     core.store.check_integrity()
+
+
+def test_answers_wait_for_prompts_alone_in_every_other_pass_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cache.engine.scheduler.MANY_ANSWERS", 1)
+    core = a_core()
+    answer = ask(core, tokens=20)
+    core.step()
+    questions = []
+    told: list[bool] = []
+    while core.has_work:
+        if not answer.is_over:
+            questions.append(ask(core, tokens=2))
+        before = len(core._running[0].answer)
+        core.step()
+        if not answer.is_over:
+            told.append(len(core._running[0].answer) > before)
+    assert True in told
+    assert False in told, "a question had a pass of its own"
+    assert (False, False) not in {*pairwise(told)}
+    assert all(question.completion.usage.completion_tokens == 2 for question in questions)
 
 
 def test_submitting_a_request_is_a_demand() -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.engine.scheduler import DECODING_PASS_S, LEAST_ROWS, MOST_ROWS, PASS_S, rows_within, schedule
+from cache.engine.scheduler import (
+    DECODING_PASS_S,
+    LEAST_ROWS,
+    MANY_ANSWERS,
+    MOST_ROWS,
+    PASS_S,
+    rows_within,
+    schedule,
+    schedule_alone,
+)
 from cache.engine.sequence import Sequence
 from cache.memory.allocator import Extent
 
@@ -49,6 +58,15 @@ def test_whoever_generates_comes_first_and_shortens_the_pass() -> None:
 
 def test_nothing_to_do() -> None:
     assert schedule([], ROW_S) == {}
+    assert schedule_alone([], ROW_S) == {}
+
+
+def test_short_prompts_do_not_wait_for_the_rows_of_many_answers() -> None:
+    answers = [sequence_of(1, computed=9) for _ in range(MANY_ANSWERS)]
+    long, later, first = sequence_of(200), sequence_of(30, arrived=1.0), sequence_of(20)
+    assert [*schedule_alone([*answers, long, later, first], ROW_S).items()] == [(first, 20), (later, 30)]
+    assert schedule_alone([*answers[1:], later, first], ROW_S) == {}, "few answers take little time"
+    assert schedule_alone([*answers, long], ROW_S) == {}, "it would not end in the pass"
 
 
 @given(st.lists(st.integers(1, 700), max_size=24))

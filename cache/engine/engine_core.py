@@ -22,7 +22,7 @@ from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
 from cache.engine.row_scoring import RowScoring
 from cache.engine.running import PAGE, Running, admit
-from cache.engine.scheduler import schedule
+from cache.engine.scheduler import schedule, schedule_alone
 from cache.engine.sequence import Sequence
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
@@ -58,6 +58,7 @@ class EngineCore:
         self._jobs: deque[EncodeJob] = deque()
         self._to_forget = ForgetQueue()
         self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
+        self._had_prompts_alone = False  # whether the last pass made answers wait
 
     @property
     def has_work(self) -> bool:
@@ -283,7 +284,9 @@ class EngineCore:
             *(e.sequence for e in encodings if self._is_job_awaited or not e.is_ahead),
         ]
         if needed:
-            return schedule(needed, row_seconds)
+            alone = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
+            self._had_prompts_alone = bool(alone)
+            return alone or schedule(needed, row_seconds)
         return schedule([e.sequence for e in encodings], row_seconds, AHEAD_S)
 
     def _scorings(self) -> dict[Sequence, RowScoring]:
@@ -291,7 +294,7 @@ class EngineCore:
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
     def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
-        """Run the pass. Returns its logits `[rows, vocabulary]`, and which of these rows each request wants, in order."""
+        """Run the pass. Returns its logits `[rows, vocabulary]`, and which of them each request wants, in order."""
         started = time.perf_counter()
         num_outputs = {r.sequence: max(1, len(r.admitted.request.teacher_forced)) for r in self._running}
         outputs: list[int] = []
