@@ -660,6 +660,15 @@ def test_integrity_finds_pins_and_lost_slots() -> None:
         store.check_integrity()
 
 
+def test_of_a_forgotten_module_no_use_is_remembered() -> None:
+    store = store_of(slots=20)
+    add(store, A, B)
+    use(store, A)
+    store.forget({store.key(A, TENANT)})
+    rehearsals = store.device._queue.half_life._rehearsals
+    assert [set(rehearsal._marks) for rehearsal in rehearsals] == [{store.key(B, TENANT)}] * 2
+
+
 def test_memory_is_given_back_when_a_module_cannot_be_loaded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: given back only where the file was at fault."""
     add(store, A)

@@ -14,6 +14,7 @@ from cache.errors import CapacityError
 from cache.memory.allocator import Extent, ExtentAllocator, join_extents, total_length
 from cache.memory.arena import Arena
 from cache.memory.eviction import EvictionQueue
+from cache.memory.half_life import Marks
 from cache.memory.module_header import ModuleHeader
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
@@ -23,16 +24,15 @@ TRIED_RUNS = 8
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
-    """An encoded module in the arena. refs: how many requests and encodings use it (pins). uses, age: see
-    `cache.memory.eviction`. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
+    """An encoded module in the arena. refs: how many requests and encodings use it (pins). marks: see
+    `cache.memory.half_life`. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
     """
 
     header: ModuleHeader
     extent: Extent
     refs: int = 0
     hits: int = 0
-    uses: float = 0.0
-    age: float = 0.0
+    marks: Marks | None = None
     last_used: float = field(default_factory=time.time)
     is_forgotten: bool = False
 
@@ -115,8 +115,8 @@ class DeviceMemory:
         assert header.key not in self.entries, header
         entry = self.entries[header.key] = CacheEntry(header, extent, refs=1)
         if evicted is not None:
-            entry.uses, entry.age = evicted.uses, evicted.age
-        self._queue.count_use(entry)
+            entry.marks = evicted.marks
+        self._count_use(entry)
         self._by_start[extent.start] = self._by_end[extent.end] = entry
         return entry
 
@@ -145,6 +145,10 @@ class DeviceMemory:
             self._evictable_slots -= entry.extent.length
             self.free([entry.extent])
 
+    def forget_uses(self, keys: Set[str]) -> None:
+        """Remember no uses of these modules any more."""
+        self._queue.half_life.forget(keys)
+
     def evict(self, key: str) -> bool:
         """Free the memory of a module that no request uses. Gives whether it was freed."""
         entry = self.entries.get(key)
@@ -163,7 +167,7 @@ class DeviceMemory:
         for entry in entries:
             entry.hits += 1
             entry.last_used = time.time()
-            self._queue.count_use(entry)
+            self._count_use(entry)
 
     def pin_prefix(self, tenant: str, path: Sequence[PathStep]) -> PrefixNode:
         """The longest known prefix of a path, pinned."""
@@ -190,7 +194,7 @@ class DeviceMemory:
         last, surplus = self.prefixes.insert(prefix, steps, session)
         self.free(surplus)
         for step in last.path():
-            step.age = step.age or self._queue.clock
+            step.marks = step.marks or self._queue.half_life.begin()
         if last.is_leaf:
             self._queue.add(last)
 
@@ -214,6 +218,9 @@ class DeviceMemory:
         assert self._by_end == {entry.extent.end: entry for entry in self.entries.values()}
         self.prefixes.check_integrity()
         self.allocator.check_integrity([*extents, *self._prefix_extents()])
+
+    def _count_use(self, entry: CacheEntry) -> None:
+        self._queue.count_use(entry, entry.header.key, len(self.entries))
 
     def _prefix_extents(self) -> Iterator[Extent]:
         return (extent for node in self.prefixes.nodes() for extent in node.extents)

@@ -1,10 +1,10 @@
 """What is evicted first: what saves least, by how often it was used lately and what it costs to get back.
 
-Each use counts half as much after a half-life (LRFU, Lee et al. 2001), which is as many uses as everything in memory
-has on average HALF_LIFE times. What was evicted is remembered with its uses, so that something popular that had to go
-is not a stranger when it comes back. The value of what may be evicted is `age + log2(uses * seconds)`. age: the clock,
-in half-lives, at its last use; seconds: what it costs now to get one of its tokens back (every token has the same
-size). As all uses fade alike, values only change by use, and by cost. What is to be kept goes last.
+Each use counts half as much after a half-life (LRFU, Lee et al. 2001), a short or a long one, whichever would have hit
+more (`cache.memory.half_life`). What was evicted is remembered with its uses, so that something popular that had to go
+is not a stranger when it comes back. The value of what may be evicted is the mark that its uses left + log2(seconds).
+seconds: what it costs now to get one of its tokens back (every token has the same size). As all uses fade alike, values
+only change by use, by cost, and with the half-life. What is to be kept goes last.
 
 Values stand in a heap and mostly rise; so the lowest is looked at again when it is wanted, and put back if it has
 risen. All are looked at again from time to time, since what things cost changes slowly. Not covered: who owns which
@@ -17,16 +17,16 @@ from itertools import count
 from math import log2
 from typing import Generic, Protocol, TypeVar
 
-HALF_LIFE = 20
+from cache.memory.half_life import HalfLife, Marks
+
 LEAST_REFRESHED = 64
 """Evictions after which all values are computed again, at the least; else an eighth of what is in the heap."""
 
 
 class Victim(Protocol):
-    """What may be evicted. uses: as they counted at the clock `age`."""
+    """What may be evicted. marks: of its uses, None before the first."""
 
-    uses: float
-    age: float
+    marks: Marks | None
 
 
 V = TypeVar("V", bound=Victim)
@@ -34,19 +34,20 @@ V = TypeVar("V", bound=Victim)
 
 class EvictionQueue(Generic[V]):
     """What may be evicted, lowest value first. is_evictable: whether it still may. cost: seconds per token to get it
-    back. is_kept: whether it goes last. clock: half-lives so far.
+    back. is_kept: whether it goes last.
     """
 
     def __init__(
         self, is_evictable: Callable[[V], bool], cost: Callable[[V], float], is_kept: Callable[[V], bool]
     ) -> None:
-        self.clock = 0.0
+        self.half_life = HalfLife()
         self._is_evictable, self._cost, self._is_kept = is_evictable, cost, is_kept
         self._heap: list[tuple[bool, float, int, V]] = []
         self._queued: set[V] = set()
         self._numbers = count()  # what has equal values goes in the order it came
         self._evictions = 0  # since all values were computed
         self._most = 2 * LEAST_REFRESHED
+        self._is_short = False  # the half-life by which the heap is ordered
 
     def add(self, victim: V) -> None:
         """It may be evicted from now on, until `is_evictable` says otherwise."""
@@ -56,18 +57,22 @@ class EvictionQueue(Generic[V]):
             self._queued.add(victim)
             heapq.heappush(self._heap, self._ranked(victim))
 
-    def count_use(self, victim: V) -> None:
-        """Count one more use, and let the others fade."""
-        self.clock += 1 / (HALF_LIFE * max(1, len(self._queued)))
-        victim.uses, victim.age = victim.uses * 2 ** (victim.age - self.clock) + 1, self.clock
+    def count_use(self, victim: V, name: str | None = None, room: int = 0) -> None:
+        """Count one more use, and let the others fade. name: what it is known by when it comes back after an eviction,
+        None if it never does. room: for how many that come back there is room.
+        """
+        victim.marks = self.half_life.use(victim.marks, len(self._queued))
+        if name is not None:
+            self.half_life.rehearse(name, victim.marks, room)
 
     def value(self, victim: V) -> float:
         """What ranks it: see above."""
-        return victim.age + log2(victim.uses * self._cost(victim))
+        assert victim.marks is not None, victim
+        return self.half_life.mark(victim.marks) + log2(self._cost(victim))
 
     def seconds(self, value: float) -> float:
         """What a token of something of that value is worth: what it costs, for each of its uses as they count now."""
-        return float(2 ** (value - self.clock))
+        return float(2 ** (value - self.half_life.clock))
 
     def rank(self, victim: V) -> tuple[bool, float]:
         """What is evicted sooner ranks lower."""
@@ -75,6 +80,8 @@ class EvictionQueue(Generic[V]):
 
     def lowest(self, most: int) -> list[V]:
         """The first that would be evicted, in this order; they stay in the queue."""
+        if self._is_short != self.half_life.is_short:
+            self.refresh()
         found: list[tuple[bool, float, int, V]] = []
         while self._heap and len(found) < most:
             kept, value, _, victim = entry = heapq.heappop(self._heap)
@@ -96,7 +103,7 @@ class EvictionQueue(Generic[V]):
 
     def refresh(self) -> None:
         """Compute all values again."""
-        self._evictions = 0
+        self._evictions, self._is_short = 0, self.half_life.is_short
         self._queued = {victim for victim in self._queued if self._is_evictable(victim)}
         self._heap = [self._ranked(victim) for victim in self._queued]
         heapq.heapify(self._heap)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from cache.memory.allocator import Extent, part_of, total_length
+from cache.memory.half_life import Marks
 
 Edge = tuple[int, int | str]
 
@@ -53,7 +54,7 @@ def module_of(step_key: str) -> str:
 @dataclass(slots=True, eq=False)
 class PrefixNode:
     """A step of a prompt that was computed. owner: the session that computed it; of a root, its tenant. refs: requests
-    in flight whose path goes through the node. hits: requests that found it. uses, age: see `cache.memory.eviction`.
+    in flight whose path goes through the node. hits: requests that found it. marks: see `cache.memory.half_life`.
     is_detached: it is in no tree any more, requests in flight still read it.
     """
 
@@ -64,8 +65,7 @@ class PrefixNode:
     children: "dict[Edge, PrefixNode]" = field(default_factory=dict)
     refs: int = 0
     hits: int = 0
-    uses: float = 1.0
-    age: float = 0.0
+    marks: Marks | None = None
     is_detached: bool = False
 
     @property

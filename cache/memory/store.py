@@ -131,6 +131,7 @@ class Store:
         is found by nobody else from now on, and gone when they end. Returns how many modules were there.
         """
         self.device.free(self.device.prefixes.forget(keys))
+        self.device.forget_uses(keys)
         found = 0
         for key in keys:
             self.flush(key)
