@@ -5,6 +5,8 @@ a file of JSON lines `{"modules": [name, ...]}`. The store is the engine's own, 
 its accounting is checked after every request. Policies beside it:
   lru       the module used longest ago goes
   lfu       the one used least often so far
+  informed  the one least likely to be used, by the probabilities that the trace is drawn with; no policy that does not
+            know the future can be expected to hit more
   optimum   the one needed again last (Belady, 1966), which needs to know the future; nothing can hit more
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -33,66 +36,113 @@ from evals.random_prompts import Zipf
 MODULE_TOKENS = 8
 SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32)
 
-Trace = Sequence[Sequence[str]]
+Requests = Sequence[Sequence[str]]
 Rank = Callable[[str, int], tuple[float, ...]]
 """(module, index of the use) -> the lowest goes first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests. chances: what is least likely ranks lowest; None if that is not known."""
+
+    requests: Requests
+    chances: Rank | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRow:
-    """One policy with one budget. hit_rate: modules that were in memory when a request wanted them. of_optimum: of the
-    optimum's hits. evictions: None where they were not counted.
+    """One policy with one budget, means over the traces. hit_rate: modules that were in memory when a request wanted
+    them. of_optimum: of the optimum's hits; least, most: of one trace. evictions: None where they were not counted.
     """
 
     policy: str
     budget: int
     hit_rate: float
     of_optimum: float
-    evictions: int | None = None
+    of_optimum_least: float
+    of_optimum_most: float
+    evictions: float | None = None
 
 
-def measure_eviction(trace: Trace, budgets: Sequence[int], source: str) -> dict[str, Any]:
-    """Replay a trace with every budget; the result is ready for JSON. source: where the trace is from. Raises DeskError
-    for a budget smaller than a request.
+def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: str) -> dict[str, Any]:
+    """Replay traces with every budget; the result is ready for JSON. source: where they are from. Raises DeskError for
+    a budget smaller than a request.
     """
-    largest = max(len(set(request)) for request in trace)
+    largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:
         raise DeskError(f"a request has {largest} modules: give a --budget of at least so many", code="usage")
-    uses = [*chain.from_iterable(trace)]
     rows: list[EvictionRow] = []
     for budget in budgets:
-        hits, evictions = replay_store(trace, budget)
-        optimum = replay(trace, budget, last_needed(uses), pins=False)
-        found = {
-            "warmdesk": hits,
-            "lru": replay(trace, budget, last_used(uses)),
-            "lfu": replay(trace, budget, least_used(uses)),
-            "optimum": optimum,
-        }
+        stores = [replay_store(trace.requests, budget) for trace in traces]
+        others = [count_hits(trace, budget) for trace in traces]
+        hits = {"warmdesk": [hits for hits, _ in stores]} | {name: [one[name] for one in others] for name in others[0]}
+        evictions = mean(evicted for _, evicted in stores)
         rows += [
-            EvictionRow(
-                policy=policy,
-                budget=budget,
-                hit_rate=round(count / len(uses), 4),
-                of_optimum=round(count / max(optimum, 1), 4),
-                evictions=evictions if policy == "warmdesk" else None,
-            )
-            for policy, count in found.items()
+            row_of(policy, budget, traces, counts, hits["optimum"], evictions if policy == "warmdesk" else None)
+            for policy, counts in hits.items()
         ]
     return {
         "machine": describe_machine(),
         "trace": source,
-        "requests": len(trace),
-        "modules": len(set(uses)),
+        "traces": len(traces),
+        "requests": len(traces[0].requests),
+        "modules": round(mean(len({*chain.from_iterable(trace.requests)}) for trace in traces)),
         "rows": [asdict(row) for row in rows],
     }
 
 
-def draw_trace(modules: int, requests: int, passages: int, exponent: float) -> Trace:
-    """Requests of different modules whose popularity falls by Zipf."""
-    rng = random.Random(0)
-    popularity = Zipf(exponent, [Segment(name=str(number), tokens=(number,)) for number in range(modules)])
-    return [[segment.name for segment in popularity.draw_different(passages, rng)] for _ in range(requests)]
+def row_of(
+    policy: str,
+    budget: int,
+    traces: Sequence[Trace],
+    hits: Sequence[int],
+    optimum: Sequence[int],
+    evictions: float | None,
+) -> EvictionRow:
+    """Of the hits in each trace."""
+    shares = [count / max(best, 1) for count, best in zip(hits, optimum, strict=True)]
+    uses = [sum(map(len, trace.requests)) for trace in traces]
+    return EvictionRow(
+        policy=policy,
+        budget=budget,
+        hit_rate=round(sum(hits) / sum(uses), 4),
+        of_optimum=round(mean(shares), 4),
+        of_optimum_least=round(min(shares), 4),
+        of_optimum_most=round(max(shares), 4),
+        evictions=evictions,
+    )
+
+
+def count_hits(trace: Trace, budget: int) -> dict[str, int]:
+    """Of the policies beside the store."""
+    uses = [*chain.from_iterable(trace.requests)]
+    ranks = {"lru": last_used(uses), "lfu": least_used(uses)}
+    if trace.chances is not None:
+        ranks["informed"] = trace.chances
+    hits = {policy: replay(trace.requests, budget, rank) for policy, rank in ranks.items()}
+    return hits | {"optimum": replay(trace.requests, budget, last_needed(uses), pins=False)}
+
+
+def draw_trace(
+    modules: int, requests: int, passages: int, exponent: float, *, changes: int = 0, seed: int = 0
+) -> Trace:
+    """Requests of different modules whose popularity falls by Zipf. changes: how often, at equal distances, each module
+    gets another one's popularity.
+    """
+    rng = random.Random(seed)
+    segments = [Segment(name=str(number), tokens=(0,)) for number in range(modules)]
+    drawn: list[list[str]] = []
+    ranks: list[dict[str, int]] = []  # for each request; 0 is the most popular
+    for part in range(changes + 1):
+        if part:
+            rng.shuffle(segments)
+        popularity = Zipf(exponent, segments)
+        ranked = {segment.name: rank for rank, segment in enumerate(segments)}
+        for _ in range(len(drawn), requests * (part + 1) // (changes + 1)):
+            drawn.append([segment.name for segment in popularity.draw_different(passages, rng)])
+            ranks.append(ranked)
+    size = min(passages, modules)
+    return Trace(drawn, lambda name, index: (-ranks[index // size][name],))
 
 
 def read_trace(file: Path) -> Trace:
@@ -107,16 +157,16 @@ def read_trace(file: Path) -> Trace:
         raise DeskError(f"{file} is no trace: write one JSON object {wanted} a line", code="bad-file") from error
     if not any(trace):
         raise DeskError(f"{file} names no modules", code="bad-file")
-    return trace
+    return Trace(trace)
 
 
-def replay_store(trace: Trace, budget: int) -> tuple[int, int]:
+def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
     """Hits and evictions of the engine's store with memory for `budget` modules."""
     store = Store(Arena(SHAPE, budget * MODULE_TOKENS, torch.device("cpu")), "eviction")
-    names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(trace)))}
+    names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(requests)))}
     segments = {name: Segment(name=name, tokens=(number,) * MODULE_TOKENS) for name, number in names.items()}
     hits = 0
-    for request in trace:
+    for request in requests:
         found: list[CacheEntry] = []
         encoded: list[CacheEntry] = []
         for name in request:
@@ -134,11 +184,11 @@ def replay_store(trace: Trace, budget: int) -> tuple[int, int]:
     return hits, store.device.evictions["module"]
 
 
-def replay(trace: Trace, budget: int, rank: Rank, *, pins: bool = True) -> int:
+def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) -> int:
     """Hits of a policy. pins: whether what the running request has used must stay."""
     cached: set[str] = set()
     hits = index = 0
-    for request in trace:
+    for request in requests:
         used: set[str] = set()
         for name in request:
             if name in cached:
@@ -200,12 +250,22 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "policy": "policy",
         "hit_rate": "hit rate",
         "of_optimum": "of the optimum",
+        "spread": "least, most",
         "evictions": "evictions",
     }
-    shown = ("hit_rate", "of_optimum")
-    rows = [{**row, **{key: f"{row[key]:.1%}" for key in shown}} for row in result["rows"]]
+    rows = [
+        {
+            **row,
+            "hit_rate": f"{row['hit_rate']:.1%}",
+            "of_optimum": f"{row['of_optimum']:.1%}",
+            "spread": f"{row['of_optimum_least']:.1%}, {row['of_optimum_most']:.1%}",
+            "evictions": None if row["evictions"] is None else round(row["evictions"]),
+        }
+        for row in result["rows"]
+    ]
+    traces = "a trace" if result["traces"] == 1 else f"{result['traces']} traces"
     return (
-        f"`{command}`: {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; the "
-        "accounting was checked after every request. It counts and does not depend on the machine.\n\n"
+        f"`{command}`: {traces} of {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; "
+        "the accounting was checked after every request. It counts and does not depend on the machine.\n\n"
         + table(rows, columns)
     )

@@ -1,12 +1,11 @@
 """Tables and plots of `warmdesk eval quality` for docs/evidence.md."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from app.domain.errors import DeskError
 from evals.machine import describe_machine
 from evals.markdown_sections import table
+from evals.plots import drawn
 from evals.quality import NOISE
 
 COLUMNS = {
@@ -65,27 +64,14 @@ def with_interval(value: float | None, interval: tuple[float, float] | None, for
     return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
-def need_plots() -> None:
-    """Raises DeskError without matplotlib, which only `draw` needs."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
-
-
 def draw(result: dict[str, Any], file: Path) -> None:
     """Plot the distance to full attention over the time to the first token, one point for each arm."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.add_subplot()
-    for row in result["rows"]:
-        if row["kl"] is None or row["policy"] in ("none", NOISE):
-            continue
-        low, high = row["kl_interval"]
-        spread = [[row["kl"] - low], [high - row["kl"]]]
-        axes.errorbar(row["ttft_ms"], row["kl"], yerr=spread, fmt="o", capsize=3)
-        axes.annotate(row["policy"], (row["ttft_ms"], row["kl"]), xytext=(6, 4), textcoords="offset points", fontsize=8)
-    axes.set(xscale="log", xlabel="time to the first token, ms", ylabel="KL to full attention, nats per token")
-    axes.grid(alpha=0.3)
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    with drawn(file) as (axes,):
+        for row in result["rows"]:
+            if row["kl"] is None or row["policy"] in ("none", NOISE):
+                continue
+            low, high = row["kl_interval"]
+            at, spread = (row["ttft_ms"], row["kl"]), [[row["kl"] - low], [high - row["kl"]]]
+            axes.errorbar(*at, yerr=spread, fmt="o", capsize=3)
+            axes.annotate(row["policy"], at, xytext=(6, 4), textcoords="offset points", fontsize=8)
+        axes.set(xscale="log", xlabel="time to the first token, ms", ylabel="KL to full attention, nats per token")

@@ -60,11 +60,12 @@ def test_what_the_running_request_has_used_stays() -> None:
 
 
 def test_the_store_is_replayed_beside_the_policies() -> None:
-    trace = eviction.draw_trace(modules=40, requests=60, passages=3, exponent=1.0)
-    result = eviction.measure_eviction(trace, [8, 40], "drawn")
-    assert set(result) == {"machine", "trace", "requests", "modules", "rows"}
+    traces = [eviction.draw_trace(modules=40, requests=60, passages=3, exponent=1.0, seed=seed) for seed in (1, 2)]
+    result = eviction.measure_eviction(traces, [8, 40], "drawn")
+    assert set(result) == {"machine", "trace", "traces", "requests", "modules", "rows"}
     rows = {(row["policy"], row["budget"]): row for row in result["rows"]}
-    assert {policy for policy, _ in rows} == {"warmdesk", "lru", "lfu", "optimum"}
+    assert {policy for policy, _ in rows} == {"warmdesk", "lru", "lfu", "informed", "optimum"}
+    assert all(row["of_optimum_least"] <= row["of_optimum"] <= row["of_optimum_most"] for row in result["rows"])
     assert all(row["hit_rate"] <= rows["optimum", row["budget"]]["hit_rate"] for row in result["rows"])
     assert rows["warmdesk", 40]["of_optimum"] == 1
     assert rows["warmdesk", 40]["evictions"] == 0
@@ -72,17 +73,32 @@ def test_the_store_is_replayed_beside_the_policies() -> None:
     assert "| 8 | optimum |" in eviction.markdown(result, "warmdesk bench eviction")
 
 
+def test_popularity_changes_as_often_as_was_asked() -> None:
+    trace = eviction.draw_trace(modules=30, requests=10, passages=2, exponent=1.0, changes=2)
+    assert [len(request) for request in trace.requests] == [2] * 10
+    assert trace.chances is not None
+    ranks = [sorted(map(str, range(30)), key=lambda name: trace.chances(name, 2 * i)) for i in range(10)]  # type: ignore[misc]
+    assert [i for i in range(1, 10) if ranks[i] != ranks[i - 1]] == [3, 6]
+    assert ranks[0] == [str(number) for number in range(29, -1, -1)], "the most popular goes last"
+
+
+def test_who_knows_the_popularity_keeps_what_is_popular() -> None:
+    trace = eviction.draw_trace(modules=50, requests=400, passages=2, exponent=1.2, changes=3)
+    hits = eviction.count_hits(trace, 10)
+    assert max(hits["lru"], hits["lfu"]) < hits["informed"] < hits["optimum"]
+
+
 def test_a_recorded_trace_is_read(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text('{"modules": ["a", "b", "a"]}\n\n{"modules": ["c"]}\n')
-    assert eviction.read_trace(file) == [["a", "b"], ["c"]]
+    assert eviction.read_trace(file) == eviction.Trace([["a", "b"], ["c"]])
     file.write_text('["a"]\n')
     with pytest.raises(DeskError, match="is no trace"):
         eviction.read_trace(file)
     with pytest.raises(DeskError, match=r"nowhere\.jsonl"):
         eviction.read_trace(tmp_path / "nowhere.jsonl")
     with pytest.raises(DeskError, match="a request has 3 modules"):
-        eviction.measure_eviction([["a", "b", "c"]], [2], "recorded")
+        eviction.measure_eviction([eviction.Trace([["a", "b", "c"]])], [2], "recorded")
 
 
 def test_popularity_falls_with_the_rank() -> None:
@@ -259,7 +275,7 @@ def test_the_rows_have_the_promised_keys() -> None:
     promised = {"arm", "clients", "tokens_per_s", "requests_per_s", "ttft_ms_p50", "ttft_ms_p95", "refused"}
     assert promised <= {field.name for field in fields(throughput.ThroughputRow)}
     assert {"arm", "tokens_per_s", "context_tokens"} <= {field.name for field in fields(decode.DecodeRow)}
-    json.dumps(eviction.measure_eviction([["a"]], [1], "drawn"))
+    json.dumps(eviction.measure_eviction([eviction.Trace([["a"]])], [1], "recorded"))
 
 
 def test_prompts_are_the_same_for_every_program() -> None:

@@ -16,6 +16,7 @@ commands.add_typer(bench, name="bench")
 
 Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
 Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw the result into this .svg file.")]
 LlamaServerPath = Annotated[
     Path | None,
     typer.Option("--llama-server", help="A llama-server built for this processor, instead of the package xllamacpp."),
@@ -67,6 +68,17 @@ def need_section(write: Path | None, section: str) -> None:
 
     if write is not None:
         read_section(write, section)
+
+
+def need_plot(plot: Path | None) -> None:
+    """Fail before the work is done if a plot cannot be drawn. Raises DeskError."""
+    from evals.plots import need_plots
+
+    if plot is None:
+        return
+    if plot.suffix != ".svg" or not plot.absolute().parent.is_dir():
+        raise DeskError(f"--plot {plot}: give an .svg file in a folder that exists", code="usage")
+    need_plots()
 
 
 @bench.command()
@@ -248,20 +260,32 @@ def eviction(
     requests: Annotated[int, typer.Option(help="Requests.", min=1)] = 2000,
     passages: Annotated[int, typer.Option(help="Modules of one request.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="How unequal their popularity is; 0: all alike.", min=0)] = 1.0,
+    changes: Annotated[int, typer.Option(help="How often each module gets another one's popularity.", min=0)] = 0,
+    seeds: Annotated[str, typer.Option(help="One trace is drawn for each, comma-separated.")] = "1,2,3,4,5",
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
     ] = None,
     write: Write = None,
+    plot: Plot = None,
 ) -> None:
-    """Which modules stay in memory, beside LRU, LFU and the clairvoyant optimum."""
+    """Which modules stay in memory, beside LRU, LFU, what knows the popularity, and the clairvoyant optimum."""
     from evals.eviction import draw_trace, markdown, measure_eviction, read_trace
+    from evals.plots import draw_eviction
 
     need_section(write, "eviction")
+    need_plot(plot)
     if trace is not None:
-        asked, source = read_trace(trace), f"recorded in {trace.name}"
+        traces, source = [read_trace(trace)], f"recorded in {trace.name}"
     else:
-        asked = draw_trace(modules, requests, passages, zipf)
+        traces = [
+            draw_trace(modules, requests, passages, zipf, changes=changes, seed=seed)
+            for seed in whole_numbers(seeds, "--seeds")
+        ]
         source = f"{passages} each, drawn by Zipf {zipf:g} of {modules}"
-    result = measure_eviction(asked, whole_numbers(budget, "--budget"), source)
-    command = "warmdesk bench eviction" + (f" --trace {trace.name}" if trace else f" --zipf {zipf:g}")
+        source += f", changes of popularity: {changes}" if changes else ""
+    result = measure_eviction(traces, whole_numbers(budget, "--budget"), source)
+    if plot is not None:
+        draw_eviction(result, plot)
+    command = f"warmdesk bench eviction --trace {trace.name}" if trace else f"warmdesk bench eviction --zipf {zipf:g}"
+    command += f" --changes {changes}" if changes and not trace else ""
     publish(common, result, "eviction", markdown, f"{command} --budget {budget}", write)

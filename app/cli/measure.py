@@ -47,7 +47,8 @@ def quality(
     stopped.
     """
     from evals.markdown_sections import read_section, write_section
-    from evals.quality_evidence import draw, markdown, need_plots
+    from evals.plots import need_plots
+    from evals.quality_evidence import draw, markdown
     from evals.quality_run import measure_quality
 
     if write is not None:

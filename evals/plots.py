@@ -1,0 +1,97 @@
+"""Plots of measurements, as SVG. Lines differ in colour and marker; the colours are those of Okabe and Ito, which
+people of any colour vision can tell apart. Needs matplotlib. Not covered: which figures there are.
+"""
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.domain.errors import DeskError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LINES = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#000000", "v"),
+    ("#E69F00", "P"),
+)
+"""Colour and marker of the first line, of the second, and so on."""
+
+Rows = Sequence[dict[str, Any]]
+
+
+def need_plots() -> None:
+    """Raises DeskError without matplotlib, which only drawing needs."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
+
+
+@contextmanager
+def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
+    """Axes beside each other, written to an SVG file at the end; the same figures give the same file."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for one in axes:
+        one.grid(alpha=0.3)
+    yield axes
+    with matplotlib.rc_context({"svg.hashsalt": file.name}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+
+
+def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: str, y: str) -> None:
+    """A line for each name, from the rows whose field `name` it is. x, y: their fields. The first is wide, so that it
+    is seen under one that is equal.
+    """
+    for i, (line, (colour, marker)) in enumerate(zip(names, cycle(LINES), strict=False)):
+        points = sorted((row[x], row[y]) for row in rows if row[name] == line)
+        width, size = (1.5, 5) if i else (4.0, 10)
+        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, label=line, linewidth=width, markersize=size)
+
+
+def in_order(rows: Rows, name: str) -> list[str]:
+    """The values of a field, each once."""
+    return list(dict.fromkeys(row[name] for row in rows))
+
+
+def tick_at(axis: Any, values: Iterable[int]) -> None:
+    """Ticks at these values alone, written in full."""
+    axis.set_ticks(sorted(set(values)), minor=False)
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.set_ticks([], minor=True)
+
+
+def draw_eviction(result: dict[str, Any], file: Path) -> None:
+    """The hit rate of each policy by the room there is."""
+    rows = result["rows"]
+    with drawn(file) as (axes,):
+        percent = [{**row, "hit_rate": 100 * row["hit_rate"]} for row in rows]
+        add_lines(axes, percent, in_order(rows, "policy"), name="policy", x="budget", y="hit_rate")
+        axes.set(xscale="log", xlabel="room for modules", ylabel="hits, % of uses")
+        tick_at(axes.xaxis, (row["budget"] for row in rows))
+        axes.legend(frameon=False)
+
+
+def draw_throughput(result: dict[str, Any], file: Path) -> None:
+    """Tokens per second, and the time to the first token that 95 % stay within, by the number of clients."""
+    rows = result["rows"]
+    labels = {"tokens_per_s": "tokens per second", "ttft_ms_p95": "first token, 95 % within, ms"}
+    with drawn(file, panels=2) as panels:
+        for axes, (field, label) in zip(panels, labels.items(), strict=True):
+            add_lines(axes, rows, in_order(rows, "arm"), name="arm", x="clients", y=field)
+            axes.set(xscale="log", xlabel="clients at once", ylabel=label)
+            tick_at(axes.xaxis, (row["clients"] for row in rows))
+        panels[0].set_ylim(bottom=0)
+        panels[1].set_yscale("log")
+        panels[0].legend(frameon=False)
