@@ -6,7 +6,7 @@ support desk. Arms:
   no_reuse       this engine computes the whole prompt
   prefix_cache   transformers keeps the previous request's cache and computes what is behind the common prefix
   reuse          this engine places the documents it has read before and computes the question
-  llama.cpp bf16  llama.cpp's server with its prefix cache and cache_reuse; at one size
+  llama.cpp bf16  llama.cpp's server with its prefix cache and cache_reuse
 Encoding the documents is not part of `reuse`; it is reported apart, because it is paid once.
 
 Decoding is measured behind the same prompt: transformers' `generate` with its cache, against the engine.
@@ -15,7 +15,7 @@ Prompts are random token ids, which take the same time as text. Not covered: qua
 
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.prompt.plan import Plan
-from evals.floor import Floor, ModelCost, describe_floor, measure_floor
+from evals import random_model
+from evals.floor import Floor, describe_floor, measure_floor
+from evals.latency_report import describe, slopes
 from evals.llama_cpp import LlamaCpp
 from evals.machine import describe_machine
 from evals.measured_model import Measured
@@ -33,14 +35,17 @@ from evals.threads import using_threads
 from evals.transformers_peer import TransformersPeer
 
 LLAMA_CPP = "llama.cpp bf16"
+ARMS = ("full_prefill", "no_reuse", "prefix_cache", "reuse", LLAMA_CPP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRow:
     """One arm at one size. times_floor: ttft_ms_min over what the machine allows for the rows that it computes: with
-    reuse the question, else all. decode_tokens_per_s: the best of the repeats, None where it was not measured.
+    reuse the question, else all. faster: how many times sooner than `full_prefill`. decode_tokens_per_s: the best of
+    the repeats. The latter two are None where they were not measured.
     """
 
+    model: str
     arm: str
     threads: int
     document_tokens: int
@@ -49,7 +54,17 @@ class LatencyRow:
     ttft_ms_median: float
     runs: int
     times_floor: float
+    faster: float | None = None
     decode_tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model that is measured. baseline: transformers on the same weights. llama_cpp: None leaves it out."""
+
+    measured: Measured
+    baseline: TransformersPeer
+    llama_cpp: LlamaCpp | None = None
 
 
 class Ours:
@@ -75,106 +90,133 @@ def measure(
     *,
     model: str | None,
     converted: Path,
+    half_billion: bool,
     sizes: tuple[int, ...],
     threads: tuple[int, ...],
     question_tokens: int,
     repeats: int,
     decode_at: int,
+    arms: Sequence[str],
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. decode_at: the size at which decoding and llama.cpp are measured,
-    too. llama_cpp: None leaves it out. report: called with a line per finished row.
+    """Run arms; the result is ready for JSON. half_billion: also on the model with random weights, which llama.cpp does
+    not have. decode_at: the size at which decoding is measured, too. llama_cpp: None leaves it out. report: called with
+    a line per finished row.
     """
-    measured, baseline = Measured.load(model, converted), TransformersPeer.load(model, converted)
     rows: list[LatencyRow] = []
-    floors: list[Floor] = []
-    for count in threads:
-        with using_threads(count):
-            floors.append(measure_floor(measured.model.info.kv.dtype))
-            for size in sizes:
-                memory = (2 * size + 4096) * measured.model.info.kv.bytes_per_token
-                engine = Engine(measured.model, memory=memory).start()
-                peer = llama_cpp if size == decode_at else None
-                try:
+    floors: dict[int, Floor] = {}
+    for subject in subjects(model, converted, llama_cpp, half_billion=half_billion):
+        dtype = subject.measured.model.info.kv.dtype
+        for count in threads:
+            with using_threads(count):
+                floor = floors.setdefault(count, measure_floor(dtype))
+                for size in sizes:
                     for row in measure_size(
-                        baseline,
-                        Ours(engine),
-                        size,
-                        floors[-1],
-                        measured.cost,
-                        question_tokens,
-                        repeats,
-                        decode=size == decode_at,
-                        llama_cpp=peer,
+                        subject, size, floor, question_tokens, repeats, decode=size == decode_at, arms=arms
                     ):
                         rows.append(row)
-                        report(describe(row))
-                finally:
-                    engine.close()
+                        report(describe(asdict(row)))
     return {
         "machine": describe_machine(),
-        "model": measured.model.info.name,
-        "dtype": measured.dtype,
+        "model": rows[0].model,
+        "dtype": str(dtype).removeprefix("torch."),
         "module_tokens": MODULE_TOKENS,
         "system_tokens": SYSTEM_TOKENS,
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
-        "floors": [describe_floor(floor) for floor in floors],
+        "floors": [describe_floor(floor) for floor in floors.values()],
         "rows": [asdict(row) for row in rows],
+        "slopes": slopes([asdict(row) for row in rows]),
     }
 
 
+def subjects(
+    model: str | None, converted: Path, llama_cpp: LlamaCpp | None, *, half_billion: bool
+) -> Iterator[Subject]:
+    """The desk's model, and the one with random weights; one at a time in memory."""
+    measured = Measured.load(model, converted)
+    tokenizer = measured.model.tokenizer
+    yield Subject(measured=measured, baseline=TransformersPeer.load(model, converted), llama_cpp=llama_cpp)
+    del measured
+    if half_billion:
+        yield Subject(
+            measured=Measured.half_billion(tokenizer, converted),
+            baseline=TransformersPeer(random_model.half_billion()),
+        )
+
+
 def measure_size(
-    baseline: TransformersPeer,
-    ours: Ours,
+    subject: Subject,
     size: int,
     floor: Floor,
-    cost: ModelCost,
     question_tokens: int,
     repeats: int,
     *,
     decode: bool,
-    llama_cpp: LlamaCpp | None,
+    arms: Sequence[str],
 ) -> Iterator[LatencyRow]:
-    """All arms for documents of one size, in turn within each repeat so that drift of the machine hits all alike."""
+    """Arms for documents of one size, in turn within each repeat so that drift of the machine hits all alike."""
+    memory = (2 * size + 4096) * subject.measured.model.info.kv.bytes_per_token
+    engine = Engine(subject.measured.model, memory=memory).start()
+    try:
+        yield from measure_arms(subject, Ours(engine), size, floor, question_tokens, repeats, decode=decode, arms=arms)
+    finally:
+        engine.close()
+
+
+def measure_arms(
+    subject: Subject,
+    ours: Ours,
+    size: int,
+    floor: Floor,
+    question_tokens: int,
+    repeats: int,
+    *,
+    decode: bool,
+    arms: Sequence[str],
+) -> Iterator[LatencyRow]:
+    """As `measure_size`, on an engine that runs."""
+    baseline, info = subject.baseline, subject.measured.model.info
     rng = random.Random(size)
-    vocabulary = ours.engine.model.info.vocabulary
-    documents = RandomDocuments.make(size, vocabulary, rng)
+    documents = RandomDocuments.make(size, info.vocabulary, rng)
     context = SYSTEM_TOKENS + size
 
     def plan() -> Plan:
-        return documents.shuffled(tokens(question_tokens, vocabulary, rng), rng)
+        return documents.shuffled(tokens(question_tokens, info.vocabulary, rng), rng)
 
     def prompt() -> list[int]:
         return token_ids(plan())
 
-    arms: dict[str, Callable[[], float]] = {
+    ways: dict[str, Callable[[], float]] = {
         "full_prefill": lambda: baseline.first_token(prompt(), keep=False),
         "no_reuse": lambda: ours.first_token(plan(), "off"),
         "prefix_cache": lambda: baseline.first_token(prompt(), keep=True),
         "reuse": lambda: ours.first_token(plan(), "on"),
     }
-    times: dict[str, list[float]] = {arm: [] for arm in arms}
+    times: dict[str, list[float]] = {arm: [] for arm in ways if arm in arms}
     ours.first_token(plan(), "on")  # encodes the documents
     baseline.first_token(prompt()[: 2 * question_tokens], keep=False)
     for _ in range(repeats):
-        for arm, run in arms.items():
-            times[arm].extend(run() for _ in range(3 if arm == "reuse" else 1))
-    if llama_cpp is not None:
+        for arm, seconds in times.items():
+            seconds.extend(ways[arm]() for _ in range(3 if arm == "reuse" else 1))
+    if LLAMA_CPP in arms and subject.llama_cpp is not None:
         room = context + question_tokens + 8
-        with llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
+        with subject.llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
             server.answer(prompt(), 1)
             times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
-    rates: dict[str, float] = {}
-    if decode:
-        rates["full_prefill"] = max(baseline.decode_rate(prompt(), 64) for _ in range(repeats))
-        rates["no_reuse"] = max(ours.decode_rate(plan(), 64, "off") for _ in range(repeats))
-        rates["reuse"] = max(ours.decode_rate(plan(), 64, "on") for _ in range(repeats))
+    decoded: dict[str, Callable[[], float]] = {
+        "full_prefill": lambda: baseline.decode_rate(prompt(), 64),
+        "no_reuse": lambda: ours.decode_rate(plan(), 64, "off"),
+        "reuse": lambda: ours.decode_rate(plan(), 64, "on"),
+    }
+    rates = {arm: max(run() for _ in range(repeats)) for arm, run in decoded.items() if decode and arm in arms}
+    full = min(times["full_prefill"]) if "full_prefill" in times else None
     for arm, seconds in times.items():
         is_placed = arm == "reuse"
         computed = question_tokens if is_placed else context + question_tokens
-        allowed_ms = cost.first_token_ms(floor, computed=computed, placed=context if is_placed else 0)
+        allowed_ms = subject.measured.cost.first_token_ms(floor, computed=computed, placed=context if is_placed else 0)
         yield LatencyRow(
+            model=info.name,
             arm=arm,
             threads=floor.threads,
             document_tokens=size,
@@ -183,15 +225,6 @@ def measure_size(
             ttft_ms_median=round(statistics.median(seconds) * 1e3, 2),
             runs=len(seconds),
             times_floor=round(min(seconds) * 1e3 / allowed_ms, 2),
+            faster=None if full is None else round(full / min(seconds), 2),
             decode_tokens_per_s=round(rates[arm], 1) if arm in rates else None,
         )
-
-
-def describe(row: LatencyRow) -> str:
-    """A row for people."""
-    rate = f"  decode {row.decode_tokens_per_s:6.1f} tokens/s" if row.decode_tokens_per_s else ""
-    return (
-        f"{row.threads} threads  {row.document_tokens:5d} document tokens  {row.arm:14s}"
-        f" first token min {row.ttft_ms_min:9.1f} ms  median {row.ttft_ms_median:9.1f} ms"
-        f"  {row.times_floor:4.1f} of the floor{rate}"
-    )

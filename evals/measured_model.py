@@ -4,12 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cache.engine.engine import Engine
+from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import find_device, load_stock, wrap_tokenizer
 from cache.native.decoder import Weights
+from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Segment
+from evals import random_model
 from evals.floor import ModelCost
 from evals.random_prompts import no_stop_tokens
 
@@ -25,15 +29,27 @@ class Measured:
     def load(cls, name: str | None, converted: Path, weights: Weights = "model") -> "Measured":
         """On the CPU. Raises ModelError."""
         hf, tokenizer, fingerprint = load_stock(name, device=find_device("cpu"), converted=converted)
+        return cls.of(hf, wrap_tokenizer(tokenizer, name), name or "bundled", fingerprint, converted, weights)
+
+    @classmethod
+    def half_billion(cls, tokenizer: ModelTokenizer, converted: Path) -> "Measured":
+        """The model with random weights (`evals.random_model`)."""
+        fingerprint = digest("random", repr(sorted(random_model.SHAPE.items())))
+        return cls.of(random_model.half_billion(), tokenizer, random_model.NAME, fingerprint, converted)
+
+    @classmethod
+    def of(
+        cls,
+        hf: Any,
+        tokenizer: ModelTokenizer,
+        name: str,
+        fingerprint: str,
+        converted: Path,
+        weights: Weights = "model",
+    ) -> "Measured":
+        """Of transformers' own model, which is changed by it. converted: folder for compiled code."""
         cost = ModelCost.of(hf)
-        model = LanguageModel(
-            hf,
-            wrap_tokenizer(tokenizer, name),
-            name=name or "bundled",
-            fingerprint=fingerprint,
-            compiled=converted,
-            weights=weights,
-        )
+        model = LanguageModel(hf, tokenizer, name=name, fingerprint=fingerprint, compiled=converted, weights=weights)
         model.info = no_stop_tokens(model.info)
         return cls(model=model, cost=cost)
 

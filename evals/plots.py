@@ -51,11 +51,13 @@ def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
 
 
 def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: str, y: str) -> None:
-    """A line for each name, from the rows whose field `name` it is. x, y: their fields. The first is wide, so that it
-    is seen under one that is equal.
+    """A line for each name that there are rows of, in the field `name`. x, y: their fields. The first is wide, so that
+    it is seen under one that is equal.
     """
     for i, (line, (colour, marker)) in enumerate(zip(names, cycle(LINES), strict=False)):
         points = sorted((row[x], row[y]) for row in rows if row[name] == line)
+        if not points:
+            continue
         width, size = (1.5, 5) if i else (4.0, 10)
         axes.plot(*zip(*points, strict=True), color=colour, marker=marker, label=line, linewidth=width, markersize=size)
 
@@ -94,4 +96,20 @@ def draw_throughput(result: dict[str, Any], file: Path) -> None:
             tick_at(axes.xaxis, (row["clients"] for row in rows))
         panels[0].set_ylim(bottom=0)
         panels[1].set_yscale("log")
+        panels[0].legend(frameon=False)
+
+
+def draw_latency(result: dict[str, Any], file: Path) -> None:
+    """The time to the first token by the length of the documents: a panel for each model, with the most threads."""
+    threads = max(row["threads"] for row in result["rows"])
+    rows = [row for row in result["rows"] if row["threads"] == threads]
+    models = in_order(rows, "model")
+    arms = sorted(in_order(rows, "arm"), key=lambda arm: arm != "reuse")
+    with drawn(file, panels=len(models)) as panels:
+        for axes, model in zip(panels, models, strict=True):
+            own = [row for row in rows if row["model"] == model]
+            add_lines(axes, own, arms, name="arm", x="document_tokens", y="ttft_ms_min")
+            axes.set(xscale="log", yscale="log", title=f"{model}, threads: {threads}")
+            axes.set(xlabel="document tokens", ylabel="first token, ms")
+            tick_at(axes.xaxis, (row["document_tokens"] for row in own))
         panels[0].legend(frameon=False)

@@ -10,36 +10,26 @@ on what weights say; its tokens are those of the desk's tokenizer).
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
 
 from app.pml.facts import read_prompt, read_schema
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
-from cache.memory.keys import PUBLIC_TENANT, digest
+from cache.memory.keys import PUBLIC_TENANT
 from cache.model.language_model import LanguageModel
-from cache.model.loading import default_dtype, load_model
+from cache.model.loading import load_model
 from cache.pml.registry import Registry
-from cache.prompt.model_tokenizer import ModelTokenizer
 from evals.machine import describe_machine
 from evals.markdown_sections import table
+from evals.measured_model import Measured
 
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
-HALF_BILLION = {
-    "vocab_size": 151_936,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32_768,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +49,6 @@ class UseCaseRow:
     encode_ms: float
 
 
-def random_model(shape: Mapping[str, int], tokenizer: ModelTokenizer, *, name: str) -> LanguageModel:
-    """A Qwen2 model of a shape (fields of Qwen2Config) with random weights, on the CPU."""
-    torch.manual_seed(0)
-    hf = AutoModelForCausalLM.from_config(Qwen2Config(**shape), dtype=default_dtype(torch.device("cpu")))
-    return LanguageModel(hf, tokenizer, name=name, fingerprint=digest("random", repr(sorted(shape.items()))))
-
-
 def measure_use_cases(
     *,
     model: str | None,
@@ -80,7 +63,7 @@ def measure_use_cases(
     desk = load_model(model, device="cpu", converted=converted)
     rows: list[UseCaseRow] = []
     try:
-        for language_model in (desk, random_model(HALF_BILLION, desk.tokenizer, name="0.5B shape, random")):
+        for language_model in (desk, Measured.half_billion(desk.tokenizer, converted).model):
             for count in threads:
                 torch.set_num_threads(count)
                 for row in measure_model(language_model, folder, count, repeats):

@@ -88,24 +88,42 @@ def latency(
     documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
     question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
-    repeats: Annotated[int, typer.Option(help="Runs of every arm.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
+    half_billion: Annotated[
+        bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
+    ] = False,
+    arms: Annotated[str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/latency.py")] = None,
     llama_server: LlamaServerPath = None,
+    write: Write = None,
+    plot: Plot = None,
 ) -> None:
-    """Time to the first token with and without reuse, beside transformers and, at 2,048 tokens, llama.cpp."""
-    from evals.latency import LLAMA_CPP, measure
+    """Time to the first token by the length of the documents, with and without reuse, beside transformers and
+    llama.cpp: as ratios to full prefill and to the floor of the machine, and what each document token costs.
+    """
+    from evals.latency import ARMS, measure
+    from evals.latency_report import markdown
+    from evals.plots import draw_latency
 
+    names = chosen(arms, ARMS)
+    need_section(write, "latency")
+    need_plot(plot)
     result = measure(
         model=common.settings.model,
         converted=common.settings.models_folder,
+        half_billion=half_billion,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
         question_tokens=question,
         repeats=repeats,
         decode_at=2048,
-        llama_cpp=find_llama_cpp(common, llama_server, (LLAMA_CPP,)),
-        report=progress_line if common.as_json else print,
+        arms=names,
+        llama_cpp=find_llama_cpp(common, llama_server, names),
+        report=progress_line,
     )
-    common.show(result, lambda: None)  # people have read the lines of `report`
+    if plot is not None:
+        draw_latency(result, plot)
+    command = f"warmdesk bench latency --documents {documents}" + (" --half-billion" if half_billion else "")
+    publish(common, result, "latency", markdown, command, write)
 
 
 @bench.command("prompt-cache")
@@ -156,12 +174,15 @@ def throughput(
     ] = None,
     llama_server: LlamaServerPath = None,
     write: Write = None,
+    plot: Plot = None,
 ) -> None:
     """Many clients at once, beside llama.cpp and transformers: tokens per second, time to the first token."""
+    from evals.plots import draw_throughput
     from evals.throughput import ARMS, LoadTest, markdown, measure_throughput
 
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
+    need_plot(plot)
     load = LoadTest(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
     result = measure_throughput(
         model=common.settings.model,
@@ -172,6 +193,8 @@ def throughput(
         llama_cpp=find_llama_cpp(common, llama_server, names),
         report=progress_line,
     )
+    if plot is not None:
+        draw_throughput(result, plot)
     command = f"warmdesk bench throughput --clients {clients} --documents {documents} --zipf {zipf:g}"
     publish(common, result, "throughput", markdown, command, write)
 
