@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 import cache.memory.disk
-from cache.memory.disk import DiskTier, LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed, nameless, read_header, read_metadata
 from cache.memory.keys import digest
 from cache.memory.module_header import ModuleHeader
 
@@ -226,6 +227,45 @@ def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path: Path) -
     lowered = DiskTier(tmp_path, limit)
     lowered.clean_up()
     assert lowered.num_bytes <= limit
+
+
+def damage_nested(path: Path) -> None:
+    described = b"[" * 100_000
+    path.write_bytes(len(described).to_bytes(8, "little") + described)
+
+
+def damage_length(path: Path) -> None:
+    path.write_bytes((1 << 60).to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncate,
+        damage_empty,
+        damage_noise,
+        damage_foreign,
+        damage_without_metadata,
+        damage_half_metadata,
+        damage_bad_json,
+        damage_list_header,
+        damage_nested,
+        damage_length,
+    ],
+)
+def test_of_a_damaged_file_nothing_but_its_key_is_known(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    assert read_header(path_of(tmp_path, A)) == A
+    damage(path_of(tmp_path, A))
+    assert read_header(path_of(tmp_path, A)) == nameless(A.key)
+
+
+def test_metadata_is_what_the_library_reads(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    with safe_open(path_of(tmp_path, A), framework="pt") as file:
+        assert read_metadata(path_of(tmp_path, A)) == file.metadata()
 
 
 def test_damaged_files_count_or_go_at_start(tmp_path: Path) -> None:

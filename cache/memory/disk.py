@@ -25,6 +25,8 @@ from torch import Tensor
 from cache.memory.module_header import ModuleHeader
 
 SUFFIX = ".safetensors"
+LENGTH_BYTES = 8
+"""Of a safetensors file: they say how long the description behind them is."""
 log = logging.getLogger(__name__)
 
 
@@ -88,9 +90,8 @@ class DiskTier:
         self._delete_again()
         path = self._path(header.key)
         temporary = path.with_suffix(".tmp")
-        metadata = {"header": json.dumps(asdict(header)), "checksum": checksum(rows)}
         try:
-            save_file({"kv": rows}, temporary, metadata)
+            save_module(temporary, header, rows)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             status = temporary.stat()
@@ -175,19 +176,39 @@ def _delete(path: Path) -> bool:
     return True
 
 
+def save_module(path: Path, header: ModuleHeader, rows: Tensor) -> None:
+    """Write the file of a module, neither synced nor whole at every moment. Raises OSError, SafetensorError."""
+    save_file({"kv": rows}, path, {"header": json.dumps(asdict(header)), "checksum": checksum(rows)})
+
+
 def read_header(path: Path) -> ModuleHeader:
     """The header of a module file; one without a name if the file is damaged or foreign: it can be evicted."""
     try:
-        with safe_open(path, framework="pt") as file:
-            fields = json.loads((file.metadata() or {})["header"])
+        fields = json.loads(read_metadata(path)["header"])
         if "lead" in fields:  # its name in files of version 0.1
             fields["left_context"] = fields.pop("lead")
         header = ModuleHeader(**fields)
         if file_name(header.key) == path.name:
             return header
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         pass
     return nameless(path.name.removesuffix(SUFFIX).replace("-", ":", 1))
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says of itself. By hand, as a folder has tens of thousands of them and the library maps
+    each into memory first. Raises OSError, and KeyError, TypeError, ValueError or AttributeError for a damaged file.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if length > size:
+            raise ValueError("the file is cut off")
+        described = json.loads(file.read(length))
+    metadata: dict[str, str] = described.pop("__metadata__")
+    if LENGTH_BYTES + length + max(tensor["data_offsets"][1] for tensor in described.values()) != size:
+        raise ValueError("the file is cut off")
+    return metadata
 
 
 def file_name(key: str) -> str:
