@@ -133,11 +133,10 @@ def measure(
 def subjects(
     model: str | None, converted: Path, llama_cpp: LlamaCpp | None, *, half_billion: bool
 ) -> Iterator[Subject]:
-    """The desk's model, and the one with random weights; one at a time in memory."""
+    """The desk's model, and the one with random weights."""
     measured = Measured.load(model, converted)
     tokenizer = measured.model.tokenizer
     yield Subject(measured=measured, baseline=TransformersPeer.load(model, converted), llama_cpp=llama_cpp)
-    del measured
     if half_billion:
         yield Subject(
             measured=Measured.half_billion(tokenizer, converted),

@@ -128,11 +128,7 @@ class Search:
         """
         with self._lock:
             self._snapshot.index.save(self._path)
-            save_keywords(self._snapshot.keywords, self._keywords_folder)
-
-    @property
-    def _keywords_folder(self) -> Path:
-        return self._path.with_suffix(".keywords")
+            save_keywords(self._snapshot.keywords, keywords_folder(self._path))
 
     def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
         """A snapshot of both. The library must not change meanwhile."""
@@ -158,7 +154,7 @@ class Search:
         """The words of the passages that are stored."""
         index, reason = KeywordIndex(), ""
         try:
-            index = load_keywords(self._keywords_folder)
+            index = load_keywords(keywords_folder(self._path))
         except IndexDamaged as damage:
             reason = damage.reason
         missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
@@ -167,7 +163,7 @@ class Search:
             index = index.updated(gone, {})
             for first in range(0, len(missing), ADDED_AT_ONCE):
                 index = index.updated((), self._library.searchable(missing[first : first + ADDED_AT_ONCE]))
-            save_keywords(index, self._keywords_folder)
+            save_keywords(index, keywords_folder(self._path))
         return index
 
     def _use_this_embedder(self) -> None:
@@ -182,6 +178,11 @@ class Search:
                 vectors = self.embed([(p.heading_path, p.text) for p in passages])
                 self._library.set_embeddings({p.id: rows for p, rows in zip(passages, vectors, strict=True)})
         self._library.set_fact(EMBEDDER, self.embedder.name)
+
+
+def keywords_folder(index_path: Path) -> Path:
+    """The keyword index beside a vector index."""
+    return index_path.with_suffix(".keywords")
 
 
 def warn_of(name: str, missing: Sequence[int], gone: Sequence[int], reason: str) -> None:
