@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LINES = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "D"),
-    ("#000000", "v"),
-    ("#E69F00", "P"),
+    ("#0072B2", "o", "-"),
+    ("#D55E00", "s", "-"),
+    ("#009E73", "^", "-"),
+    ("#CC79A7", "D", "--"),
+    ("#000000", "v", "-"),
+    ("#E69F00", "P", "--"),
 )
-"""Colour and marker of the first line, of the second, and so on."""
+"""Colour, marker and style of the first line, of the second, and so on."""
 
 Rows = Sequence[dict[str, Any]]
 
@@ -54,12 +54,19 @@ def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: s
     """A line for each name that there are rows of, in the field `name`. x, y: their fields. The first is wide, so that
     it is seen under one that is equal.
     """
-    for i, (line, (colour, marker)) in enumerate(zip(names, cycle(LINES), strict=False)):
+    for i, (line, (colour, marker, style)) in enumerate(zip(names, cycle(LINES), strict=False)):
         points = sorted((row[x], row[y]) for row in rows if row[name] == line)
         if not points:
             continue
         width, size = (1.5, 5) if i else (4.0, 10)
-        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, label=line, linewidth=width, markersize=size)
+        look = {"color": colour, "marker": marker, "linestyle": style, "linewidth": width, "markersize": size}
+        axes.plot(*zip(*points, strict=True), label=line, **look)
+
+
+def add_legend(axes: "Axes") -> None:
+    """Say below the plot which line is which; the lines of these axes stand for those of all."""
+    handles, labels = axes.get_legend_handles_labels()
+    axes.get_figure(root=True).legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 def in_order(rows: Rows, name: str) -> list[str]:
@@ -70,8 +77,13 @@ def in_order(rows: Rows, name: str) -> list[str]:
 def tick_at(axis: Any, values: Iterable[int]) -> None:
     """Ticks at these values alone, written in full."""
     axis.set_ticks(sorted(set(values)), minor=False)
-    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axis.set_ticks([], minor=True)
+    write_in_full(axis)
+
+
+def write_in_full(axis: Any) -> None:
+    """Numbers at the ticks as people write them, no powers of ten."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def draw_eviction(result: dict[str, Any], file: Path) -> None:
@@ -82,7 +94,7 @@ def draw_eviction(result: dict[str, Any], file: Path) -> None:
         add_lines(axes, percent, in_order(rows, "policy"), name="policy", x="budget", y="hit_rate")
         axes.set(xscale="log", xlabel="room for modules", ylabel="hits, % of uses")
         tick_at(axes.xaxis, (row["budget"] for row in rows))
-        axes.legend(frameon=False)
+        add_legend(axes)
 
 
 def draw_throughput(result: dict[str, Any], file: Path) -> None:
@@ -96,7 +108,8 @@ def draw_throughput(result: dict[str, Any], file: Path) -> None:
             tick_at(axes.xaxis, (row["clients"] for row in rows))
         panels[0].set_ylim(bottom=0)
         panels[1].set_yscale("log")
-        panels[0].legend(frameon=False)
+        write_in_full(panels[1].yaxis)
+        add_legend(panels[0])
 
 
 def draw_latency(result: dict[str, Any], file: Path) -> None:
@@ -108,8 +121,11 @@ def draw_latency(result: dict[str, Any], file: Path) -> None:
     with drawn(file, panels=len(models)) as panels:
         for axes, model in zip(panels, models, strict=True):
             own = [row for row in rows if row["model"] == model]
+            if axes is not panels[0]:
+                axes.sharey(panels[0])
             add_lines(axes, own, arms, name="arm", x="document_tokens", y="ttft_ms_min")
             axes.set(xscale="log", yscale="log", title=f"{model}, threads: {threads}")
             axes.set(xlabel="document tokens", ylabel="first token, ms")
             tick_at(axes.xaxis, (row["document_tokens"] for row in own))
-        panels[0].legend(frameon=False)
+            write_in_full(axes.yaxis)
+        add_legend(panels[0])

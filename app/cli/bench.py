@@ -123,6 +123,8 @@ def latency(
     if plot is not None:
         draw_latency(result, plot)
     command = f"warmdesk bench latency --documents {documents}" + (" --half-billion" if half_billion else "")
+    command += f" --threads {threads}" if threads else ""
+    command += f" --arms {arms}" if arms else ""
     publish(common, result, "latency", markdown, command, write)
 
 
