@@ -59,14 +59,21 @@ def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: s
         if not points:
             continue
         width, size = (1.5, 5) if i else (4.0, 10)
-        look = {"color": colour, "marker": marker, "linestyle": style, "linewidth": width, "markersize": size}
+        look: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "linestyle": style,
+            "linewidth": width,
+            "markersize": size,
+        }
         axes.plot(*zip(*points, strict=True), label=line, **look)
 
 
 def add_legend(axes: "Axes") -> None:
     """Say below the plot which line is which; the lines of these axes stand for those of all."""
-    handles, labels = axes.get_legend_handles_labels()
-    axes.get_figure(root=True).legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure, (handles, labels) = axes.get_figure(root=True), axes.get_legend_handles_labels()
+    assert figure is not None
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 def in_order(rows: Rows, name: str) -> list[str]:
