@@ -89,9 +89,12 @@ def end_of(generation: Generation) -> str:
 
 
 def change(engine: Engine, number: int) -> None:
-    """What else goes on meanwhile: encoding ahead, forgetting, calls that raise."""
+    """What else goes on meanwhile: prefetching, encoding ahead, forgetting, calls that raise."""
     chance = random.Random(number)
     some = chance.sample(MODULES, 4)
+    with suppress(CacheError):
+        engine.prefetch(some)
+        engine.prefetch([*chance.sample(MODULES, 6), TOO_LARGE]).cancel()
     encoding: Future[Encoded] = engine.encode([*some, TOO_LARGE])
     calls: list[Callable[[], object]] = [
         lambda: engine.call(lambda store: 1 // 0),

@@ -22,6 +22,7 @@ from cache.engine.forgetting import ForgetJob
 from cache.engine.idle_run import IdleRun
 from cache.engine.limits import Limits
 from cache.engine.open_work import OpenWork, Work
+from cache.engine.prefetching import Prefetch
 from cache.engine.request import Generation, Request
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
@@ -155,6 +156,20 @@ class Engine:
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._post_work(job)
         return job.done
+
+    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Prefetch:
+        """Bring modules to device memory, from disk or by encoding, while no request runs: a guess of what one will
+        need. It goes before `encode`, and is dropped where memory is short, something fails, or anything is forgotten
+        (see `cache.engine.prefetching`); modules that cannot be encoded are left out. segments: the most wanted first.
+        Nothing for a model that cannot place modules. Raises EngineStopped, and ValueError for a bad tenant.
+        """
+        check_tenant(tenant)
+        info = self.model.info
+        useful = [segment for segment in dict.fromkeys(segments) if segment.tokens and info.places_modules]
+        prefetch = Prefetch([segment for segment in useful if problem_of(segment, info) is None], tenant)
+        self._post(lambda: self._core.prefetches.add(prefetch))
+        self._arrived.set()
+        return prefetch
 
     def forget(self, find: Callable[[Store], Set[str]]) -> int:
         """Remove modules from every tier and everything computed with them. find: which keys, called between two passes

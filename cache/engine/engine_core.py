@@ -18,6 +18,7 @@ from cache.engine.encoder import EncodeJob, Encoder, Encoding
 from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
 from cache.engine.next_tokens import next_tokens
+from cache.engine.prefetching import PrefetchQueue
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
 from cache.engine.row_scoring import RowScoring
@@ -52,6 +53,7 @@ class EngineCore:
         self.row_selector = RowSelector()
         self.inbox: deque[Waiting | EncodeJob | ForgetJob] = deque()
         self._encoder = Encoder(store)
+        self.prefetches = PrefetchQueue(self._encoder)
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
         self._paused: dict[Waiting, Running] = {}  # they are waiting, too
@@ -64,7 +66,7 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         asked = self.inbox or self._running or self._waiting or self._jobs
-        return bool(asked or self._encoder.running or self._to_forget)
+        return bool(asked or self._encoder.running or self._to_forget or self.prefetches)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -132,6 +134,7 @@ class EngineCore:
         try:
             self.store.flush()  # what is being written is found on disk
             self.row_selector.clear()
+            self.prefetches.clear()  # what they have begun is dropped with what nobody wants
             keys = job.find(self.store)
             job.done.set_result(forget_modules(keys, self._encoder, self._running, self._waiting, self._jobs))
         except Exception as error:
@@ -182,7 +185,7 @@ class EngineCore:
 
     def _admit(self) -> None:
         """Move requests from waiting to running, those first that came first, unless they still need modules or memory;
-        then encode modules ahead of use.
+        then prefetch modules, then encode others ahead of use.
         """
         for waiting in list(islice(self._waiting, LOOKED_AT)):
             if len(self._running) >= self._limits.running:
@@ -202,6 +205,8 @@ class EngineCore:
             except Exception as error:
                 waiting.release(self.store)
                 self._refuse(waiting, failure_of("the answer", error))
+        if not (self._waiting or self._running):
+            self.prefetches.advance(self.demand.is_set)
         while self._jobs and self._may_encode_ahead and self._encoder.advance(self._jobs[0]):
             self._jobs.popleft()
 
@@ -287,7 +292,8 @@ class EngineCore:
             alone = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
             self._had_prompts_alone = bool(alone)
             return alone or schedule(needed, row_seconds)
-        return schedule([e.sequence for e in encodings], row_seconds, AHEAD_S)
+        prefetched = [e.sequence for key, e in self._encoder.running.items() if self.prefetches.wants(key)]
+        return schedule(prefetched or [e.sequence for e in encodings], row_seconds, AHEAD_S)
 
     def _scorings(self) -> dict[Sequence, RowScoring]:
         """What is scored for requests that wait, by what is computed for it."""
@@ -372,6 +378,7 @@ class EngineCore:
                 job.fail_started(key, failure)
             elif job.needs_next(key, self.store):
                 job.fail_next(failure)
+        self.prefetches.give_up(key)
 
 
 def failure_of(what: str, error: Exception) -> CacheError:
