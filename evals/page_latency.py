@@ -84,6 +84,9 @@ class SlowDesk:
         self.last = SlowStream(conversation_id or "")
         return self.last
 
+    def prefetch(self, text: str, *, owner: str, conversation_id: str | None = None) -> None:
+        """Nothing is read ahead."""
+
     def turns(self, conversation_id: str, owner: str) -> list[Turn]:
         """Every visitor may read the one conversation."""
         return self._history.turns(conversation_id)

@@ -122,6 +122,7 @@ class FakeDesk:
         self.wait_s, self.piece_s, self.now = wait_s, piece_s, now
         self.seeded, self.ready = seeded, True
         self.reading: PassagesRead | None = None
+        self.typed: list[tuple[str, str | None]] = []
         self.said: list[tuple[str, Feedback | None, str]] = []
         self.streams: list[FakeStream] = []
         self.ingested: list[Ingested] = []
@@ -203,6 +204,9 @@ class FakeDesk:
         stream = FakeStream(self, conversation_id or self.new_id(), question, owner)
         self.streams.append(stream)
         return stream
+
+    def prefetch(self, text: str, *, owner: str, conversation_id: str | None = None) -> None:
+        self.typed.append((text, conversation_id))
 
     def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
         latest = sorted(self._updated.items(), key=lambda item: item[1], reverse=True)

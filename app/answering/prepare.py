@@ -98,6 +98,16 @@ class QuestionPreparer:
             notice=notice,
         )
 
+    def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
+        """A prompt with the passages for a question that is not finished, whatever would be decided about it now; None
+        if it needs none. The text of the question is not in it. Raises as `prepare`.
+        """
+        decision = self.decider.decide(question, past)
+        if decision.outcome == "smalltalk" or decision.faq is not None:
+            return None
+        turns, _ = self._turns(past, decision.results.passages, question="")
+        return self._fit(turns)[0]
+
     def answered_from(self, question: str) -> str | None:
         """The document from which a first question is surely answered; None if the desk is not sure of it."""
         decision = self.decider.decide(question, [])

@@ -122,6 +122,11 @@ class Desk(Protocol):
         was said before in a conversation that the caller keeps; it is not stored.
         """
 
+    def prefetch(self, text: str, *, owner: str, conversation_id: str | None = None) -> None:
+        """Has ready what a question would need that is being typed. Each text replaces the one before; one that says
+        too little, such as "", only drops that. Nothing of it is stored, and no failure is raised.
+        """
+
     def conversations(self, owner: str, limit: int = 50, query: str = "") -> list[ConversationSummary]:
         """The latest conversations, most recently used first. query: only those in which each of its words stands, in
         the title or a message; case does not matter.

@@ -13,6 +13,7 @@ from typing import Unpack, cast, get_args
 from app.answering.examples import ExampleQuestions
 from app.answering.explain import Explainer
 from app.answering.plain import PlainStream, complete
+from app.answering.prefetching import Prefetching
 from app.answering.savings_meter import SavingsMeter
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
@@ -116,6 +117,11 @@ class Service(Parts):
     @part
     def _examples(self) -> ExampleQuestions:
         return ExampleQuestions(self.library.headings, self._answering.questions.answered_from)
+
+    @part
+    def _prefetching(self) -> Prefetching:
+        check = self._handing_off.check_with_machine
+        return Prefetching(self._answering, self.history, self._in_flight, check)
 
     @part
     def quality(self) -> Quality:
@@ -265,9 +271,16 @@ class Service(Parts):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         self._handing_off.check_with_machine(conversation_id, owner)
         named = None if policy is None else policy_named(policy)
-        return self._answering.ask(
+        stream = self._answering.ask(
             question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
         )
+        self._prefetching.cancel(owner)  # the question has what it needs brought by itself
+        return stream
+
+    def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
+        """Have ready what a question would need that is being typed; see `app.answering.prefetching`."""
+        if self.settings.prefetch and self.is_ready():
+            self._prefetching.typed(text, conversation_id, owner)
 
     def batch(
         self,
@@ -298,6 +311,7 @@ class Service(Parts):
         self.housekeeping.drop({owner})
         if self.is_ready():
             self._answering.meter.clear()
+            self._prefetching.cancel(owner)
         return erased
 
     def drop_prefixes(self, owner: str) -> bool:

@@ -237,6 +237,9 @@ class Settings(BaseSettings):
     """The most passages given to the model for one answer."""
     passage_tokens: Annotated[int, _between(32, 100_000)] = 400
     """The most tokens a passage may have, counted by the model's tokenizer."""
+    prefetch: bool = Field(default=True, json_schema_extra={"needs": "true or false"})
+    """Whether the desk searches for what a customer types before it is sent, while it has nothing else to do, so that
+    the passages are in memory by then. Nothing of that is kept."""
     neighbours: Annotated[int, _between(0, 10)] = 1
     """Number of passages read before each passage while it is encoded. Answers come closer to full attention and take
     no longer; ingestion takes (neighbours + 1) times as long. 0: off."""
