@@ -30,6 +30,7 @@ from app.web import rendering
 from app.web.admin_frame import links_for
 from app.web.admin_page import PARTS
 from app.web.charts import Axis, charts
+from app.web.chat_page import FRAME
 from app.web.languages import CATALOGUES, ENGLISH, LANGUAGES, page_language, translations
 from app.web.rendering import render
 
@@ -230,7 +231,7 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
         render("chat/empty.html", language="zh", examples=["问"], ready=False, greeting=None),
         render("chat/conversations.html", language="zh", summaries=[summary], **listing),
         render("chat/conversations.html", language="zh", summaries=[], **listing),
-        *(render(f"chat/{name}.html", language="zh", name="客服") for name in ("side", "header", "foot", "data")),
+        *(render(f"chat/{part}.html", language="zh", name="客服", prefetch=True) for part in FRAME),
         *(render(f"admin/{name}.html", language="zh", overview=overview, **admin) for name in PARTS),
         render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), **admin),
     ]

@@ -148,6 +148,17 @@ def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
     assert widget.all(".wd-bubble") == []
 
 
+def test_what_is_typed_is_sent_before_it_is_asked(widget: Widget, site: Site) -> None:
+    widget.go(widget.shop.url)
+    widget.button().click()
+    widget.enter()
+    until(lambda: widget.all("#wd-send"))
+    widget.one("#wd-box").send_keys("Is the lid covered")
+    until(lambda: site.desk.typed and site.desk.typed[-1][0] == "Is the lid covered")
+    widget.go(widget.shop.other)
+    until(lambda: site.desk.typed[-1][0] == "")
+
+
 def test_stop_keeps_the_part_and_the_question_can_be_changed(
     widget: Widget, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

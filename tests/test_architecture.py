@@ -125,7 +125,7 @@ ONLY_IN = {
         *("app.web.command_socket", "app.web.event_stream", "app.web.opening", "app.web.api_page"),
         *("app.api.chat", "app.api.models", "app.api.conversations", "app.api.documents", "app.api.metrics"),
         *("app.api.errors", "app.api.routes", "app.web.visitor_routes", "app.web.queue_routes", "app.api.handoffs"),
-        "app.web.quality_routes",
+        *("app.web.quality_routes", "app.web.typing_routes"),
     },
     "opening_hours": {"app.domain.office_hours"},
     "jwt": {"app.access.visitors"},

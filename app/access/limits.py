@@ -20,6 +20,8 @@ from app.domain.settings import Settings
 
 VISITORS_AT_AN_ADDRESS = 5
 """As many times a visitor's limit are an address's: a household or an office may share one."""
+PAUSES_A_QUESTION = 3
+"""So many unfinished questions are searched for within the time of one."""
 
 
 class TooMany(DeskError):
@@ -39,6 +41,11 @@ class QuestionLimits:
         self._a_minute = {
             "visitor": RateLimitItemPerMinute(a_minute),
             "address": RateLimitItemPerMinute(a_minute * VISITORS_AT_AN_ADDRESS),
+        }
+        typed = a_minute * PAUSES_A_QUESTION
+        self._typed = {
+            "visitor": RateLimitItemPerMinute(typed, namespace="TYPED"),
+            "address": RateLimitItemPerMinute(typed * VISITORS_AT_AN_ADDRESS, namespace="TYPED"),
         }
         self._at_once = {"visitor": at_once, "address": at_once * VISITORS_AT_AN_ADDRESS}
         self._running: Counter[tuple[str, str]] = Counter()
@@ -66,6 +73,12 @@ class QuestionLimits:
                 for one in who:
                     if not self._running[one]:
                         del self._running[one]
+
+    def may_type(self, owner: str, address: str) -> bool:
+        """Whether what a visitor types may be searched for; counts it. Questions are counted apart from it."""
+        who = (("visitor", owner), ("address", address))
+        with self._lock:
+            return all(self._limiter.hit(self._typed[kind], name) for kind, name in who)
 
     def _wait_s(self, limit: RateLimitItem, name: str) -> int:
         return max(1, ceil(self._limiter.get_window_stats(limit, name).reset_time - time.time()))

@@ -57,7 +57,7 @@ RULES = (
     _rule("GET", r"/sources/\w+/\d+", "visitor"),
     _rule("GET", r"/widget|/widget\.js|/widget/page\.(css|js)", "everyone"),
     _rule("POST", r"/widget/visitor", "everyone"),
-    _rule("POST", r"/widget/(open|ask|stop|feedback|person)", "visitor"),
+    _rule("POST", r"/widget/(open|ask|stop|feedback|person|typing)", "visitor"),
     _rule("GET POST", r"/admin/login", "everyone"),
     _rule("POST", r"/admin/logout", "everyone"),
     _rule("GET", r"/admin/(quality|faq|search|conversations(/\w+)?)", "agent"),
@@ -77,6 +77,7 @@ RULES = (
     _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),
     _rule("GET", r"/my-data", "visitor"),
     _rule("POST", r"/my-data/delete", "visitor"),
+    _rule("POST", r"/typing", "visitor"),
     _rule("GET POST", _PAGE, "everyone"),
     _rule("GET POST", _EVENTS, "visitor"),
 )

@@ -55,7 +55,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
     """The page, not yet mounted; css and theme are given at the mount."""
     flow = ChatFlow(desk, limits, settings)
     static = Path(__file__).parent / "static"
-    acts, page = ((static / name).read_text(encoding="utf-8") for name in ("chat.js", "page.js"))
+    acts, typing, page = ((static / f"{name}.js").read_text(encoding="utf-8") for name in ("chat", "typing", "page"))
 
     def part(value: str, name: str, script: str = acts) -> gr.HTML:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
@@ -64,7 +64,8 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         reader = _reader(request)
         with speaking(translations(reader.language)):
             box = {"label": gettext("Your question"), "placeholder": gettext("Ask a question")}
-        frame = (render(f"chat/{part}.html", language=reader.language, name=settings.desk_name) for part in FRAME)
+        shown = {"name": settings.desk_name, "prefetch": settings.prefetch}
+        frame = (render(f"chat/{part}.html", language=reader.language, **shown) for part in FRAME)
         return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
 
     def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
@@ -132,7 +133,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
                         autofocus=True,
                         submit_btn=True,
                     )
-                    foot = part("", "wd-hint", page)
+                    foot = part("", "wd-hint", typing + page)
         open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
         editing = gr.Textbox(visible="hidden", elem_id="wd-editing", label="Changing the last question")
 

@@ -38,6 +38,7 @@ from app.web.settings_routes import add_settings_routes
 from app.web.site import Site
 from app.web.source_routes import add_source_routes
 from app.web.sync_routes import add_sync_routes
+from app.web.typing_routes import add_typing_routes
 from app.web.visitor_routes import add_visitor_routes
 from app.web.widget_routes import add_widget_routes
 
@@ -101,6 +102,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
     chat_css = _read("style.css") + _read("handoff.css") + brand_css(settings)
+    add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_pages(app, desk, limits, settings)
     app.add_middleware(BodyLimit, most=largest_body, refused=too_large)

@@ -93,13 +93,13 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
             return Response(text, media_type=media_type, headers=_FRESH)
 
     give_out("/widget.js", button_script(settings), "text/javascript")
-    give_out("/widget/page.js", _read("widget_page.js"), "text/javascript")
+    give_out("/widget/page.js", _read("typing.js") + _read("widget_page.js"), "text/javascript")
     give_out("/widget/page.css", css + _read("widget_page.css"), "text/css")
 
     @app.get("/widget")
     def page(request: Request, language: str = "") -> HTMLResponse:
         wanted = {"accept-language": language} if language else request.headers
-        shown = {"name": settings.desk_name, "origins": settings.widget_origins}
+        shown = {"name": settings.desk_name, "origins": settings.widget_origins, "prefetch": settings.prefetch}
         return HTMLResponse(render("widget.html", language=page_language(wanted), **shown), headers=_NO_STORE)
 
     @app.post("/widget/visitor")

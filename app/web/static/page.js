@@ -69,5 +69,10 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape") cl
 document.addEventListener("click", (event) => {
   if (!event.target.closest("#wd-side, .wd-header")) closeDrawer();
 });
+whileTyping("#wd-box textarea", async (text) => {
+  if (document.querySelector(".wd-hint")?.dataset.typing === undefined) return; // the desk does not want it
+  const body = JSON.stringify({ text, conversation_id: location.hash.slice(1) });
+  await fetch("/typing", { method: "POST", headers: { "content-type": "application/json" }, body, keepalive: true });
+});
 // The open conversation's id stands in the address after "#"; writing it ourselves raises no hashchange.
 window.addEventListener("hashchange", () => location.reload());

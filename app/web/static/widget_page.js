@@ -21,7 +21,7 @@ const kept = (name, value) => {
   return "";
 };
 
-const call = async (path, body = {}) => {
+const call = async (path, body = {}, options = {}) => {
   const response = await fetch(`/widget/${path}`, {
     method: "POST",
     credentials: "omit",
@@ -31,6 +31,7 @@ const call = async (path, body = {}) => {
       ...(token && { authorization: `bearer ${token}` }),
     },
     body: JSON.stringify(body),
+    ...options,
   });
   if (!response.ok) throw new Error(response.status === 401 ? words.ended : words.broken);
   return response;
@@ -175,6 +176,10 @@ box.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   form.requestSubmit();
+});
+whileTyping("#wd-box", async (text) => {
+  if (words.typing === undefined || !token) return; // the desk does not want it
+  await call("typing", { text, conversation_id: conversation }, { keepalive: true });
 });
 stop.addEventListener("click", () => { call("stop", { session }).catch(fail); });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") leave(); });

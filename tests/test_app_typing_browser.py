@@ -1,0 +1,112 @@
+"""What a real browser sends while somebody types, and that it is worth it. Needs Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import NEEDS_BROWSER, Browser, RealSite, Site, until
+from desks import small_desk, write_pages
+from selenium.webdriver import Keys
+
+pytestmark = NEEDS_BROWSER
+BOX = "#wd-box textarea"
+TYPE = """
+const [field, text] = arguments;
+for (let end = 1; end <= text.length; end++) {
+  field.value = text.slice(0, end);
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+def type_at_once(browser: Browser, text: str) -> None:
+    """Key by key, without a pause."""
+    browser.driver.execute_script(TYPE, browser.one(BOX), text)
+
+
+def opened(browser: Browser, site: Site | RealSite) -> None:
+    browser.driver.get("about:blank")
+    browser.driver.get(site.url + "/")
+    browser.one("#wd-box .submit-button")
+    until(lambda: browser.driver.find_elements("css selector", ".wd-hint"))
+
+
+def test_the_text_is_sent_after_a_pause_and_taken_back_when_it_is_cleared(browser: Browser, site: Site) -> None:
+    opened(browser, site)
+    type_at_once(browser, "How long do returns")
+    until(lambda: site.desk.typed)
+    browser.one(BOX).send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.BACKSPACE)
+    until(lambda: len(site.desk.typed) == 2)
+    type_at_once(browser, "How long do returns take")
+    until(lambda: len(site.desk.typed) == 3)
+    browser.driver.get("about:blank")
+    until(lambda: len(site.desk.typed) == 4)
+    texts = [text for text, _ in site.desk.typed]
+    assert texts == ["How long do returns", "", "How long do returns take", ""]
+    assert browser.problems() == []
+
+
+def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browser: Browser, site: Site) -> None:
+    opened(browser, site)
+    browser.one(BOX).send_keys("Can I send a lamp back?\n")
+    until(lambda: browser.all("#wd-transcript .wd-citation"))
+    until(lambda: "#" in browser.driver.current_url)
+    conversation = browser.driver.current_url.partition("#")[2]
+    type_at_once(browser, "And the shade of it")
+    until(lambda: ("And the shade of it", conversation) in site.desk.typed)
+    assert browser.one(BOX).get_property("value") == "And the shade of it"
+    assert [bubble.text for bubble in browser.all("#wd-transcript .wd-bubble")] == ["Can I send a lamp back?"]
+    assert browser.problems() == []
+
+
+def test_nothing_is_sent_where_it_is_switched_off(browser: Browser, tmp_path: Path) -> None:
+    site = Site(tmp_path, prefetch=False)
+    try:
+        opened(browser, site)
+        assert browser.driver.execute_script("return document.querySelector('.wd-hint').dataset.typing") is None
+        browser.driver.execute_script("window.sent = []; window.fetch = (...all) => { window.sent.push(all[0]); };")
+        type_at_once(browser, "How long do returns")
+        pause = "setTimeout(arguments[0], 500)"  # the page's own is shorter, and began before
+        browser.driver.execute_async_script(pause)
+        assert browser.driver.execute_script("return window.sent") == []
+        assert site.desk.typed == []
+    finally:
+        site.close()
+
+
+def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(browser: Browser, tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk", show_technical=True) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")], warm=False)
+        desk.prepare()
+        site = RealSite(desk)
+        try:
+            opened(browser, site)
+            assert not desk.engine.store.device.entries
+            browser.one(BOX).send_keys("How long do returns take?")
+            until(lambda: len(desk.engine.call(lambda store: [*store.device.entries])) == 3)
+            assert desk.overview().answers == 0
+            browser.one(BOX).send_keys("\n")
+            until(lambda: browser.all("#wd-transcript .wd-reuse-line"))
+            rows: Any = desk.overview().modules
+            assert {row.misses for row in rows if row.hits} == {0}
+            assert sum(row.hits for row in rows) >= 2
+        finally:
+            site.close()
+    assert browser.problems() == []
