@@ -17,8 +17,6 @@ from app.knowledge.warm import Warming
 from app.storage.library import Library
 from cache.errors import CacheError
 from cache.memory.disk import LoadFailed
-from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import Store
 from cache.prompt.plan import Segment
 
 KEPT = "kept modules"
@@ -44,14 +42,7 @@ class ModuleCare:
     def warm(self, key: str) -> None:
         """Have a module in memory: from disk, or encoded now."""
         with self._in_flight.track(), _as_desk_errors():
-            segment = self._segment(key)
-            self._engine.encode([segment]).result().raise_failed()
-
-            def load(store: Store) -> None:
-                if (entry := store.find(segment, PUBLIC_TENANT).entry) is not None:
-                    store.device.release(entry)
-
-            self._engine.call(load)
+            self._engine.encode([self._segment(key)], into_memory=True).result().raise_failed()
 
     def evict(self, key: str) -> None:
         """Take a module out of memory; a copy on disk stays. Raises DeskError while an answer uses it."""

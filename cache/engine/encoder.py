@@ -51,10 +51,13 @@ class Encoded:
 
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """Modules to be encoded ahead of use. started: those that had to be computed, by key."""
+    """Modules to be encoded ahead of use. started: those that had to be computed, by key. into_memory: whether those on
+    disk are loaded, too.
+    """
 
     segments: deque[tuple[Segment, str]]
     done: Future[Encoded]
+    into_memory: bool = False
     started: dict[str, Segment] = field(default_factory=dict)
     failed: dict[Segment, CacheError] = field(default_factory=dict)
 
@@ -65,6 +68,11 @@ class EncodeJob:
     def needs_next(self, key: str, store: Store) -> bool:
         """Whether a module is its next one, or a conditioning prefix of that."""
         return any(key in keys_of(segment, tenant, store) for segment, tenant in [*self.segments][:1])
+
+    def has_next(self, key: str, store: Store) -> bool:
+        """Whether its next module is where it is to be."""
+        tier = store.tier(key)
+        return tier == "device" if self.into_memory else tier is not None
 
     def fail_next(self, error: CacheError) -> None:
         """Go on without the next module."""
@@ -100,15 +108,15 @@ class Encoder:
         self.running: dict[str, Encoding] = {}
 
     def find(self, segment: Segment, tenant: str, *, is_ahead: bool = False) -> Lookup:
-        """The module, pinned; else it is being encoded now: ask again. is_ahead: it is for later, no request waits for
-        it. Raises CapacityError if memory is short.
+        """The module, pinned; else it is being loaded or encoded now: ask again. is_ahead: it is for later, no request
+        waits for it. Raises CapacityError if memory is short.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
             self.running[key].is_ahead &= is_ahead
             return Lookup(reason=self.running[key].reason)
         lookup = self.store.find(segment, tenant)
-        if lookup.entry is None:
+        if lookup.entry is None and lookup.loading is None:
             self._start(key, segment, tenant, lookup.reason, is_ahead=is_ahead)
         return lookup
 
@@ -119,17 +127,20 @@ class Encoder:
             key = self.store.key(segment, tenant)
             if key in self.running:
                 break
-            if self.store.tier(key) is None:
+            if not job.has_next(key, self.store):
                 try:
-                    self.find(segment, tenant, is_ahead=True)
+                    lookup = self.find(segment, tenant, is_ahead=True)
                 except CapacityError as error:
-                    if self.running:
+                    if self.running or self.store.is_loading:
                         return False
                     job.fail_next(error)
                     continue
-                if key not in self.running:
-                    break  # its conditioning prefix comes first
-                job.started[key] = segment
+                if lookup.entry is not None:  # loaded just now
+                    self.store.device.release(lookup.entry)
+                elif key in self.running:
+                    job.started[key] = segment
+                else:
+                    break  # it is being loaded, or its conditioning prefix comes first
             job.segments.popleft()
         if job.segments or any(key in self.running for key in job.started):
             return False
@@ -158,7 +169,7 @@ class Encoder:
         try:
             for ancestor in list(segment.with_ancestors())[:-1]:
                 lookup = self.find(ancestor, tenant, is_ahead=is_ahead)
-                if lookup.entry is None:  # the ancestor first
+                if lookup.entry is None:  # the ancestor first, it is encoded or loaded
                     return
                 prefixes.append(lookup.entry)
             own = [self.store.device.reserve(len(segment.left_context) + len(segment.tokens))]

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -44,6 +45,8 @@ RESTARTED = "the engine failed and begins anew, the log says why: ask again"
 BROKEN = "the engine failed again and again, see the log; restart the program"
 MOST_RESTARTS, RESTARTS_S = 5, 600.0
 """So many within so many seconds; then the engine stays down, because each costs what is warm."""
+LOOK_AGAIN_S = 0.5
+"""While modules are being loaded and there is nothing else to do: how soon to see who has left or waited too long."""
 REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
 """Texts whose tokens are remembered, and how long one may be: some 20 KiB each for passages, at most some 300 KiB."""
 
@@ -72,13 +75,13 @@ class Engine:
         self._arena, self._disk = Arena(model.info.kv, slots, model.device), disk
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._begin()
         self._open_work = OpenWork()
         self._failures: deque[float] = deque(maxlen=MOST_RESTARTS + 1)  # when the thread failed
         self._is_restarting = False
         self._idle_run: IdleRun | None = None
         self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
@@ -141,10 +144,12 @@ class Engine:
         self._post(lambda: self._begin_idle_run(request, generation))
         return generation
 
-    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
+    def encode(
+        self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT, *, into_memory: bool = False
+    ) -> Future[Encoded]:
         """Encode modules ahead of use, when no request needs the engine more; nothing for a model that cannot place
-        them. A module that cannot be encoded, such as one beyond the model's positions, is named in the result and
-        stops no other. Raises EngineStopped, and ValueError for a bad tenant.
+        them. into_memory: load those on disk, too. A module that cannot be encoded, such as one beyond the model's
+        positions, is named in the result and stops no other. Raises EngineStopped, and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]
@@ -152,7 +157,8 @@ class Engine:
             segment: problem for segment in useful if (problem := problem_of(segment, self.model.info)) is not None
         }
         sound = deque((segment, tenant) for segment in useful if segment not in problems)
-        job = EncodeJob(sound, Future(), failed={segment: PromptError(why) for segment, why in problems.items()})
+        failed: dict[Segment, CacheError] = {segment: PromptError(why) for segment, why in problems.items()}
+        job = EncodeJob(sound, Future(), into_memory, failed=failed)
         job.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._post_work(job)
         return job.done
@@ -258,9 +264,14 @@ class Engine:
 
     def _begin(self) -> None:
         """Make the store, empty but for the disk, and the core."""
-        self.store = Store(self._arena, self.model.info.fingerprint, self._disk)
+        self.store = Store(self._arena, self.model.info.fingerprint, self._disk, self._wake)
         self.store.keep(self._kept)
         self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits)
+
+    def _wake(self) -> None:
+        """From any thread: a module was loaded, or could not be."""
+        self._core.demand.set()
+        self._calls.put(nothing)
 
     def _restart(self) -> None:
         """End all that the core has, and begin anew; what arrived since is computed."""
@@ -292,10 +303,13 @@ class Engine:
         self._open_work.fail(error)
 
     def _take_calls(self) -> None:
-        """Run what other threads asked for; with nothing to do, check the store and wait for a call."""
+        """Run what other threads asked for; with nothing to do, check the store and wait for a call (see `_wake`)."""
         if not self._core.has_work and self._idle_run is None and self._calls.empty():
             self.store.check_integrity()
             self._calls.get()()
+        elif self._core.awaits_loads:
+            with suppress(queue.Empty):
+                self._calls.get(timeout=LOOK_AGAIN_S)()
         while not self._calls.empty():
             self._calls.get()()
 
@@ -328,3 +342,7 @@ class Engine:
         while not self._calls.empty():  # what was posted just before: callers wait for their answers
             self._calls.get()()
         self._fail_all(EngineStopped(why))
+
+
+def nothing() -> None:
+    """What wakes the engine's thread."""

@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 class EngineCore:
     """The state of the engine thread. inbox: what has arrived, in order. give_up: if all of it shall end; then `step`
     raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand: set from any thread when a
-    request was submitted: it ends a pass for modules nobody waits for at the next layer.
+    request was submitted or a module was loaded: it ends a pass for modules nobody waits for at the next layer.
+    awaits_loads: whether the last step had nothing to compute until a module is loaded.
     """
 
     def __init__(self, model: Model, store: Store, give_up: Callable[[], bool], limits: Limits | None = None) -> None:
@@ -61,12 +62,14 @@ class EngineCore:
         self._to_forget = ForgetQueue()
         self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
         self._had_prompts_alone = False  # whether the last pass made answers wait
+        self.awaits_loads = False
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         asked = self.inbox or self._running or self._waiting or self._jobs
-        return bool(asked or self._encoder.running or self._to_forget or self.prefetches)
+        begun = self._encoder.running or self.prefetches or self.store.is_loading
+        return bool(asked or begun or self._to_forget)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -85,17 +88,18 @@ class EngineCore:
 
     def _ends_pass(self) -> bool:
         """Whether the result of the pass that runs is not wanted, or something else is wanted more."""
-        is_ahead = not (self._running or self._waiting)
-        return self._give_up() or self._is_unwanted or (is_ahead and self.demand.is_set())
+        return self._give_up() or self._is_unwanted or (self.demand.is_set() and not self._needed())
 
     def step(self) -> None:
         """Take in what has arrived, admit what fits, and compute one packed pass for everything that can run."""
+        self.store.collect_loads()
         self._take_in()
         self._drop_cancelled()
         self._drop_late()
         self._admit()
         self._make_room()
         scheduled = self._schedule()
+        self.awaits_loads = not scheduled and self.store.is_loading
         if not scheduled:
             return
         try:
@@ -221,7 +225,7 @@ class EngineCore:
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
         """Whether no memory will come back for a request that found too little."""
-        if self._running or self._encoder.running or waiting is not self._waiting[0]:
+        if self._running or self._encoder.running or self.store.is_loading or waiting is not self._waiting[0]:
             return False
         return not self._take_back()
 
@@ -263,7 +267,7 @@ class EngineCore:
         """Free memory for a request: let the one that came last wait, which may be itself. If nothing else runs or
         waits with memory, it ends with what there is.
         """
-        if len(self._running) == 1 and not self._encoder.running:
+        if len(self._running) == 1 and not (self._encoder.running or self.store.is_loading):
             if not self._take_back():
                 self._running.remove(needy)
                 needy.finish(self.store, "length")
@@ -279,21 +283,25 @@ class EngineCore:
         short passes, and only when there is nothing else: on a processor they would make every token of an answer ten
         times slower.
         """
-        encodings = self._encoder.running.values()
         row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
             return schedule([suspect], row_seconds)
-        needed = [
+        if needed := self._needed():
+            alone = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
+            self._had_prompts_alone = bool(alone)
+            return alone or schedule(needed, row_seconds)
+        encodings = self._encoder.running
+        prefetched = [e.sequence for key, e in encodings.items() if self.prefetches.wants(key)]
+        return schedule(prefetched or [e.sequence for e in encodings.values()], row_seconds, AHEAD_S)
+
+    def _needed(self) -> list[Sequence]:
+        """What somebody waits for."""
+        encodings = self._encoder.running.values()
+        return [
             *(r.sequence for r in self._running),
             *(sequence for sequence in self._scorings() if sequence.pending),
             *(e.sequence for e in encodings if self._is_job_awaited or not e.is_ahead),
         ]
-        if needed:
-            alone = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
-            self._had_prompts_alone = bool(alone)
-            return alone or schedule(needed, row_seconds)
-        prefetched = [e.sequence for key, e in self._encoder.running.items() if self.prefetches.wants(key)]
-        return schedule(prefetched or [e.sequence for e in encodings], row_seconds, AHEAD_S)
 
     def _scorings(self) -> dict[Sequence, RowScoring]:
         """What is scored for requests that wait, by what is computed for it."""

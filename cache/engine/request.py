@@ -86,8 +86,8 @@ class ModuleUse:
 
 @dataclass(slots=True, kw_only=True)
 class Timings:
-    """Milliseconds. queue: waiting for its turn; load: finding modules and reading them from disk; prefill: the rest
-    up to the first token, encoding of missing modules included; ttft, total: from submission.
+    """Milliseconds. queue: waiting for its turn; load: finding modules, and waiting for those on disk to be read;
+    prefill: the rest up to the first token, encoding of missing modules included; ttft, total: from submission.
     """
 
     queue: float = 0.0

@@ -18,9 +18,10 @@ from cache.prompt.plan import Plan, Segment
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A request with what was found for it so far. places_modules: whether the model can reuse modules at all.
-    picked_up: when its modules were first looked up. loading: seconds spent on looking them up. entries: modules found,
-    pinned until the request has been answered. misses: modules that were missing at the first look, and why. scoring:
-    under way, see `select_rows`.
+    picked_up: when its modules were first looked up. loading: seconds spent on looking them up, and on waiting for
+    those that are being loaded. load_began: when it began to wait for these, or 0. entries: modules found, pinned until
+    the request has been answered. sources: where each was first found. misses: modules that had to be computed, and
+    why. scoring: under way, see `select_rows`.
     """
 
     request: Request
@@ -29,6 +30,7 @@ class Waiting:
     places_modules: bool = True
     picked_up: float = 0.0
     loading: float = 0.0
+    load_began: float = 0.0
     recomputed_plan: Plan | None = None
     entries: dict[Segment, CacheEntry] = field(default_factory=dict)
     sources: dict[Segment, Source] = field(default_factory=dict)
@@ -46,24 +48,29 @@ class Waiting:
 
     @property
     def found(self) -> list[CacheEntry]:
-        """The modules that were there when they were first looked up."""
+        """The modules that were in some tier."""
         return [entry for segment, entry in self.entries.items() if segment not in self.misses]
 
     def find_modules(self, encoder: Encoder) -> bool:
         """Look up the modules still missing; True when all of the plan are in the arena. Raises CapacityError."""
         started = time.perf_counter()
         self.picked_up = self.picked_up or started
-        complete = True
+        complete, is_loading = True, False
         for segment in self.plan.segments():
             if segment in self.entries:
                 continue
             lookup = encoder.find(segment, self.request.tenant_of_modules)
-            if lookup.entry is None:
+            if lookup.entry is not None:
+                self.entries[segment] = lookup.entry
+            elif lookup.loading is None:
                 self.misses.setdefault(segment, lookup.reason)
-                complete = False
-            else:
-                self.entries[segment], self.sources[segment] = lookup.entry, lookup.source
-        self.loading += time.perf_counter() - started
+            if lookup.source != "computed":
+                self.sources.setdefault(segment, lookup.source)
+            complete &= lookup.entry is not None
+            is_loading |= lookup.loading is not None
+        now = time.perf_counter()
+        self.loading += now - (self.load_began or started)
+        self.load_began = now if is_loading else 0.0
         return complete
 
     def select_rows(self, row_selector: RowSelector, store: Store, info: ModelInfo) -> bool:

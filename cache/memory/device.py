@@ -205,9 +205,9 @@ class DeviceMemory:
         self.free(self.prefixes.clear(tenant))
         return not any(self.prefixes.nodes(tenant))
 
-    def check_integrity(self) -> None:
+    def check_integrity(self, reserved: Iterable[Extent] = ()) -> None:
         """Assert that extents tile the arena, that nothing is pinned, and that the books agree. For when no request is
-        in flight.
+        in flight. reserved: extents of modules that are being loaded.
         """
         owners: list[Owner] = [*self.entries.values(), *self.prefixes.nodes()]
         for owner in owners:
@@ -217,7 +217,7 @@ class DeviceMemory:
         assert self._by_start == {entry.extent.start: entry for entry in self.entries.values()}
         assert self._by_end == {entry.extent.end: entry for entry in self.entries.values()}
         self.prefixes.check_integrity()
-        self.allocator.check_integrity([*extents, *self._prefix_extents()])
+        self.allocator.check_integrity([*extents, *self._prefix_extents(), *reserved])
 
     def _count_use(self, entry: CacheEntry) -> None:
         self._queue.count_use(entry, entry.header.key, len(self.entries))

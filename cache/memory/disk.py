@@ -3,7 +3,7 @@
 A file is written under a temporary name, synced and renamed. Anything odd about a file when it is read (missing,
 truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept by
 removing the least recently used files. A disk that fails costs what was on it and raises nothing, but in `write`.
-`write` may run beside `read`; nothing else is thread-safe.
+Files are read, written and removed by several threads; only one of them writes.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ class DiskTier:
 
     def read(self, key: str) -> Tensor:
         """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
-        path = self._path(key)
+        path, entry = self._path(key), self.entries.get(key)
         if key in self.undeleted:
             raise LoadFailed("it was removed")
         try:
@@ -116,7 +116,8 @@ class DiskTier:
             if checksum(rows) != metadata["checksum"]:
                 raise ValueError("checksum mismatch")
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-            self.remove(key)
+            if self.entries.get(key) is entry:  # it was not written anew meanwhile
+                self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
         with suppress(OSError):  # it may be evicted by now, or the folder read-only
             os.utime(path)

@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 class DiskWriter:
     """Writes modules in the order submitted. Of failed writes the first is logged, all are counted in `failures`.
-    pending: keys submitted but not written yet.
+    pending: rows submitted but not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier) -> None:
         self.disk = disk
-        self.pending: set[str] = set()
+        self.pending: dict[str, Tensor] = {}
         self.failures = 0
         self._queue: queue.Queue[tuple[ModuleHeader, Tensor] | None] = queue.Queue(maxsize=WRITES_IN_FLIGHT)
         self._thread = threading.Thread(target=self._run, name="warmdesk-disk", daemon=True)
@@ -29,7 +29,7 @@ class DiskWriter:
 
     def submit(self, header: ModuleHeader, rows: Tensor) -> None:
         """Queue one module; waits while too many are queued."""
-        self.pending.add(header.key)
+        self.pending[header.key] = rows
         self._queue.put((header, rows))
 
     def wait(self) -> None:
@@ -51,6 +51,6 @@ class DiskWriter:
                     log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
                 self.failures += 1
             finally:
-                self.pending.discard(header.key)
+                del self.pending[header.key]
                 self._queue.task_done()
         self._queue.task_done()

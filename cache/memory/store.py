@@ -1,16 +1,16 @@
 """The tiers that modules are kept in: device memory, with exact prefixes beside them, and disk behind it. Where a
-module is, and why one is missing. Owned by the engine thread; files are written by a thread of their own, from a copy.
+module is, and why one is missing. Owned by the engine thread; files are read and written by threads of their own.
 """
 
 import heapq
 import logging
-import time
 from collections import OrderedDict
-from collections.abc import Set
+from collections.abc import Callable, Set
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from cache.memory.allocator import Extent
@@ -19,6 +19,7 @@ from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.disk_writer import DiskWriter
 from cache.memory.keys import PUBLIC_TENANT, segment_key
+from cache.memory.loader import Loader, ModuleLoad
 from cache.memory.module_header import MissReason, ModuleHeader
 from cache.prompt.plan import Segment
 
@@ -30,10 +31,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Answer of `Store.find`. `entry` is pinned; it is None on a miss, and then `reason` says why."""
+    """Answer of `Store.find`. entry: the module, pinned. Without one, it is being loaded from `source` until `loading`
+    is done, so ask again then; or it is missing, and `reason` says why.
+    """
 
     entry: CacheEntry | None = None
     source: Source = "computed"
+    loading: Future[None] | None = None
     reason: MissReason | None = None
 
 
@@ -62,13 +66,25 @@ class Cost:
         self.mean += 0.1 * (seconds / tokens - self.mean)
 
 
-class Store:
-    """Modules and prefixes of one model."""
+def ignore() -> None:
+    """Nobody waits for loads."""
 
-    def __init__(self, arena: Arena, fingerprint: str, disk: DiskTier | None = None) -> None:
+
+class Store:
+    """Modules and prefixes of one model. on_load: called on any thread when a module was loaded or could not be."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        fingerprint: str,
+        disk: DiskTier | None = None,
+        on_load: Callable[[], None] = ignore,
+    ) -> None:
         self.fingerprint, self.disk = fingerprint, disk
         self.device = DeviceMemory(arena, self._cost, self._remember_eviction)
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
+        self._loader = Loader(arena, on_load)
+        self._failed: set[str] = set()  # what could not be loaded, until it is there again
         self._evicted: OrderedDict[str, CacheEntry] = OrderedDict()  # by key, the oldest first
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
         for header in () if disk is None else disk.headers():
@@ -88,34 +104,49 @@ class Store:
         if key in self.device.entries:
             return "device"
         # in this order: a file appears before its write stops being pending
-        return "disk" if self._is_being_written(key) or (self.disk is not None and key in self.disk) else None
+        is_on_disk = self._is_being_written(key) or (self.disk is not None and key in self.disk)
+        return "disk" if is_on_disk or key in self._loader.running else None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether modules are being loaded, or were and are not collected yet."""
+        return bool(self._loader)
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """Find a module in any tier and pin it. Raises CapacityError if it is on disk and the arena has no room now."""
+        """Find a module and pin it, or begin to load it. Raises CapacityError if it is to be loaded and the arena has
+        no room now.
+        """
+        self.collect_loads()
         key = self.key(segment, tenant)
         tier = self.tier(key)
         if tier == "device":
             return Lookup(entry=self.device.pin(self.device.entries[key]), source=tier)
+        if (load := self._loader.running.get(key)) is not None:
+            return Lookup(source="disk", loading=load.ended)
+        wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         if tier == "disk":
-            self.flush(key)
-            extent = self.device.reserve(len(segment.tokens))
-            try:
-                self._load(key, segment, extent)
-            except Exception as error:
-                self.device.free([extent])
-                if not isinstance(error, LoadFailed):
-                    raise
-                log.warning("module %s (%s): %s; it is computed again", segment.name, key, error)
-                return Lookup(reason="load failed")
-            return Lookup(entry=self._admit(segment, tenant, extent), source=tier)
+            return Lookup(source=tier, loading=self._start_load(wanted, segment))
+        if key in self._failed:
+            return Lookup(reason="load failed")
         if key in self._evicted:
             return Lookup(reason="evicted")
-        wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         return Lookup(reason=wanted.why_missing(self._known_names.get((tenant, segment.name))))
+
+    def collect_loads(self) -> None:
+        """Admit what was loaded since; it is computed again if it could not be."""
+        for load in self._loader.collect():
+            if load.is_dropped:
+                self.device.free([load.extent])
+            elif load.error is not None:
+                self._fail_load(load)
+            else:
+                self.load_cost.measured(load.seconds, load.extent.length)
+                self.device.release(self._admit(load.header, load.extent))
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
         """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background."""
-        entry = self._admit(segment, tenant, extent)
+        header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
+        entry = self._admit(header, extent)
         if self._writer is not None:
             self._writer.submit(entry.header, self.device.arena.read(extent))
         return entry
@@ -123,6 +154,7 @@ class Store:
     def keys_of(self, tenant: str) -> frozenset[str]:
         """Every module of a tenant, in any tier."""
         headers = [entry.header for entry in self.device.entries.values()]
+        headers += [load.header for load in self._loader.running.values()]
         headers += [] if self.disk is None else self.disk.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -136,11 +168,13 @@ class Store:
         for key in keys:
             self.flush(key)
             found += self.has(key)
+            self._loader.drop(key)
             if (entry := self.device.entries.get(key)) is not None:
                 self.device.drop(entry)
             if self.disk is not None:
                 self.disk.remove(key)
             self._evicted.pop(key, None)
+            self._failed.discard(key)
         return found
 
     def keep(self, keys: Set[str]) -> None:
@@ -155,6 +189,7 @@ class Store:
         if entry is not None and entry.refs:
             return False
         self.flush(key)
+        self._loader.drop(key)
         if entry is not None:
             self.device.drop(entry)
         return self.disk is None or self.disk.remove(key)
@@ -165,10 +200,7 @@ class Store:
         """
         if (entry := self.device.entries.get(key)) is not None:
             return self.device.arena.read(entry.extent)
-        self.flush(key)
-        if self.disk is None:
-            raise LoadFailed("it is in no tier")
-        return self.disk.read(key)
+        return self._read(key)
 
     def flush(self, key: str | None = None) -> None:
         """Wait until `key` (default: everything) is on disk."""
@@ -176,7 +208,8 @@ class Store:
             self._writer.wait()
 
     def close(self) -> None:
-        """Finish writing and stop the writer."""
+        """Finish writing, end loads, and stop the threads. Nobody writes into the arena any more when this returns."""
+        self._loader.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -191,24 +224,33 @@ class Store:
 
     def check_integrity(self) -> None:
         """Assert that nothing leaked: see `DeviceMemory.check_integrity`."""
-        self.device.check_integrity()
+        self.device.check_integrity(self._loader.extents())
 
-    def _admit(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
+    def _admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
         self._remember_name(header)
+        self._failed.discard(header.key)
         return self.device.admit(header, extent, self._evicted.get(header.key))
 
-    def _load(self, key: str, segment: Segment, extent: Extent) -> None:
-        assert self.disk is not None
-        started = time.perf_counter()
-        rows = self.disk.read(key)
-        shape = self.device.arena.shape
-        if rows.shape != (2, shape.layers, extent.length, shape.kv_heads, shape.head_dim) or rows.dtype != shape.dtype:
+    def _start_load(self, header: ModuleHeader, segment: Segment) -> Future[None]:
+        extent = self.device.reserve(len(segment.tokens))
+        return self._loader.start(header, segment.positions, extent, partial(self._read, header.key))
+
+    def _fail_load(self, load: ModuleLoad) -> None:
+        key, name = load.header.key, load.header.name
+        self.device.free([load.extent])
+        if self.disk is not None:
             self.disk.remove(key)
-            raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
-        self.device.arena.write(extent, rows)
-        self.device.arena.positions[extent.start : extent.end] = torch.tensor(segment.positions)
-        self.load_cost.measured(time.perf_counter() - started, extent.length)
+        self._failed.add(key)
+        log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
+
+    def _read(self, key: str) -> Tensor:
+        """The rows of a module, from those that wait to be written, or from its file. From any thread. Raises
+        LoadFailed.
+        """
+        if self.disk is None or self._writer is None:
+            raise LoadFailed("it is in no tier")
+        rows = self._writer.pending.get(key)
+        return self.disk.read(key) if rows is None else rows
 
     def _cost(self, victim: Owner) -> float:
         """Seconds per token to get it back: from disk, or by computing it."""

@@ -1,0 +1,103 @@
+"""Modules on their way into the arena, on threads of their own: read, checked, and copied into extents that nobody
+reads before they are whole.
+
+Owned by the engine thread, but for what the threads do. An extent stays reserved until its thread has ended, also if
+nobody wants the module any more. Not covered: whether a module is worth loading, and what becomes of it afterwards
+(`cache.memory.store`).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena
+from cache.memory.disk import LoadFailed
+from cache.memory.module_header import ModuleHeader
+
+READERS = 2
+"""Threads: one waits for the disk while the other computes a checksum."""
+
+
+@dataclass(slots=True, eq=False)
+class ModuleLoad:
+    """A module being loaded into a reserved extent. seconds: from its start until its thread has ended, waiting for a
+    thread included. is_dropped: nobody is to find it.
+    """
+
+    header: ModuleHeader
+    extent: Extent
+    started: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
+    is_dropped: bool = False
+    ended: Future[None] = field(default_factory=Future)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed, once it has ended and was not dropped; None if the rows are there."""
+        return self.ended.exception()
+
+
+class Loader:
+    """Loads of one arena, by key. on_end: called on any thread when one has ended."""
+
+    def __init__(self, arena: Arena, on_end: Callable[[], None]) -> None:
+        self.running: dict[str, ModuleLoad] = {}
+        self._arena, self._on_end = arena, on_end
+        self._dropped: list[ModuleLoad] = []
+        self._threads = ThreadPoolExecutor(READERS, "warmdesk-load")
+
+    def __bool__(self) -> bool:
+        """Whether anything was started that was not collected."""
+        return bool(self.running or self._dropped)
+
+    def start(
+        self, header: ModuleHeader, positions: Sequence[int], extent: Extent, read: Callable[[], Tensor]
+    ) -> Future[None]:
+        """Load a module. read: called on a thread, gives its rows, `[2, layers, length, kv_heads, head_dim]`, which are
+        checked. Returns what is done when the thread has ended.
+        """
+        load = self.running[header.key] = ModuleLoad(header, extent)
+        load.ended = self._threads.submit(self._load, load, positions, read)
+        load.ended.add_done_callback(lambda _: self._on_end())
+        return load.ended
+
+    def drop(self, key: str) -> None:
+        """Let nobody find what is being loaded."""
+        if (load := self.running.pop(key, None)) is not None:
+            load.is_dropped = True
+            load.ended.cancel()
+            self._dropped.append(load)
+
+    def collect(self) -> list[ModuleLoad]:
+        """What has ended since it was last asked; its extents are the caller's."""
+        ended = [load for load in (*self.running.values(), *self._dropped) if load.ended.done()]
+        for load in ended:
+            if load.is_dropped:
+                self._dropped.remove(load)
+            else:
+                del self.running[load.header.key]
+        return ended
+
+    def extents(self) -> Iterator[Extent]:
+        """Where modules are being loaded."""
+        return (load.extent for load in (*self.running.values(), *self._dropped))
+
+    def close(self) -> None:
+        """End the threads: what they have begun is loaded, the rest is not."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _load(self, load: ModuleLoad, positions: Sequence[int], read: Callable[[], Tensor]) -> None:
+        try:
+            rows, shape, extent = read(), self._arena.shape, load.extent
+            expected = (2, shape.layers, extent.length, shape.kv_heads, shape.head_dim)
+            if rows.shape != expected or rows.dtype != shape.dtype:
+                raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
+            self._arena.write(extent, rows)
+            self._arena.positions[extent.start : extent.end] = torch.tensor(positions)
+        finally:
+            load.seconds = time.perf_counter() - load.started
