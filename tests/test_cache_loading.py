@@ -211,6 +211,74 @@ def test_nothing_writes_into_the_arena_after_the_store_is_closed(store: Store) -
     store.check_integrity()
 
 
+@pytest.mark.parametrize(
+    ("load_cost", "compute_cost", "source", "reason"),
+    [
+        (1.0, 1e-3, "computed", "bypassed"),
+        (1e-5, 1e-3, "disk", None),
+        (1.0, 1.0, "disk", None),
+        (4e-3, 1e-3, "disk", None),  # 30 ms for ten tokens: a busy machine may take that
+        (1.0, 2.0, "disk", None),
+    ],
+)
+def test_what_takes_longer_to_load_than_to_compute_is_computed(
+    store: Store, load_cost: float, compute_cost: float, source: str, reason: str | None
+) -> None:
+    slow(store).go.set()
+    store.load_cost.mean, store.compute_cost.mean = load_cost, compute_cost
+    for _ in range(2):
+        found = find(store, A)
+        if source == "computed":
+            assert (found.entry, found.reason) == (None, reason)
+        else:
+            assert (found.source, found.reason) == (source, reason)
+            assert store.device.evict(store.key(A))
+            store.load_cost.mean = load_cost
+
+
+@pytest.mark.parametrize("stays_slow", [False, True])
+def test_a_slow_disk_is_tried_again_now_and_then(
+    store: Store, monkeypatch: pytest.MonkeyPatch, stays_slow: bool
+) -> None:
+    """Else it was slow for ever: what is never loaded is never measured."""
+    monkeypatch.setattr("cache.memory.store.TRIED_ANYWAY", 3)
+    slow(store).go.set()
+    store.load_cost.mean = store.compute_cost.mean = 1.0
+    sources = []
+    for _ in range(9):
+        if stays_slow or not sources:
+            store.load_cost.mean = 2.0
+        sources.append(find(store, A).source)
+        if sources[-1] == "computed":
+            written = file_of(store, A).stat().st_mtime_ns
+            add(store, A)
+            store.flush()
+            assert file_of(store, A).stat().st_mtime_ns == written, "what is on disk is not written again"
+        assert store.device.evict(store.key(A))
+    again = ["computed", "computed", "disk"]
+    assert sources == (again * 3 if stays_slow else [*again, *["disk"] * 6])
+
+
+def test_what_is_forgotten_is_not_bypassed(store: Store) -> None:
+    store.load_cost.mean = 1.0
+    assert find(store, A).reason == "bypassed"
+    store.forget({store.key(A)})
+    assert find(store, A).reason == "never built"
+
+
+def test_what_waits_to_be_written_comes_from_memory_however_slow_the_disk_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, write = threading.Event(), slow(store).write
+    monkeypatch.setattr(store.disk, "write", lambda *given: (go.wait(20), write(*given)))
+    store.load_cost.mean = 1.0
+    store.remove(store.key(A))
+    add(store, A)
+    assert store.device.evict(store.key(A))
+    assert find(store, A).entry is not None
+    go.set()
+
+
 # --- the engine -------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +411,33 @@ def test_a_restart_waits_for_the_threads_that_read(
     assert not any(thread.is_alive() for thread in before._loader._threads._threads)
     assert {use.source for use in again.modules} == {"disk"}
     engine.call(Store.check_integrity)
+
+
+def test_what_a_slow_disk_has_is_computed_with_its_reason(engine: Engine, disk: SlowDisk) -> None:
+    engine.store.load_cost.mean = 1.0
+    completion = ask(engine, COLD).completion
+    assert not disk.began.is_set()
+    assert [(use.source, use.miss_reason) for use in completion.modules[1:]] == [("computed", "bypassed")]
+
+
+def test_time_in_the_queue_counts_as_time_to_load(store: Store) -> None:
+    """Three modules, two threads: the third is as slow as the first, although it was read in no time."""
+    others = [make_segment(name, name * 10) for name in "cd"]
+    add(store, *others)
+    store.flush()
+    before = store.load_cost.mean
+    for segment in others:
+        assert store.device.evict(store.key(segment))
+    loads = [store.find(segment, TENANT).loading for segment in (A, *others)]
+    third = store._loader.running[store.key(others[1])]
+    assert slow(store).began.wait(20)
+    began = time.perf_counter()
+    threading.Event().wait(0.05)
+    held = time.perf_counter() - began
+    settle(store)
+    assert all(loads)
+    assert third.seconds > held
+    assert store.load_cost.mean > before
 
 
 def test_memory_too_small_for_what_is_to_be_loaded_is_said(disk: SlowDisk) -> None:

@@ -24,7 +24,8 @@ REASONS = {
     translatable("too short"): translatable("Too short to be worth keeping."),
     translatable("load failed"): translatable("The kept copy could not be loaded."),
     translatable("bypassed"): translatable(
-        "It was not to be used for this question: reuse was off, or the policy computes passages anew."
+        "It was not to be used for this question: reuse was off, the policy computes passages anew, or the disk is so "
+        "slow that reading it anew was quicker."
     ),
 }
 CURES = {
@@ -37,7 +38,9 @@ CURES = {
     "placement": translatable("Use a model with rotary positions, or placement = contiguous."),
     "too short": translatable("Nothing to do: reading it costs less than keeping it."),
     "load failed": translatable("Look at the disk and its free space; the passage was read again and stored anew."),
-    "bypassed": translatable("Use the policy fast or balanced, and leave reuse on."),
+    "bypassed": translatable(
+        "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
+    ),
 }
 """What an admin can do about each reason."""
 EXACT = translatable("Exact: the same computation as reading everything again for this question.")

@@ -24,6 +24,10 @@ from cache.memory.module_header import MissReason, ModuleHeader
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed"]
+NOISE_S = 0.05
+"""How much sooner a module must be computed than loaded to be computed: what a busy machine may cost a thread."""
+TRIED_ANYWAY = 16
+"""Of modules that take longer to load than to compute, one in so many is loaded, to measure anew what that takes."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
 """To say why a module is missing, and how often it was used."""
 log = logging.getLogger(__name__)
@@ -84,7 +88,8 @@ class Store:
         self.device = DeviceMemory(arena, self._cost, self._remember_eviction)
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
         self._loader = Loader(arena, on_load)
-        self._failed: set[str] = set()  # what could not be loaded, until it is there again
+        self._not_loaded: dict[str, MissReason] = {}  # what is to be computed although it was or is on disk, and why
+        self._bypassed = 0
         self._evicted: OrderedDict[str, CacheEntry] = OrderedDict()  # by key, the oldest first
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
         for header in () if disk is None else disk.headers():
@@ -124,10 +129,13 @@ class Store:
         if (load := self._loader.running.get(key)) is not None:
             return Lookup(source="disk", loading=load.ended)
         wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        if tier == "disk":
+        if key in self._not_loaded:
+            return Lookup(reason=self._not_loaded[key])
+        if tier == "disk" and self._is_worth_loading(wanted):
             return Lookup(source=tier, loading=self._start_load(wanted, segment))
-        if key in self._failed:
-            return Lookup(reason="load failed")
+        if tier == "disk":
+            self._not_loaded[key] = "bypassed"
+            return Lookup(reason="bypassed")
         if key in self._evicted:
             return Lookup(reason="evicted")
         return Lookup(reason=wanted.why_missing(self._known_names.get((tenant, segment.name))))
@@ -144,10 +152,13 @@ class Store:
                 self.device.release(self._admit(load.header, load.extent))
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background."""
+        """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background unless it is
+        there.
+        """
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
+        is_stored = self.tier(header.key) is not None
         entry = self._admit(header, extent)
-        if self._writer is not None:
+        if self._writer is not None and not is_stored:
             self._writer.submit(entry.header, self.device.arena.read(extent))
         return entry
 
@@ -174,7 +185,7 @@ class Store:
             if self.disk is not None:
                 self.disk.remove(key)
             self._evicted.pop(key, None)
-            self._failed.discard(key)
+            self._not_loaded.pop(key, None)
         return found
 
     def keep(self, keys: Set[str]) -> None:
@@ -190,6 +201,7 @@ class Store:
             return False
         self.flush(key)
         self._loader.drop(key)
+        self._not_loaded.pop(key, None)
         if entry is not None:
             self.device.drop(entry)
         return self.disk is None or self.disk.remove(key)
@@ -228,8 +240,20 @@ class Store:
 
     def _admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
         self._remember_name(header)
-        self._failed.discard(header.key)
+        self._not_loaded.pop(header.key, None)
         return self.device.admit(header, extent, self._evicted.get(header.key))
+
+    def _is_worth_loading(self, header: ModuleHeader) -> bool:
+        """Whether a module on disk is expected in memory sooner than it could be computed, by what was measured."""
+        if self._is_being_written(header.key):  # it is in host memory, too
+            return True
+        if (self.load_cost.mean - self.compute_cost.mean) * header.num_tokens <= NOISE_S:
+            return True
+        self._bypassed += 1
+        if self._bypassed % TRIED_ANYWAY == 0:
+            self.load_cost.mean = self.compute_cost.mean  # what was measured in a rush may be long over
+            return True
+        return False
 
     def _start_load(self, header: ModuleHeader, segment: Segment) -> Future[None]:
         extent = self.device.reserve(len(segment.tokens))
@@ -240,7 +264,7 @@ class Store:
         self.device.free([load.extent])
         if self.disk is not None:
             self.disk.remove(key)
-        self._failed.add(key)
+        self._not_loaded[key] = "load failed"
         log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
 
     def _read(self, key: str) -> Tensor:
@@ -257,7 +281,7 @@ class Store:
         if isinstance(victim, CacheEntry) and self.disk is not None:
             key = victim.header.key
             if key in self.disk.entries or self._is_being_written(key):
-                return self.load_cost.mean
+                return min(self.load_cost.mean, self.compute_cost.mean)
         return self.compute_cost.mean
 
     def _remember_name(self, header: ModuleHeader) -> None:
