@@ -27,7 +27,7 @@ def running_engine() -> Iterator[Engine]:
     """An engine without a disk tier, so that every example begins with nothing encoded."""
     settings = load_settings({}, os.environ)
     model = load_model(settings.model, device=settings.device, converted=settings.models_folder)
-    engine = Engine(model, memory=settings.memory).start()
+    engine = Engine(model, memory=settings.device_memory).start()
     try:
         yield engine
     finally:

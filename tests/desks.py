@@ -37,7 +37,7 @@ def small_settings(folder: Path, **changes: object) -> Settings:
     answered."""
     values: dict[str, object] = {
         "data_dir": folder,
-        "memory": 4 << 20,
+        "device_memory": 4 << 20,
         "disk": 1 << 30,
         "passages": 2,
         "passage_tokens": 200,

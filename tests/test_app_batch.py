@@ -118,7 +118,7 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pyte
     long = json.dumps({"id": "big", "question": "Returns? " + "word " * 150})
     path = write(tmp_path, f'{{"id": "none", "question": "  "}}\n{long}\n{{"id": "r", "question": "Returns?"}}')
     progress: list[tuple[int, int]] = []
-    with small_desk(tmp_path / "desk", disk=0, memory=256 << 10, system_text="Answer.") as desk:
+    with small_desk(tmp_path / "desk", disk=0, device_memory=256 << 10, system_text="Answer.") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         result = desk.batch(read_questions(path), lambda done, total: progress.append((done, total)))
     none, big, fine = batch_json(result)["answers"]

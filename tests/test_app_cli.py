@@ -225,6 +225,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
         (("ask", "hi", "--reuse", "maybe"), "reuse"),
         (("ask", "hi", "--conversation", "nope"), "conversation"),
         (("ask", "hi", "--memory", "lots"), "memory"),
+        (("ask", "hi", "--device-memory", "lots"), "device_memory is 'lots' in the flag --device-memory"),
         (("forget", "nothing.md"), "nothing.md"),
         (("dance",), "dance"),
     ],

@@ -370,7 +370,7 @@ def many(folder: Path, count: int) -> Path:
 
 def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
     pages = many(tmp_path / "pages", 40)
-    with small_desk(tmp_path / "desk", memory=1 << 20, disk=0) as desk:
+    with small_desk(tmp_path / "desk", device_memory=1 << 20, disk=0) as desk:
         report = desk.ingest([pages])
         assert 0 < report.modules.waiting < 40
         assert report.modules.encoded + report.modules.waiting == report.passages == 40
@@ -379,7 +379,7 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
         for number in (0, 39):
             answer = finish(desk, f"What is subject{number}?")
             assert f"page{number}.md" in cited(answer)
-    with small_desk(tmp_path / "other", memory=1 << 20, disk=64 << 20) as desk:
+    with small_desk(tmp_path / "other", device_memory=1 << 20, disk=64 << 20) as desk:
         report = desk.ingest([pages])
         assert (report.modules.encoded, report.modules.waiting) == (40, 0)
         assert all(desk.engine.store.tier(p.module_key or "") for p in stored(desk).values())

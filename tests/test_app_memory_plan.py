@@ -25,7 +25,7 @@ def test_answers_are_replayed_in_their_order(tmp_path: Path) -> None:
         assert plan.answers == 2
         [current] = [budget for budget in plan.budgets if budget.is_current]
         per_token = desk.engine.model.info.kv.bytes_per_token
-        assert current.num_bytes == desk.settings.memory // per_token * per_token
+        assert current.num_bytes == desk.settings.device_memory // per_token * per_token
 
 
 def test_the_smallest_size_that_comes_close_is_enough() -> None:

@@ -474,7 +474,7 @@ def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path: Path) -> 
     """Long passages have several vectors: none is found twice, and none finds itself."""
     long = " ".join([*["Parcels and parcels of parcels."] * 30, *["Cards for cards."] * 10])
     write(tmp_path / "pages", {"long": long, "parcels": "Parcels of parcels.", "cards": "Cards for cards."})
-    with small_desk(tmp_path / "desk", passage_tokens=4000, neighbours=2, memory=64 << 20) as desk:
+    with small_desk(tmp_path / "desk", passage_tokens=4000, neighbours=2, device_memory=64 << 20) as desk:
         desk.ingest([tmp_path / "pages"])
         ids, _ = desk.library.vectors(256)
         assert len(ids) > len(set(ids.tolist())) == 3

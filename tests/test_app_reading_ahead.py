@@ -80,7 +80,7 @@ def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path: Path) -> None
 
 def test_what_has_no_room_waits_for_a_question(tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk", disk=0, memory=1) as service:
+    with small_desk(tmp_path / "desk", disk=0, device_memory=1) as service:
         service.ingest([pages], warm=False)
         assert read_ahead(service).wait(LONG_S)
         assert service.passages_read() == PassagesRead(read=0, total=4, is_reading=False)
@@ -117,7 +117,7 @@ def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None
         read_ahead(service)
     assert service._ahead is not None
     assert not service._ahead._thread.is_alive()
-    with small_desk(tmp_path / "desk", memory=64 << 20) as service:
+    with small_desk(tmp_path / "desk", device_memory=64 << 20) as service:
         assert read_ahead(service).wait(LONG_S)
         assert all(stored(service))
 

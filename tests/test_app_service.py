@@ -236,7 +236,7 @@ def test_a_corrupted_module_file_is_computed_again(tmp_path: Path, pages: Path) 
 
 
 def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", memory=32 << 20) as desk:
+    with small_desk(tmp_path / "desk", device_memory=32 << 20) as desk:
         desk.ingest([pages])
         answer = finish(desk, "x" * 1500 + "?")
         for _ in range(3):

@@ -32,7 +32,7 @@ def write_file(tmp_path: Path) -> WriteFile:
 def test_defaults(environ: dict[str, str], tmp_path: Path) -> None:
     settings = load_settings({}, environ)
     assert settings == Settings(data_dir=tmp_path)
-    assert (settings.memory, settings.disk, settings.port) == (1024**3, 4 * 1024**3, 7860)
+    assert (settings.device_memory, settings.disk, settings.port) == (1024**3, 4 * 1024**3, 7860)
     assert not list(tmp_path.iterdir()), "loading settings writes nothing"
 
 
@@ -71,12 +71,12 @@ def test_empty_variable_is_unset(environ: dict[str, str], write_file: WriteFile)
 def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
     environ |= {
         "WARMDESK_TEMPERATURE": "0.5",
-        "WARMDESK_MEMORY": "64 MiB",
+        "WARMDESK_DEVICE_MEMORY": "64 MiB",
         "WARMDESK_MODEL": "12",
         "WARMDESK_DISK": "0",
     }
     settings = load_settings({}, environ)
-    assert (settings.temperature, settings.memory, settings.model, settings.disk) == (
+    assert (settings.temperature, settings.device_memory, settings.model, settings.disk) == (
         0.5,
         64 * 1024**2,
         "12",
@@ -224,6 +224,13 @@ def test_an_old_name_still_works_and_says_its_new_one(
     assert load_settings({}, environ | {"WARMDESK_ANSWER_MODE": "checked"}).answer_mode == "checked", "later wins"
     with pytest.raises(DeskError, match="answer_mode is 'loud' in"):
         load_settings({}, environ | {"WARMDESK_WORDING": "loud"})
+
+
+def test_the_size_of_memory_has_two_names(environ: dict[str, str], write_file: WriteFile) -> None:
+    write_file("memory = '64 MiB'")
+    assert load_settings({}, environ).device_memory == 64 << 20
+    assert load_settings({}, environ | {"WARMDESK_MEMORY": "65 MiB"}).device_memory == 65 << 20
+    assert load_settings({"device_memory": "66 MiB"}, environ | {"WARMDESK_MEMORY": "65 MiB"}).device_memory == 66 << 20
 
 
 def test_a_removed_setting_is_left_out_and_named(

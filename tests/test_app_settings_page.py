@@ -82,7 +82,7 @@ def test_a_table_and_a_list_as_people_write_them() -> None:
 def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) -> None:
     file = site.settings.settings_file
     file.write_text("# ours\nanswer_tokens = 120  # short\n")
-    for key, value in (("temperature", "0.5"), ("answer_tokens", "200"), ("memory", "512 MiB")):
+    for key, value in (("temperature", "0.5"), ("answer_tokens", "200"), ("device_memory", "512 MiB")):
         assert save(admin, key, value).status_code == 303
     text = file.read_text()
     assert text.startswith("# ours\nanswer_tokens = 200")
@@ -92,7 +92,14 @@ def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) 
     assert save(admin, "temperature", "").status_code == 303
     assert "temperature" not in file.read_text()
     assert [path.name for path in file.parent.glob("*.tmp")] == []
-    assert {entry[2] for entry in site.audited()} == {"temperature", "answer_tokens", "memory"}
+    assert {entry[2] for entry in site.audited()} == {"temperature", "answer_tokens", "device_memory"}
+
+
+def test_a_setting_under_its_former_name_is_written_under_the_new_one(site: Site, admin: TestClient) -> None:
+    file = site.settings.settings_file
+    file.write_text('memory = "256 MiB"\n')
+    assert save(admin, "device_memory", "512 MiB").status_code == 303
+    assert file.read_text() == "device_memory = 536870912\n"
 
 
 def test_lists_and_tables_are_written_by_line(site: Site, admin: TestClient) -> None:

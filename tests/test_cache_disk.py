@@ -206,6 +206,19 @@ def test_what_was_just_written_is_not_the_one_to_go(tmp_path: Path) -> None:
     assert tier.headers() == [B]
 
 
+@pytest.mark.parametrize("spare", [-1, 1])  # the rows alone are too large, or only with their header
+def test_what_is_larger_than_the_tier_is_not_kept_and_costs_nothing_else(tmp_path: Path, spare: int) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0)[:, :1].contiguous())
+    large = rows_of(1).repeat(1, 50, 1, 1, 1)
+    tier.capacity = large.nbytes + spare
+    tier.write(B, large)
+    assert B.key not in tier
+    assert tier.num_bytes <= tier.capacity
+    assert (A.key in tier) == (spare < 0)
+    assert [path for path in tmp_path.iterdir() if B.key.split(":")[1] in path.name] == []
+
+
 def test_reading_counts_as_use_after_a_restart(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path, BIG)
     for header in (A, B):

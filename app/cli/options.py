@@ -29,10 +29,15 @@ OPTIONS: dict[str, Any] = {
     "adapter": Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")],
     "embedder": Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")],
-    "memory": Annotated[str | None, typer.Option(help='Device memory for encoded passages, as "1 GiB".')],
+    "memory": Annotated[
+        str | None,
+        typer.Option("--memory", "--device-memory", help='Device memory for encoded passages, as "1 GiB".'),
+    ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
 """The common options, by name; all but the last are settings."""
+SETTING_OF = {"memory": "device_memory"}
+"""Settings whose option has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def called(**values: Any) -> Any:
             flags = {name: values.pop(name) for name in names}
             as_json = bool(flags.pop("as_json", False))
-            return command(Common(load_settings(flags, os.environ), flags, as_json), **values)
+            given = {SETTING_OF.get(name, name): value for name, value in flags.items()}
+            return command(Common(load_settings(given, os.environ), flags, as_json), **values)
 
         own = list(signature(command).parameters.values())[1:]
         common = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=OPTIONS[name]) for name in names]

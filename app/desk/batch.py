@@ -163,4 +163,6 @@ def failure(error: DeskError | CacheError) -> BatchFailure:
 
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int:
     """Tokens computed for requests in this order from a cold start. Raises CacheError."""
-    return sum(usage.computed for usage in count_tokens(requests, answering.engine.model, answering.settings.memory))
+    return sum(
+        usage.computed for usage in count_tokens(requests, answering.engine.model, answering.settings.device_memory)
+    )

@@ -126,7 +126,7 @@ class Parts:
             disk.clean_up()
         engine = Engine(
             model,
-            memory=settings.memory,
+            memory=settings.device_memory,
             disk=disk,
             placement=settings.placement,
             slot=settings.slot_tokens,

@@ -380,7 +380,7 @@ class Service(Parts):
         """What other sizes of memory would have done for the latest answers."""
         used = Statistics(self.database).used_modules(ANSWERS)
         prompts = [[TracedModule(*module) for module in modules] for modules in used]
-        return plan_memory(prompts, self.settings.memory, self.engine.model.info.kv.bytes_per_token)
+        return plan_memory(prompts, self.settings.device_memory, self.engine.model.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""

@@ -31,7 +31,7 @@ REASONS = {
 CURES = {
     "never built": translatable("Nothing to do, if the document is new; the desk reads ahead when nobody asks."),
     "evicted": translatable(
-        "Give the desk more memory or disk (settings memory and disk), or keep the passages that matter."
+        "Give the desk more memory or disk (settings device_memory and disk), or keep the passages that matter."
     ),
     "document changed": translatable("Nothing to do: it is read once for each change. Add changes at a quiet hour."),
     "model or template changed": translatable("Nothing to do: passages are read again once after such a change."),

@@ -37,8 +37,8 @@ FAQ_FILE = "FAQ.jsonl"
 MIB = 1024**2
 GIB = 1024**3
 
-OLD_NAMES: dict[str, str | None] = {"wording": "answer_mode", "order_margin": None}
-"""Settings of version 0.1 that are still accepted, and their names now. None: does nothing any more."""
+OLD_NAMES: dict[str, str | None] = {"wording": "answer_mode", "order_margin": None, "memory": "device_memory"}
+"""Former names of settings that are still accepted, and their names now. None: does nothing any more."""
 
 _MOST_BYTES = 2**53
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
@@ -229,8 +229,8 @@ class Settings(BaseSettings):
     """The most questions that may wait for that; one more is told that the desk is busy."""
     answer_seconds: Annotated[int, _between(1, 86_400)] = 300
     """How long a question may take, waiting included; then its answer ends with what there is."""
-    memory: Annotated[Size, _bytes(MIB)] = GIB
-    """Bytes of device memory for attention keys and values, as "1 GiB"."""
+    device_memory: Annotated[Size, _bytes(MIB)] = GIB
+    """Bytes of device memory for attention keys and values, as "1 GiB". Was called memory."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB
     """Bytes on disk for encoded passages; 0 keeps none."""
     passages: Annotated[int, _between(1, 64)] = 5
@@ -400,6 +400,11 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     if "data_dir" in in_file:
         raise _error(f"data_dir cannot be set in {file}: the file is found through it; use --data-dir")
     return _merged(*sources, _Source(in_file, lambda key: str(file)))
+
+
+def names_of(key: str) -> list[str]:
+    """The name of a setting, and its former ones."""
+    return [key, *(old for old, name in OLD_NAMES.items() if name == key)]
 
 
 def settings_in(values: Mapping[str, object], file: Path) -> Settings:

@@ -12,7 +12,7 @@ import tomlkit
 from tomlkit.exceptions import ParseError
 
 from app.domain.errors import DeskError
-from app.domain.settings import Settings, settings_in, value_in
+from app.domain.settings import Settings, names_of, settings_in, value_in
 
 
 class SettingsFile:
@@ -45,6 +45,8 @@ class SettingsFile:
 
     def _changed(self, key: str, text: str) -> tomlkit.TOMLDocument:
         document = self._read()
+        for name in names_of(key)[1:]:
+            document.pop(name, None)
         if text.strip():
             document[key] = value_in(key, text)
         else:

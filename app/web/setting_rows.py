@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from app.domain.formatting import size
 from app.domain.setting_text import text_of
-from app.domain.settings import PREFIX, Settings
+from app.domain.settings import PREFIX, Settings, names_of
 from app.domain.translation import translatable
 from app.storage.settings_file import SettingsFile
 
@@ -25,7 +25,7 @@ HIDDEN = "database_url"
 """Not on the page at all: it holds a password, and names where everything is kept."""
 NOT_HERE = frozenset({"data_dir", "host", "port", "public_url", "device", "desk_logo"})
 """Changed in the file or on the command line only: a mistake would keep the desk from starting, or admins out."""
-SIZES = frozenset({"memory", "disk"})
+SIZES = frozenset({"device_memory", "disk"})
 TEXTS = frozenset({"system_text", "refusal_text"})
 ORIGINS = {
     "default": translatable("default"),
@@ -121,7 +121,7 @@ def setting_rows(
 
 def origin_of(key: str, field: FieldInfo, value: object, in_file: object, environ: Mapping[str, str]) -> str:
     """Where a value comes from: a key of ORIGINS. in_file: what the file gave when the desk was started."""
-    if environ.get(f"{PREFIX}{key.upper()}", "").strip():
+    if any(environ.get(f"{PREFIX}{name.upper()}", "").strip() for name in names_of(key)):
         return "environment"
     if value != in_file:
         return "flag"

@@ -86,8 +86,12 @@ class DiskTier:
             return [entry.header for entry in held if entry.header.name]
 
     def write(self, header: ModuleHeader, rows: Tensor) -> None:
-        """Store one module. Raises OSError when the disk does not take it; then nothing is left behind."""
+        """Store one module, unless it alone is larger than the capacity. Raises OSError when the disk does not take it;
+        then nothing is left behind.
+        """
         self._delete_again()
+        if rows.nbytes > self.capacity:
+            return
         path = self._path(header.key)
         temporary = path.with_suffix(".tmp")
         try:
@@ -158,7 +162,7 @@ class DiskTier:
     def _evict(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
             with self._lock:
-                victims = [key for key in self.entries if key != keep]
+                victims = [key for key in self.entries if key != keep] or [*self.entries]
                 if not victims:
                     return
                 victim = min(victims, key=lambda key: (key in self.kept, self.entries[key].last_used))
