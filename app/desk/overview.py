@@ -45,14 +45,18 @@ def tiers_of(engine: Engine) -> Tiers:
     """The tiers of a running engine."""
     store, per_token = engine.store, engine.model.info.kv.bytes_per_token
 
-    def device() -> tuple[list[ModuleHeader], int, dict[str, int]]:
-        device = store.device
+    def in_memory() -> tuple[list[ModuleHeader], list[ModuleHeader], int, dict[str, int]]:
+        device, host = store.device, store.host
         used = device.allocator.capacity - device.allocator.free_slots
-        return [entry.header for entry in device.entries.values()], used * per_token, dict(device.evictions)
+        headers, kept = ([entry.header for entry in tier.entries.values()] for tier in (device, host))
+        return headers, kept, used * per_token, dict(device.evictions)
 
-    headers, used, evictions = engine.call(lambda _: device())
+    headers, kept, used, evictions = engine.call(lambda _: in_memory())
     num_bytes, capacity = {"device": used}, {"device": store.device.allocator.capacity * per_token}
     modules = [("device", header) for header in headers]
+    if (host := store.host).capacity:
+        num_bytes["host"], capacity["host"], evictions["host"] = host.num_bytes, host.capacity, host.evictions
+        modules = [("host", header) for header in kept] + modules
     if (disk := store.disk) is not None:
         num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions
         modules = [("disk", header) for header in disk.headers()] + modules

@@ -127,6 +127,7 @@ class Parts:
         engine = Engine(
             model,
             memory=settings.device_memory,
+            host_memory=settings.host_memory,
             disk=disk,
             placement=settings.placement,
             slot=settings.slot_tokens,

@@ -165,7 +165,7 @@ class ConversationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """A module as the dashboard shows it. tier: device, disk, or none (not encoded). hits: prompts that found it
+    """A module as the dashboard shows it. tier: device, host, disk, or none (not encoded). hits: prompts that found it
     encoded; misses: prompts for which it had to be computed. is_kept: it is evicted last.
     """
 

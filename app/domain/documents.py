@@ -115,8 +115,8 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageState:
-    """A passage, and how the model has it. tier: where it is encoded, "device" or "disk"; "none" if it is not.
-    last_used: by an answer.
+    """A passage, and how the model has it. tier: where it is encoded, "device", "host" or "disk"; "none" if it
+    is not. last_used: by an answer.
     """
 
     passage: StoredPassage

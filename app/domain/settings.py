@@ -231,6 +231,9 @@ class Settings(BaseSettings):
     """How long a question may take, waiting included; then its answer ends with what there is."""
     device_memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB". Was called memory."""
+    host_memory: Annotated[Size, _bytes(0)] = 0
+    """Bytes of main memory for encoded passages that are dropped from device memory; 0 keeps none. On a processor 0 is
+    right where disk is not: the operating system keeps the files in memory as far as there is room."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB
     """Bytes on disk for encoded passages; 0 keeps none."""
     passages: Annotated[int, _between(1, 64)] = 5

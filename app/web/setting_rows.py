@@ -25,7 +25,7 @@ HIDDEN = "database_url"
 """Not on the page at all: it holds a password, and names where everything is kept."""
 NOT_HERE = frozenset({"data_dir", "host", "port", "public_url", "device", "desk_logo"})
 """Changed in the file or on the command line only: a mistake would keep the desk from starting, or admins out."""
-SIZES = frozenset({"device_memory", "disk"})
+SIZES = frozenset({"device_memory", "host_memory", "disk"})
 TEXTS = frozenset({"system_text", "refusal_text"})
 ORIGINS = {
     "default": translatable("default"),

@@ -53,7 +53,8 @@ REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
 
 class Engine:
     """Answers prompts from one model and one store. Every method may be called from any thread, between `start` and
-    `close`. memory: bytes of the device arena. disk: the tier behind it, or None. placement, slot: how prompts are
+    `close`. memory: bytes of the device arena. host_memory: bytes for modules that are evicted from it. disk: the tier
+    behind both, or None. placement, slot: how prompts are
     arranged unless `arrange` is told otherwise. limits: the defaults if None.
     """
 
@@ -62,6 +63,7 @@ class Engine:
         model: Model,
         *,
         memory: int,
+        host_memory: int = 0,
         disk: DiskTier | None = None,
         placement: Placement = "contiguous",
         slot: int = 256,
@@ -72,7 +74,7 @@ class Engine:
         self.placement, self.slot = placement, slot
         self.num_restarts = 0
         self._limits = limits
-        self._arena, self._disk = Arena(model.info.kv, slots, model.device), disk
+        self._arena, self._host_memory, self._disk = Arena(model.info.kv, slots, model.device), host_memory, disk
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -264,7 +266,9 @@ class Engine:
 
     def _begin(self) -> None:
         """Make the store, empty but for the disk, and the core."""
-        self.store = Store(self._arena, self.model.info.fingerprint, self._disk, self._wake)
+        self.store = Store(
+            self._arena, self.model.info.fingerprint, self._disk, host_memory=self._host_memory, on_load=self._wake
+        )
         self.store.keep(self._kept)
         self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits)
 

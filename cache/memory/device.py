@@ -14,7 +14,7 @@ from cache.errors import CapacityError
 from cache.memory.allocator import Extent, ExtentAllocator, join_extents, total_length
 from cache.memory.arena import Arena
 from cache.memory.eviction import EvictionQueue
-from cache.memory.half_life import Marks
+from cache.memory.half_life import HalfLife, Marks
 from cache.memory.module_header import ModuleHeader
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
@@ -43,7 +43,8 @@ Owner = CacheEntry | PrefixNode
 
 class DeviceMemory:
     """Modules and prefixes in an arena. cost: seconds per token to get one back that was evicted. evictions: how many
-    so far, of "module" and "prefix". on_eviction: called with a module that was evicted. kept: see `keep`.
+    so far, of "module" and "prefix". on_eviction: called with a module that is evicted, while its rows are there. kept:
+    see `keep`.
     """
 
     def __init__(self, arena: Arena, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
@@ -57,6 +58,11 @@ class DeviceMemory:
         self._by_start: dict[int, CacheEntry] = {}
         self._by_end: dict[int, CacheEntry] = {}
         self._evictable_slots = 0  # of modules
+
+    @property
+    def half_life(self) -> HalfLife:
+        """By which uses fade."""
+        return self._queue.half_life
 
     @property
     def evictable_slots(self) -> int:
@@ -287,9 +293,9 @@ class DeviceMemory:
     def _evict(self, victim: Owner) -> None:
         self._queue.evicted()
         if isinstance(victim, CacheEntry):
+            self._on_eviction(victim)
             self.drop(victim)
             self.evictions["module"] += 1
-            self._on_eviction(victim)
         else:
             parents = [*victim.path()][1:]
             self.free(self.prefixes.evict(victim))

@@ -34,13 +34,17 @@ V = TypeVar("V", bound=Victim)
 
 class EvictionQueue(Generic[V]):
     """What may be evicted, lowest value first. is_evictable: whether it still may. cost: seconds per token to get it
-    back. is_kept: whether it goes last.
+    back. is_kept: whether it goes last. half_life: of a queue whose marks count in this one, too.
     """
 
     def __init__(
-        self, is_evictable: Callable[[V], bool], cost: Callable[[V], float], is_kept: Callable[[V], bool]
+        self,
+        is_evictable: Callable[[V], bool],
+        cost: Callable[[V], float],
+        is_kept: Callable[[V], bool],
+        half_life: HalfLife | None = None,
     ) -> None:
-        self.half_life = HalfLife()
+        self.half_life = half_life or HalfLife()
         self._is_evictable, self._cost, self._is_kept = is_evictable, cost, is_kept
         self._heap: list[tuple[bool, float, int, V]] = []
         self._queued: set[V] = set()

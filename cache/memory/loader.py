@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,11 +26,12 @@ READERS = 2
 
 @dataclass(slots=True, eq=False)
 class ModuleLoad:
-    """A module being loaded into a reserved extent. seconds: from its start until its thread has ended, waiting for a
-    thread included. is_dropped: nobody is to find it.
+    """A module being loaded from a tier into a reserved extent. seconds: from its start until its thread has ended,
+    waiting for a thread included. is_dropped: nobody is to find it.
     """
 
     header: ModuleHeader
+    source: Literal["host", "disk"]
     extent: Extent
     started: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
@@ -55,16 +57,13 @@ class Loader:
         """Whether anything was started that was not collected."""
         return bool(self.running or self._dropped)
 
-    def start(
-        self, header: ModuleHeader, positions: Sequence[int], extent: Extent, read: Callable[[], Tensor]
-    ) -> Future[None]:
-        """Load a module. read: called on a thread, gives its rows, `[2, layers, length, kv_heads, head_dim]`, which are
-        checked. Returns what is done when the thread has ended.
+    def start(self, load: ModuleLoad, positions: Sequence[int], read: Callable[[], Tensor]) -> None:
+        """Load a module. positions: ids of its keys. read: called on a thread, gives its rows, `[2, layers, length,
+        kv_heads, head_dim]`, which are checked.
         """
-        load = self.running[header.key] = ModuleLoad(header, extent)
+        self.running[load.header.key] = load
         load.ended = self._threads.submit(self._load, load, positions, read)
         load.ended.add_done_callback(lambda _: self._on_end())
-        return load.ended
 
     def drop(self, key: str) -> None:
         """Let nobody find what is being loaded."""

@@ -1,4 +1,4 @@
-"""The tiers that modules are kept in: device memory, with exact prefixes beside them, and disk behind it. Where a
+"""The tiers that modules are kept in: device memory, with exact prefixes beside them, host memory and disk. Where a
 module is, and why one is missing. Owned by the engine thread; files are read and written by threads of their own.
 """
 
@@ -18,6 +18,7 @@ from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.disk_writer import DiskWriter
+from cache.memory.host import HostEntry, HostTier
 from cache.memory.keys import PUBLIC_TENANT, segment_key
 from cache.memory.loader import Loader, ModuleLoad
 from cache.memory.module_header import MissReason, ModuleHeader
@@ -75,17 +76,21 @@ def ignore() -> None:
 
 
 class Store:
-    """Modules and prefixes of one model. on_load: called on any thread when a module was loaded or could not be."""
+    """Modules and prefixes of one model. host_memory: bytes for modules that were evicted from the device. on_load:
+    called on any thread when a module was loaded or could not be.
+    """
 
     def __init__(
         self,
         arena: Arena,
         fingerprint: str,
         disk: DiskTier | None = None,
+        host_memory: int = 0,
         on_load: Callable[[], None] = ignore,
     ) -> None:
         self.fingerprint, self.disk = fingerprint, disk
-        self.device = DeviceMemory(arena, self._cost, self._remember_eviction)
+        self.device = DeviceMemory(arena, self._cost, self._evicted_from_device)
+        self.host = HostTier(host_memory, self._cost_of, self.device.half_life)
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
         self._loader = Loader(arena, on_load)
         self._not_loaded: dict[str, MissReason] = {}  # what is to be computed although it was or is on disk, and why
@@ -104,13 +109,17 @@ class Store:
         """Whether a module is in any tier."""
         return self.tier(key) is not None
 
-    def tier(self, key: str) -> Literal["device", "disk"] | None:
-        """The fastest tier that has a module or is about to. From any thread; it may have moved when this returns."""
+    def tier(self, key: str) -> Literal["device", "host", "disk"] | None:
+        """The fastest tier that has a module, or from which it is being loaded. From any thread; it may have moved when
+        this returns.
+        """
         if key in self.device.entries:
             return "device"
-        # in this order: a file appears before its write stops being pending
-        is_on_disk = self._is_being_written(key) or (self.disk is not None and key in self.disk)
-        return "disk" if is_on_disk or key in self._loader.running else None
+        if (load := self._loader.running.get(key)) is not None:
+            return load.source
+        if key in self.host.entries:
+            return "host"
+        return "disk" if self._is_on_disk(key) else None
 
     @property
     def is_loading(self) -> bool:
@@ -123,22 +132,12 @@ class Store:
         """
         self.collect_loads()
         key = self.key(segment, tenant)
-        tier = self.tier(key)
-        if tier == "device":
-            return Lookup(entry=self.device.pin(self.device.entries[key]), source=tier)
-        if (load := self._loader.running.get(key)) is not None:
-            return Lookup(source="disk", loading=load.ended)
-        wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        if key in self._not_loaded:
-            return Lookup(reason=self._not_loaded[key])
-        if tier == "disk" and self._is_worth_loading(wanted):
-            return Lookup(source=tier, loading=self._start_load(wanted, segment))
-        if tier == "disk":
-            self._not_loaded[key] = "bypassed"
-            return Lookup(reason="bypassed")
-        if key in self._evicted:
-            return Lookup(reason="evicted")
-        return Lookup(reason=wanted.why_missing(self._known_names.get((tenant, segment.name))))
+        if (entry := self.device.entries.get(key)) is not None:
+            return Lookup(entry=self.device.pin(entry), source="device")
+        load = self._loader.running.get(key) or self._start_load(key, segment, tenant)
+        if load is not None:
+            return Lookup(source=load.source, loading=load.ended)
+        return Lookup(reason=self._why_missing(key, segment, tenant))
 
     def collect_loads(self) -> None:
         """Admit what was loaded since; it is computed again if it could not be."""
@@ -148,7 +147,8 @@ class Store:
             elif load.error is not None:
                 self._fail_load(load)
             else:
-                self.load_cost.measured(load.seconds, load.extent.length)
+                if load.source == "disk":
+                    self.load_cost.measured(load.seconds, load.extent.length)
                 self.device.release(self._admit(load.header, load.extent))
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
@@ -156,7 +156,7 @@ class Store:
         there.
         """
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        is_stored = self.tier(header.key) is not None
+        is_stored = self._is_on_disk(header.key)
         entry = self._admit(header, extent)
         if self._writer is not None and not is_stored:
             self._writer.submit(entry.header, self.device.arena.read(extent))
@@ -166,6 +166,7 @@ class Store:
         """Every module of a tenant, in any tier."""
         headers = [entry.header for entry in self.device.entries.values()]
         headers += [load.header for load in self._loader.running.values()]
+        headers += [entry.header for entry in self.host.entries.values()]
         headers += [] if self.disk is None else self.disk.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -180,6 +181,7 @@ class Store:
             self.flush(key)
             found += self.has(key)
             self._loader.drop(key)
+            self.host.remove(key)
             if (entry := self.device.entries.get(key)) is not None:
                 self.device.drop(entry)
             if self.disk is not None:
@@ -189,8 +191,9 @@ class Store:
         return found
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted, in memory and on disk."""
+        """From now on evict these modules only when nothing else may be evicted, in any tier."""
         self.device.keep(keys)
+        self.host.keep(keys)
         if self.disk is not None:
             self.disk.kept = keys
 
@@ -201,6 +204,7 @@ class Store:
             return False
         self.flush(key)
         self._loader.drop(key)
+        self.host.remove(key)
         self._not_loaded.pop(key, None)
         if entry is not None:
             self.device.drop(entry)
@@ -212,6 +216,8 @@ class Store:
         """
         if (entry := self.device.entries.get(key)) is not None:
             return self.device.arena.read(entry.extent)
+        if (kept := self.host.entries.get(key)) is not None:
+            return kept.rows
         return self._read(key)
 
     def flush(self, key: str | None = None) -> None:
@@ -237,14 +243,36 @@ class Store:
     def check_integrity(self) -> None:
         """Assert that nothing leaked: see `DeviceMemory.check_integrity`."""
         self.device.check_integrity(self._loader.extents())
+        self.host.check_integrity()
 
     def _admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
         self._remember_name(header)
         self._not_loaded.pop(header.key, None)
         return self.device.admit(header, extent, self._evicted.get(header.key))
 
+    def _why_missing(self, key: str, segment: Segment, tenant: str) -> MissReason:
+        if key in self._not_loaded:
+            return self._not_loaded[key]
+        if key in self._evicted:
+            return "evicted"
+        wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
+        return wanted.why_missing(self._known_names.get((tenant, segment.name)))
+
+    def _start_load(self, key: str, segment: Segment, tenant: str) -> ModuleLoad | None:
+        """Begin to load a module; None if it is in no tier, or not worth it. Raises CapacityError."""
+        header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
+        kept = self.host.entries.get(key)
+        if kept is None and not (self._is_on_disk(key) and self._is_worth_loading(header)):
+            return None
+        load = ModuleLoad(header, "disk" if kept is None else "host", self.device.reserve(header.num_tokens))
+        self._loader.start(load, segment.positions, partial(self._read, key) if kept is None else lambda: kept.rows)
+        self.host.remove(key)
+        return load
+
     def _is_worth_loading(self, header: ModuleHeader) -> bool:
         """Whether a module on disk is expected in memory sooner than it could be computed, by what was measured."""
+        if header.key in self._not_loaded:
+            return False
         if self._is_being_written(header.key):  # it is in host memory, too
             return True
         if (self.load_cost.mean - self.compute_cost.mean) * header.num_tokens <= NOISE_S:
@@ -253,11 +281,8 @@ class Store:
         if self._bypassed % TRIED_ANYWAY == 0:
             self.load_cost.mean = self.compute_cost.mean  # what was measured in a rush may be long over
             return True
+        self._not_loaded[header.key] = "bypassed"
         return False
-
-    def _start_load(self, header: ModuleHeader, segment: Segment) -> Future[None]:
-        extent = self.device.reserve(len(segment.tokens))
-        return self._loader.start(header, segment.positions, extent, partial(self._read, header.key))
 
     def _fail_load(self, load: ModuleLoad) -> None:
         key, name = load.header.key, load.header.name
@@ -278,22 +303,29 @@ class Store:
 
     def _cost(self, victim: Owner) -> float:
         """Seconds per token to get it back: from disk, or by computing it."""
-        if isinstance(victim, CacheEntry) and self.disk is not None:
-            key = victim.header.key
-            if key in self.disk.entries or self._is_being_written(key):
-                return min(self.load_cost.mean, self.compute_cost.mean)
-        return self.compute_cost.mean
+        return self._cost_of(victim.header.key) if isinstance(victim, CacheEntry) else self.compute_cost.mean
+
+    def _cost_of(self, key: str) -> float:
+        """The same for a module."""
+        compute, load = self.compute_cost.mean, self.load_cost.mean
+        return min(load, compute) if self._is_on_disk(key) else compute
 
     def _remember_name(self, header: ModuleHeader) -> None:
         self._known_names[header.tenant, header.name] = header
         if len(self._known_names) > REMEMBERED_NAMES:
             self._known_names.popitem(last=False)
 
-    def _remember_eviction(self, entry: CacheEntry) -> None:
+    def _evicted_from_device(self, entry: CacheEntry) -> None:
+        if self.host.capacity:
+            self.host.put(HostEntry(entry.header, self.device.arena.read(entry.extent), entry.marks))
         self._evicted.pop(entry.header.key, None)
         self._evicted[entry.header.key] = entry
         if len(self._evicted) > REMEMBERED_EVICTIONS:
             self._evicted.popitem(last=False)
+
+    def _is_on_disk(self, key: str) -> bool:
+        # in this order: a file appears before its write stops being pending
+        return self._is_being_written(key) or (self.disk is not None and key in self.disk)
 
     def _is_being_written(self, key: str) -> bool:
         return self._writer is not None and key in self._writer.pending

@@ -1,0 +1,269 @@
+"""Modules between device, host memory and disk: where they go when room ends, and where they come back from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from desks import finish, small_desk, write_pages
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cache_engine import QUESTION, SYSTEM, plan_of
+from test_cache_store import BIG, SHAPE, TENANT, A, B, C, add, build, find, find_loaded, rows_of, segment_of, use
+from test_cache_store import D as LAST
+from tiny import build as build_model
+from tiny import make_segment, oracle_logits, stock
+from torch import Tensor
+
+from cache.decoding.sampling import Sampling
+from cache.engine.engine import Engine
+from cache.engine.request import Request
+from cache.errors import CapacityError
+from cache.memory.arena import Arena, KVShape
+from cache.memory.disk import DiskTier
+from cache.memory.store import Store
+from cache.prompt.plan import Segment
+
+MODULE = 10 * SHAPE.bytes_per_token
+"""Bytes of a module of ten tokens."""
+
+
+def store_of(
+    slots: int = 20, host: int = 3 * MODULE, folder: Path | None = None, disk: int = BIG, shape: KVShape = SHAPE
+) -> Store:
+    tier = None if folder is None else DiskTier(folder, disk)
+    return Store(Arena(shape, slots, torch.device("cpu")), "model", tier, host_memory=host)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """Memory for two modules of ten tokens, and host memory for three; no disk."""
+    store = store_of()
+    yield store
+    store.close()
+
+
+def held(store: Store) -> dict[str, str | None]:
+    return {one.name: store.tier(store.key(one)) for one in (A, B, C, LAST)}
+
+
+def test_what_is_evicted_goes_to_host_memory_and_comes_back_bit_for_bit(store: Store) -> None:
+    add(store, A, B, C)
+    assert held(store) == {"a": "host", "b": "device", "c": "device", "d": None}
+    assert store.host.num_bytes == MODULE
+    assert torch.equal(store.rows(store.key(A)), rows_of(A))
+    found = find_loaded(store, A)
+    assert found.source == "host"
+    assert found.entry is not None
+    assert torch.equal(store.device.arena.read(found.entry.extent), rows_of(A))
+    extent = found.entry.extent
+    assert store.device.arena.positions[extent.start : extent.end].tolist() == A.positions
+    assert held(store) == {"a": "device", "b": "host", "c": "device", "d": None}
+    assert [entry.header.name for entry in store.host.entries.values()] == ["b"], "it is in one of the two"
+    store.device.release(found.entry)
+    store.check_integrity()
+
+
+def test_without_a_budget_nothing_is_kept_in_host_memory() -> None:
+    store = store_of(host=0)
+    add(store, A, B, C)
+    assert held(store)["a"] is None
+    assert find(store, A).reason == "evicted"
+    store.check_integrity()
+
+
+def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least() -> None:
+    store = store_of(slots=10, host=2 * MODULE + 1)
+    add(store, A)
+    for _ in range(4):
+        use(store, A)
+    add(store, B, C, LAST)
+    assert held(store) == {"a": "host", "b": None, "c": "host", "d": "device"}
+    assert store.host.evictions == 1
+    assert store.host.num_bytes == 2 * MODULE
+    assert find(store, B).reason == "evicted"
+    store.check_integrity()
+    store.close()
+
+
+def test_what_is_to_be_kept_leaves_host_memory_last() -> None:
+    store = store_of(slots=10, host=2 * MODULE)
+    store.keep({store.key(B)})
+    add(store, A)
+    for _ in range(4):
+        use(store, A)
+    add(store, B, C, LAST)
+    assert held(store) == {"a": "host", "b": "host", "c": None, "d": "device"}, "else it were b"
+    store.close()
+
+
+def test_what_is_larger_than_host_memory_is_not_kept_there_and_costs_no_other_its_place() -> None:
+    store = store_of(slots=30, host=2 * MODULE)
+    large = segment_of("large", "l" * 30)
+    add(store, A, B, C, large)
+    before = held(store)
+    assert [*before.values()].count("host") == 2
+    assert store.device.evict(store.key(large))
+    assert held(store) == before
+    assert not store.has(store.key(large))
+    store.check_integrity()
+
+
+def test_what_disk_has_goes_from_host_memory_before_what_must_be_computed(tmp_path: Path) -> None:
+    store = store_of(slots=10, host=2 * MODULE, folder=tmp_path)
+    add(store, A, B)
+    store.flush()
+    assert store.disk is not None
+    store.disk.remove(store.key(A))
+    add(store, C, LAST)
+    store.flush()
+    assert held(store) == {"a": "host", "b": "disk", "c": "host", "d": "device"}
+    assert find(store, B).source == "disk"
+    store.close()
+
+
+def test_uses_count_in_host_memory_and_when_a_module_comes_back(store: Store) -> None:
+    add(store, A)
+    for _ in range(5):
+        use(store, A)
+    marks = store.device.entries[store.key(A)].marks
+    assert marks is not None
+    assert store.device.evict(store.key(A))
+    assert store.host.entries[store.key(A)].marks == marks
+    assert find(store, A).source == "host"
+    again = store.device.entries[store.key(A)].marks
+    assert again is not None
+    assert again > marks
+
+
+def test_what_finds_no_room_on_the_device_stays_in_host_memory(store: Store) -> None:
+    add(store, A)
+    assert store.device.evict(store.key(A))
+    pinned = [build(store, B), build(store, C)]
+    with pytest.raises(CapacityError):
+        store.find(A, TENANT)
+    assert held(store)["a"] == "host"
+    for entry in pinned:
+        store.device.release(entry)
+    assert find(store, A).source == "host"
+    store.check_integrity()
+
+
+@pytest.mark.parametrize("is_loading", [False, True])
+@pytest.mark.parametrize("end", ["forget", "remove"])
+def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool) -> None:
+    add(store, A, B, C)
+    if is_loading:
+        assert store.find(A, TENANT).source == "host"
+    key = store.key(A)
+    assert key in store.keys_of(TENANT)
+    assert store.forget({key}) == 1 if end == "forget" else store.remove(key)
+    assert key not in store.keys_of(TENANT)
+    assert not store.has(key)
+    assert find(store, A).entry is None
+    store.close()
+    store.collect_loads()
+    assert not store.has(key)
+    store.check_integrity()
+
+
+names = st.sampled_from("abcdef")
+actions = st.lists(
+    st.tuples(st.sampled_from(["get", "get", "get", "look", "drop", "evict", "forget", "remove", "keep"]), names),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(actions, st.sampled_from([0, 11, 30, 300]), st.sampled_from([0, 2_000, BIG]))
+def test_any_history_keeps_the_books_of_all_tiers(history: list[tuple[str, str]], host: int, disk: int) -> None:
+    """Contents belong to their keys wherever they come from, budgets hold, what is forgotten does not come back."""
+    with TemporaryDirectory() as folder:
+        store = store_of(37, host * SHAPE.bytes_per_token, Path(folder) if disk else None, disk)
+        pinned, gone = {}, set[str]()
+        for action, name in history:
+            segment = segment_of(name, name * (4 + ord(name) % 5))
+            key = store.key(segment)
+            try:
+                if action == "get" and name not in pinned:
+                    found = find_loaded(store, segment)
+                    assert found.entry is None or name not in gone
+                    pinned[name] = build(store, segment) if found.entry is None else found.entry
+                    gone.discard(name)
+                elif action == "look" and name not in pinned:
+                    found = store.find(segment, TENANT)  # and leave before it is loaded
+                    if found.entry is not None:
+                        store.device.release(found.entry)
+                elif action == "drop" and name in pinned:
+                    store.device.release(pinned.pop(name))
+                elif action == "evict":
+                    store.device.evict(key)
+                elif action == "keep":
+                    store.keep({key})
+                elif action in ("forget", "remove") and name not in pinned:
+                    _ = store.forget({key}) if action == "forget" else store.remove(key)
+                    assert not store.has(key)
+                    gone.add(name)
+            except CapacityError:
+                assert pinned or store.is_loading
+            for held_name, entry in pinned.items():
+                expected = segment_of(held_name, held_name * (4 + ord(held_name) % 5))
+                assert torch.equal(store.device.arena.read(entry.extent), rows_of(expected))
+            store.host.check_integrity()
+        for entry in pinned.values():
+            store.device.release(entry)
+        store.close()
+        store.collect_loads()
+        store.check_integrity()
+        if store.disk is not None:
+            assert store.disk.num_bytes <= disk
+
+
+# --- the engine -------------------------------------------------------------------------------------------------
+
+PAGES = [make_segment(name, f"Page {name} says something of its own. " * 2, SYSTEM) for name in "abcd"]
+
+
+def asked(engine: Engine, *segments: Segment) -> list[str]:
+    plan = plan_of(SYSTEM, *segments, QUESTION)
+    completion = engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1))).completion
+    usage = completion.usage
+    assert usage.prompt_tokens == usage.computed + usage.session + usage.prefix + usage.module == plan.num_tokens
+    return [use.source for use in completion.modules]
+
+
+def test_an_answer_behind_modules_from_host_memory_equals_one_full_pass() -> None:
+    model, logits = build_model(), list[Tensor]()
+    forward = model.forward
+    model.forward = lambda *args: (logits.append(forward(*args)), logits[-1])[1]  # type: ignore[method-assign]
+    per_token = model.info.kv.bytes_per_token
+    room = len(SYSTEM.tokens) + 2 * len(PAGES[0].tokens) + len(QUESTION) + 8
+    engine = Engine(model, memory=room * per_token, host_memory=300 * per_token).start()
+    engine.keep({engine.store.key(SYSTEM)})
+    assert asked(engine, *PAGES[:2]) == ["computed"] * 3
+    assert asked(engine, *PAGES[2:]) == ["device", "computed", "computed"]
+    assert asked(engine, *PAGES[:2]) == ["device", "host", "host"]
+    expected = oracle_logits(stock(), plan_of(SYSTEM, *PAGES[:2], QUESTION))
+    assert (logits[-1][-1] - expected).abs().max() < 1e-4
+    engine.call(Store.check_integrity)
+    engine.close()
+
+
+def test_a_desk_shows_its_host_memory(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk", host_memory=64 << 20) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.prepare()
+        finish(desk, "How long do returns take?")
+        key = next(row.id for row in desk.overview().modules if row.document.endswith("returns.md"))
+        desk.evict_module(key)
+        overview = desk.overview()
+        assert {row.id: row.tier for row in overview.modules}[key] == "host"
+        assert 0 < overview.tier_bytes["host"] < overview.tier_capacity["host"] == 64 << 20
+        assert overview.evictions["host"] == 0
+        assert desk.verify_module(key).is_sound
+        answer = finish(desk, "How long do returns take?")
+        assert "host" in {module.source for module in answer.modules}
