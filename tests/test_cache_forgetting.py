@@ -20,6 +20,7 @@ from cache.engine.request import Generation, Reuse
 from cache.engine.running import Running
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.kv_format import KVStorage
 from cache.memory.module_header import ModuleHeader
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
@@ -228,9 +229,9 @@ def test_what_is_being_written_is_found_and_forgotten(tmp_path: Path, monkeypatc
     disk = DiskTier(tmp_path, 1 << 30)
     core, may_write, write = a_core(disk=disk), threading.Event(), disk.write
 
-    def slow(header: ModuleHeader, rows: torch.Tensor) -> None:
+    def slow(header: ModuleHeader, rows: torch.Tensor, *storage: KVStorage) -> None:
         assert may_write.wait(20)
-        write(header, rows)
+        write(header, rows, *storage)
 
     monkeypatch.setattr(disk, "write", slow)
     encode(core, SECRET)

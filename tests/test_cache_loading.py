@@ -24,6 +24,7 @@ from cache.engine.engine_core import EngineCore
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError, CapacityError
 from cache.memory.disk import DiskTier
+from cache.memory.kv_format import KVStorage
 from cache.memory.module_header import ModuleHeader
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
@@ -100,9 +101,9 @@ def test_what_still_waits_to_be_written_is_taken_from_there(store: Store, monkey
     """Was wrong once: the engine's thread waited for the disk."""
     go, write = threading.Event(), store.disk.write  # type: ignore[union-attr]
 
-    def late(header: ModuleHeader, rows: Tensor) -> None:
+    def late(header: ModuleHeader, rows: Tensor, *storage: KVStorage) -> None:
         assert go.wait(20)
-        write(header, rows)
+        write(header, rows, *storage)
 
     monkeypatch.setattr(store.disk, "write", late)
     store.remove(store.key(A))

@@ -18,6 +18,7 @@ from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier, LoadFailed
+from cache.memory.kv_format import KVStorage
 from cache.memory.module_header import ModuleHeader
 from cache.memory.prefix_tree import PathStep, step_key
 from cache.memory.store import Lookup, Store
@@ -419,9 +420,9 @@ def test_forget_waits_for_a_module_that_is_being_written(store: Store, monkeypat
     assert store.disk is not None
     go, write = threading.Event(), store.disk.write
 
-    def slow(header: ModuleHeader, rows: torch.Tensor) -> None:
+    def slow(header: ModuleHeader, rows: torch.Tensor, *storage: KVStorage) -> None:
         go.wait(5)
-        write(header, rows)
+        write(header, rows, *storage)
 
     monkeypatch.setattr(store.disk, "write", slow)
     add(store, A)
@@ -545,9 +546,9 @@ class FinishesWhileAsked(DiskTier):
     finish: threading.Event
     finished: threading.Event
 
-    def write(self, header: ModuleHeader, rows: torch.Tensor) -> None:
+    def write(self, header: ModuleHeader, rows: torch.Tensor, *storage: KVStorage) -> None:
         self.finish.wait(5)
-        super().write(header, rows)
+        super().write(header, rows, *storage)
 
     def __contains__(self, key: str) -> bool:
         there = super().__contains__(key)
@@ -582,7 +583,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
 def test_a_refusing_disk_is_only_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.disk is not None
 
-    def full(header: ModuleHeader, rows: torch.Tensor) -> None:
+    def full(header: ModuleHeader, rows: torch.Tensor, *storage: KVStorage) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.disk, "write", full)
@@ -600,7 +601,7 @@ def test_the_writer_survives_an_unexpected_error(store: Store, monkeypatch: pyte
     assert store.disk is not None
     monkeypatch.setattr("threading.excepthook", lambda args: None)
 
-    def broken(header: ModuleHeader, rows: torch.Tensor) -> None:
+    def broken(header: ModuleHeader, rows: torch.Tensor, *storage: KVStorage) -> None:
         raise ValueError("non contiguous tensor")
 
     monkeypatch.setattr(store.disk, "write", broken)

@@ -19,6 +19,7 @@ from app.storage.statistics import ModuleHits, Statistics
 from cache.engine.engine import Engine
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.kv_format import kept_bytes_per_token
 from cache.memory.module_header import ModuleHeader
 from cache.memory.store import PrefixUse
 
@@ -60,8 +61,10 @@ def tiers_of(engine: Engine) -> Tiers:
     if (disk := store.disk) is not None:
         num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions
         modules = [("disk", header) for header in disk.headers()] + modules
+    per_kept = kept_bytes_per_token(engine.model.info.kv, store.kv_storage)
+    sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
     return Tiers(
-        modules=tuple((tier, header, header.num_tokens * per_token) for tier, header in modules),
+        modules=tuple((tier, header, header.num_tokens * sizes[tier]) for tier, header in modules),
         num_bytes=num_bytes,
         capacity=capacity,
         evictions=evictions,

@@ -128,6 +128,7 @@ class Parts:
             model,
             memory=settings.device_memory,
             host_memory=settings.host_memory,
+            kv_storage=settings.kv_storage,
             disk=disk,
             placement=settings.placement,
             slot=settings.slot_tokens,

@@ -19,6 +19,7 @@ from app.storage.library import Library
 from cache.engine.encoder import Encoded
 from cache.engine.engine import Engine
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.kv_format import kept_bytes_per_token
 
 JOBS_IN_FLIGHT = 2
 """Batches in the engine's queue at once: enough to fill its passes. Whoever removes a document waits for them."""
@@ -123,6 +124,7 @@ class Warming:
 
     def room_for(self) -> int:
         """Tokens that the largest tier holds: encoding more would only evict what was encoded before."""
-        store, per_token = self.engine.store, self.engine.model.info.kv.bytes_per_token
+        store = self.engine.store
+        per_token = kept_bytes_per_token(self.engine.model.info.kv, store.kv_storage)
         on_disk = 0 if store.disk is None else store.disk.capacity // per_token
         return max(on_disk, store.device.allocator.capacity)

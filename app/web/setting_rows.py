@@ -60,6 +60,7 @@ EFFECTS = {
         ),
     ),
     "weights": Effect("model"),
+    "kv_storage": Effect("model"),
     "embedder": Effect(
         "search",
         translatable(

@@ -30,6 +30,7 @@ from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
+from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
 from cache.model.language_model import Model
 from cache.prompt.arrangement import Placement, arrange, module_segment
@@ -54,8 +55,8 @@ REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
 class Engine:
     """Answers prompts from one model and one store. Every method may be called from any thread, between `start` and
     `close`. memory: bytes of the device arena. host_memory: bytes for modules that are evicted from it. disk: the tier
-    behind both, or None. placement, slot: how prompts are
-    arranged unless `arrange` is told otherwise. limits: the defaults if None.
+    behind both, or None. kv_storage: how modules are kept; rounded ones make answers approximate. placement, slot: how
+    prompts are arranged unless `arrange` is told otherwise. limits: the defaults if None.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Engine:
         memory: int,
         host_memory: int = 0,
         disk: DiskTier | None = None,
+        kv_storage: KVStorage = "model",
         placement: Placement = "contiguous",
         slot: int = 256,
         limits: Limits | None = None,
@@ -75,6 +77,7 @@ class Engine:
         self.num_restarts = 0
         self._limits = limits
         self._arena, self._host_memory, self._disk = Arena(model.info.kv, slots, model.device), host_memory, disk
+        self._kv_storage = kv_storage
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -132,7 +135,9 @@ class Engine:
     def submit(self, request: Request) -> Generation:
         """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
         generation = Generation()
-        waiting = Waiting(request, generation, time.perf_counter(), self.model.info.places_modules)
+        waiting = Waiting(
+            request, generation, time.perf_counter(), self.model.info.places_modules, self._kv_storage == "model"
+        )
         self._post_work(waiting)
         self._core.demand.set()
         return generation
@@ -267,7 +272,12 @@ class Engine:
     def _begin(self) -> None:
         """Make the store, empty but for the disk, and the core."""
         self.store = Store(
-            self._arena, self.model.info.fingerprint, self._disk, host_memory=self._host_memory, on_load=self._wake
+            self._arena,
+            self.model.info.fingerprint,
+            self._disk,
+            host_memory=self._host_memory,
+            kv_storage=self._kv_storage,
+            on_load=self._wake,
         )
         self.store.keep(self._kept)
         self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits)

@@ -110,7 +110,7 @@ class Running:
             usage=self.usage,
             modules=self.modules,
             timings=self.timings,
-            exact=self.admitted.plan.is_exact,
+            exact=self.admitted.is_exact,
             logits=torch.cat(self.forced_logits) if self.forced_logits else None,
         )
         self.admitted.generation.deliver(completion)

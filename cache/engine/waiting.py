@@ -18,6 +18,7 @@ from cache.prompt.plan import Plan, Segment
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A request with what was found for it so far. places_modules: whether the model can reuse modules at all.
+    has_exact_modules: whether they are kept as the model computes them.
     picked_up: when its modules were first looked up. loading: seconds spent on looking them up, and on waiting for
     those that are being loaded. load_began: when it began to wait for these, or 0. entries: modules found, pinned until
     the request has been answered. sources: where each was first found. misses: modules that had to be computed, and
@@ -28,6 +29,7 @@ class Waiting:
     generation: Generation
     submitted: float
     places_modules: bool = True
+    has_exact_modules: bool = True
     picked_up: float = 0.0
     loading: float = 0.0
     load_began: float = 0.0
@@ -44,7 +46,14 @@ class Waiting:
             return self.recomputed_plan
         if self.request.reuse != "on" or not self.places_modules:
             return self.request.plan.without_segments()
-        return self.request.plan.exact_part() if self.request.recomputation == EXACT else self.request.plan
+        if self.request.recomputation != EXACT:
+            return self.request.plan
+        return self.request.plan.exact_part() if self.has_exact_modules else self.request.plan.without_segments()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every token sees what full attention shows, in numbers that were not rounded."""
+        return self.plan.is_exact and (self.has_exact_modules or not self.plan.segments())
 
     @property
     def found(self) -> list[CacheEntry]:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cache.memory.kv_format import DTYPES, KVStorage, pack, unpack
 from cache.memory.module_header import ModuleHeader
 
 SUFFIX = ".safetensors"
@@ -85,20 +86,21 @@ class DiskTier:
             held = [*self.entries.values(), *self.undeleted.values()]
             return [entry.header for entry in held if entry.header.name]
 
-    def write(self, header: ModuleHeader, rows: Tensor) -> None:
+    def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
         """Store one module, unless it alone is larger than the capacity. Raises OSError when the disk does not take it;
         then nothing is left behind.
         """
         self._delete_again()
-        if rows.nbytes > self.capacity:
-            return
         path = self._path(header.key)
         temporary = path.with_suffix(".tmp")
         try:
-            save_module(temporary, header, rows)
+            save_module(temporary, header, rows, storage)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             status = temporary.stat()
+            if status.st_size > self.capacity:
+                _delete(temporary)
+                return
             os.replace(temporary, path)
         except (OSError, SafetensorError) as error:  # safetensors wraps the operating system's errors
             _delete(temporary)
@@ -114,11 +116,12 @@ class DiskTier:
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                rows: Tensor = file.get_tensor("kv")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
             if json.loads(metadata["header"])["key"] != key:
                 raise ValueError("the file holds another module")
-            if checksum(rows) != metadata["checksum"]:
+            if checksum_of(tensors) != metadata["checksum"]:
                 raise ValueError("checksum mismatch")
+            rows = unpack(tensors, DTYPES[metadata.get("dtype", "float32")])  # earlier files hold the rows
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
             if self.entries.get(key) is entry:  # it was not written anew meanwhile
                 self.remove(key)
@@ -162,7 +165,7 @@ class DiskTier:
     def _evict(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
             with self._lock:
-                victims = [key for key in self.entries if key != keep] or [*self.entries]
+                victims = [key for key in self.entries if key != keep]
                 if not victims:
                     return
                 victim = min(victims, key=lambda key: (key in self.kept, self.entries[key].last_used))
@@ -181,9 +184,11 @@ def _delete(path: Path) -> bool:
     return True
 
 
-def save_module(path: Path, header: ModuleHeader, rows: Tensor) -> None:
+def save_module(path: Path, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
     """Write the file of a module, neither synced nor whole at every moment. Raises OSError, SafetensorError."""
-    save_file({"kv": rows}, path, {"header": json.dumps(asdict(header)), "checksum": checksum(rows)})
+    tensors = pack(rows, storage)
+    metadata = {"header": json.dumps(asdict(header)), "checksum": checksum_of(tensors)}
+    save_file(tensors, path, metadata | {"dtype": str(rows.dtype).removeprefix("torch.")})
 
 
 def read_header(path: Path) -> ModuleHeader:
@@ -226,6 +231,14 @@ def nameless(key: str) -> ModuleHeader:
     return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 
-def checksum(rows: Tensor) -> str:
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    """Checksum of a file's tensors, by name."""
+    return checksum(*(tensors[name] for name in sorted(tensors)))
+
+
+def checksum(*tensors: Tensor) -> str:
     """SHA-256 of the raw bytes (the processor does it in hardware, several times faster than BLAKE2b)."""
-    return "sha256:" + hashlib.sha256(rows.contiguous().view(torch.uint8).numpy().data).hexdigest()
+    hasher = hashlib.sha256()
+    for tensor in tensors:
+        hasher.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return "sha256:" + hasher.hexdigest()

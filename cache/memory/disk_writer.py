@@ -7,6 +7,7 @@ import threading
 from torch import Tensor
 
 from cache.memory.disk import DiskTier
+from cache.memory.kv_format import KVStorage
 from cache.memory.module_header import ModuleHeader
 
 WRITES_IN_FLIGHT = 8
@@ -19,8 +20,8 @@ class DiskWriter:
     pending: rows submitted but not written yet, by key.
     """
 
-    def __init__(self, disk: DiskTier) -> None:
-        self.disk = disk
+    def __init__(self, disk: DiskTier, storage: KVStorage) -> None:
+        self.disk, self._storage = disk, storage
         self.pending: dict[str, Tensor] = {}
         self.failures = 0
         self._queue: queue.Queue[tuple[ModuleHeader, Tensor] | None] = queue.Queue(maxsize=WRITES_IN_FLIGHT)
@@ -45,7 +46,7 @@ class DiskWriter:
         while (job := self._queue.get()) is not None:
             header, rows = job
             try:
-                self.disk.write(header, rows)
+                self.disk.write(header, rows, self._storage)
             except Exception as error:  # whatever happens, the engine must not wait for a dead thread
                 if not self.failures:
                     log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)

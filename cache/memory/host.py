@@ -5,22 +5,23 @@ Owned by the engine thread. Not covered: which module leaves the device (`cache.
 (`cache.memory.loader`).
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from cache.memory.eviction import EvictionQueue
 from cache.memory.half_life import HalfLife, Marks
+from cache.memory.kv_format import packed_bytes
 from cache.memory.module_header import ModuleHeader
 
 
 @dataclass(slots=True, eq=False)
 class HostEntry:
-    """A module of the tier. rows: `[2, layers, length, kv_heads, head_dim]`. marks: of its uses on the device."""
+    """A module of the tier. tensors: see `cache.memory.kv_format`. marks: of its uses on the device."""
 
     header: ModuleHeader
-    rows: Tensor
+    tensors: Mapping[str, Tensor]
     marks: Marks | None
 
 
@@ -42,11 +43,11 @@ class HostTier:
 
     def put(self, entry: HostEntry) -> None:
         """Keep a module, unless it alone is larger than the tier. Others go that are worth less."""
-        if entry.rows.nbytes > self.capacity:
+        if packed_bytes(entry.tensors) > self.capacity:
             return
         self.remove(entry.header.key)
         self.entries[entry.header.key] = entry
-        self.num_bytes += entry.rows.nbytes
+        self.num_bytes += packed_bytes(entry.tensors)
         self._queue.add(entry)
         while self.num_bytes > self.capacity:
             (victim,) = self._queue.lowest(1)
@@ -57,7 +58,7 @@ class HostTier:
     def remove(self, key: str) -> HostEntry | None:
         """Take a module out of the tier; None if it is not there."""
         if (entry := self.entries.pop(key, None)) is not None:
-            self.num_bytes -= entry.rows.nbytes
+            self.num_bytes -= packed_bytes(entry.tensors)
         return entry
 
     def keep(self, keys: Set[str]) -> None:
@@ -67,4 +68,4 @@ class HostTier:
 
     def check_integrity(self) -> None:
         """Assert that the books agree."""
-        assert self.num_bytes == sum(entry.rows.nbytes for entry in self.entries.values()) <= self.capacity
+        assert self.num_bytes == sum(packed_bytes(entry.tensors) for entry in self.entries.values()) <= self.capacity

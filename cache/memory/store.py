@@ -19,7 +19,8 @@ from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.disk_writer import DiskWriter
 from cache.memory.host import HostEntry, HostTier
-from cache.memory.keys import PUBLIC_TENANT, segment_key
+from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
+from cache.memory.kv_format import KVStorage, pack, rounded, unpack
 from cache.memory.loader import Loader, ModuleLoad
 from cache.memory.module_header import MissReason, ModuleHeader
 from cache.prompt.plan import Segment
@@ -76,8 +77,9 @@ def ignore() -> None:
 
 
 class Store:
-    """Modules and prefixes of one model. host_memory: bytes for modules that were evicted from the device. on_load:
-    called on any thread when a module was loaded or could not be.
+    """Modules and prefixes of one model. host_memory: bytes for modules that were evicted from the device. kv_storage:
+    how modules are kept; those that are rounded are so in every tier, under keys of their own. on_load: called on any
+    thread when a module was loaded or could not be.
     """
 
     def __init__(
@@ -86,9 +88,11 @@ class Store:
         fingerprint: str,
         disk: DiskTier | None = None,
         host_memory: int = 0,
+        kv_storage: KVStorage = "model",
         on_load: Callable[[], None] = ignore,
     ) -> None:
-        self.fingerprint, self.disk = fingerprint, disk
+        self.fingerprint = fingerprint if kv_storage == "model" else digest(fingerprint, "kv", kv_storage)
+        self.kv_storage, self.disk = kv_storage, disk
         self.device = DeviceMemory(arena, self._cost, self._evicted_from_device)
         self.host = HostTier(host_memory, self._cost_of, self.device.half_life)
         self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
@@ -99,7 +103,7 @@ class Store:
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
         for header in () if disk is None else disk.headers():
             self._remember_name(header)
-        self._writer = None if disk is None else DiskWriter(disk)
+        self._writer = None if disk is None else DiskWriter(disk, kv_storage)
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         """Content address of a segment for this store's model."""
@@ -158,6 +162,8 @@ class Store:
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         is_stored = self._is_on_disk(header.key)
         entry = self._admit(header, extent)
+        if self.kv_storage != "model":  # answers do not depend on where a module comes from
+            self.device.arena.write(extent, rounded(self.device.arena.read(extent), self.kv_storage))
         if self._writer is not None and not is_stored:
             self._writer.submit(entry.header, self.device.arena.read(extent))
         return entry
@@ -217,7 +223,7 @@ class Store:
         if (entry := self.device.entries.get(key)) is not None:
             return self.device.arena.read(entry.extent)
         if (kept := self.host.entries.get(key)) is not None:
-            return kept.rows
+            return self._unpack(kept)
         return self._read(key)
 
     def flush(self, key: str | None = None) -> None:
@@ -265,7 +271,8 @@ class Store:
         if kept is None and not (self._is_on_disk(key) and self._is_worth_loading(header)):
             return None
         load = ModuleLoad(header, "disk" if kept is None else "host", self.device.reserve(header.num_tokens))
-        self._loader.start(load, segment.positions, partial(self._read, key) if kept is None else lambda: kept.rows)
+        read = partial(self._read, key) if kept is None else partial(self._unpack, kept)
+        self._loader.start(load, segment.positions, read)
         self.host.remove(key)
         return load
 
@@ -301,6 +308,9 @@ class Store:
         rows = self._writer.pending.get(key)
         return self.disk.read(key) if rows is None else rows
 
+    def _unpack(self, kept: HostEntry) -> Tensor:
+        return unpack(kept.tensors, self.device.arena.shape.dtype)
+
     def _cost(self, victim: Owner) -> float:
         """Seconds per token to get it back: from disk, or by computing it."""
         return self._cost_of(victim.header.key) if isinstance(victim, CacheEntry) else self.compute_cost.mean
@@ -317,7 +327,8 @@ class Store:
 
     def _evicted_from_device(self, entry: CacheEntry) -> None:
         if self.host.capacity:
-            self.host.put(HostEntry(entry.header, self.device.arena.read(entry.extent), entry.marks))
+            tensors = pack(self.device.arena.read(entry.extent), self.kv_storage)
+            self.host.put(HostEntry(entry.header, tensors, entry.marks))
         self._evicted.pop(entry.header.key, None)
         self._evicted[entry.header.key] = entry
         if len(self._evicted) > REMEMBERED_EVICTIONS:
