@@ -11,14 +11,12 @@ likeliest token. Prints one JSON document. Not covered: whether an answer is rig
 import argparse
 import json
 import os
-import statistics
 from collections.abc import Sequence
 from typing import get_args
 
 import torch
 
 from app.domain.settings import Settings, load_settings
-from app.domain.shipped import SHIPPED_DATA
 from cache.attention.items import Chunk
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
@@ -26,6 +24,7 @@ from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model
 from cache.native.decoder import Weights
 from cache.prompt.parts import Text
+from evals.next_token import NextTokenDistance, sample_answers
 
 ARTICLE_TOKENS = 400
 
@@ -50,36 +49,18 @@ def measure(settings: Settings, limit: int) -> dict[str, object]:
     )
     if exact.native is None:
         raise SystemExit("the model does not run in compiled code here: install gcc")
-    arena = Arena(exact.info.kv, 2048, exact.device)
-    means, worst, same, count = list[float](), 0.0, 0, 0
+    arena, distance = Arena(exact.info.kv, 2048, exact.device), NextTokenDistance()
     template, tokenizer = exact.tokenizer.template, exact.tokenizer
-    lines = (SHIPPED_DATA / "questions.jsonl").read_text("utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row.get("answer")][:limit]
-    for row in rows:
-        article = (SHIPPED_DATA / "knowledge" / row["article"]).read_text("utf-8")
-        text = tokenizer.decode(tokenizer.encode([Text(text=article)])[:ARTICLE_TOKENS])
+    for article, question, answer in sample_answers(tokenizer, ARTICLE_TOKENS, limit):
         asked = [
             Text(text=template.open + template.to_user, structural=True),
-            Text(text=f"{text}\n\n{row['question']}"),
+            Text(text=f"{article}\n\n{question}"),
             Text(text=template.to_answer, structural=True),
         ]
-        prompt, answer = tokenizer.encode(asked), tokenizer.encode([Text(text=row["answer"])])
-        tokens, first = [*prompt, *answer[:-1]], len(prompt) - 1  # the last token of the prompt predicts the answer
-        one, other = (distributions(model, arena, tokens, first) for model in (exact, rounded))
-        divergence = (one.exp() * (one - other)).sum(-1)
-        means.append(float(divergence.mean()))
-        worst = max(worst, float(divergence.max()))
-        same += int((one.argmax(-1) == other.argmax(-1)).sum())
-        count += len(one)
-    return {
-        "model": exact.info.name,
-        "questions": len(rows),
-        "tokens": count,
-        "kl_mean": statistics.mean(means),
-        "kl_of_the_worst_question": max(means),
-        "kl_of_the_worst_token": worst,
-        "top_1": same / count,
-    }
+        prompt, answered = tokenizer.encode(asked), tokenizer.encode([Text(text=answer)])
+        tokens, first = [*prompt, *answered[:-1]], len(prompt) - 1  # the last token of the prompt predicts the answer
+        distance.add(*(distributions(model, arena, tokens, first) for model in (exact, rounded)))
+    return {"model": exact.info.name, **distance.summary()}
 
 
 def main() -> None:
