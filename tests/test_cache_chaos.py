@@ -27,6 +27,8 @@ from cache.engine.request import Completion, Generation, Request
 from cache.engine.running import Running
 from cache.errors import CacheError
 from cache.memory.disk import DiskTier
+from cache.memory.kv_format import KVStorage
+from cache.memory.loader import Loader
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span
 
@@ -109,21 +111,22 @@ def change(engine: Engine, number: int) -> None:
         assert TOO_LARGE in encoding.result(timeout=LONGEST_S).failed
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize(("seed", "kv_storage"), [(1, "model"), (2, "int8")])
 def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, kv_storage: KVStorage
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr(cache.engine.engine, "MOST_RESTARTS", ASKED)
     model = build()
     memory, disk = 1200 * model.info.kv.bytes_per_token, DiskTier(tmp_path, 300_000)
-    engine = Engine(model, memory=memory, disk=disk).start()
+    engine = Engine(model, memory=memory, host_memory=60_000, disk=disk, kv_storage=kv_storage).start()
     chaos = Chaos(monkeypatch, seed)
     broken_disk = OSError(5, "Input/output error")
     for owner, name in ((Path, "unlink"), (Path, "exists"), (Path, "stat"), (os, "fsync"), (os, "replace")):
         chaos.inject(owner, name, 0.05, broken_disk)
     chaos.inject(cache.memory.disk, "safe_open", 0.1, broken_disk)
     chaos.inject(cache.memory.disk, "save_file", 0.1, safetensors.SafetensorError("No space left on device"))
+    chaos.inject(Loader, "_load", 0.05, OUT_OF_MEMORY)
     chaos.inject(model, "forward", 0.03, OUT_OF_MEMORY)
     chaos.inject(Sampler, "allowed", 0.01, ValueError("probability tensor contains inf"))
     for owner, name in ((Encoder, "collect"), (Running, "finish"), (Store, "find")):

@@ -23,6 +23,7 @@ from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError, CapacityError
+from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
 from cache.memory.kv_format import KVStorage
 from cache.memory.module_header import ModuleHeader
@@ -161,6 +162,22 @@ def test_a_read_that_fails_is_a_miss_and_gives_its_memory_back(
     add(store, A)
     assert store.device.evict(store.key(A))
     assert find(store, A).source == "disk", "what was written anew is read again"
+
+
+def test_a_file_outlives_a_fault_that_is_not_its_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    slow(store).go.set()
+    with monkeypatch.context() as broken:
+        broken.setattr(Arena, "write", full)
+        assert find(store, A).reason == "load failed"
+    assert store.key(A) in slow(store)
+    assert file_of(store, A).is_file()
+    assert find(store, A).reason == "load failed", "it is computed first"
+    add(store, A)
+    assert store.device.evict(store.key(A))
+    assert find(store, A).source == "disk"
 
 
 @pytest.mark.parametrize("reads_first", [False, True])

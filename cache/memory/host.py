@@ -55,11 +55,11 @@ class HostTier:
             self._queue.evicted()
             self.evictions += 1
 
-    def remove(self, key: str) -> HostEntry | None:
-        """Take a module out of the tier; None if it is not there."""
+    def remove(self, key: str) -> None:
+        """Let a module go; unknown keys are fine."""
         if (entry := self.entries.pop(key, None)) is not None:
             self.num_bytes -= packed_bytes(entry.tensors)
-        return entry
+            entry.tensors = {}  # the queue may hold the entry for a while
 
     def keep(self, keys: Set[str]) -> None:
         """From now on evict these modules only when nothing else may be evicted."""

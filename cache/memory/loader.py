@@ -8,7 +8,7 @@ nobody wants the module any more. Not covered: whether a module is worth loading
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,8 +40,8 @@ class ModuleLoad:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed, once it has ended and was not dropped; None if the rows are there."""
-        return self.ended.exception()
+        """Why it failed, once it has ended; None if the rows are there."""
+        return CancelledError() if self.ended.cancelled() else self.ended.exception()
 
 
 class Loader:

@@ -5,7 +5,7 @@ module is, and why one is missing. Owned by the engine thread; files are read an
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -223,7 +223,7 @@ class Store:
         if (entry := self.device.entries.get(key)) is not None:
             return self.device.arena.read(entry.extent)
         if (kept := self.host.entries.get(key)) is not None:
-            return self._unpack(kept)
+            return self._unpack(kept.tensors)
         return self._read(key)
 
     def flush(self, key: str | None = None) -> None:
@@ -271,7 +271,7 @@ class Store:
         if kept is None and not (self._is_on_disk(key) and self._is_worth_loading(header)):
             return None
         load = ModuleLoad(header, "disk" if kept is None else "host", self.device.reserve(header.num_tokens))
-        read = partial(self._read, key) if kept is None else partial(self._unpack, kept)
+        read = partial(self._read, key) if kept is None else partial(self._unpack, kept.tensors)
         self._loader.start(load, segment.positions, read)
         self.host.remove(key)
         return load
@@ -294,7 +294,7 @@ class Store:
     def _fail_load(self, load: ModuleLoad) -> None:
         key, name = load.header.key, load.header.name
         self.device.free([load.extent])
-        if self.disk is not None:
+        if self.disk is not None and isinstance(load.error, LoadFailed):
             self.disk.remove(key)
         self._not_loaded[key] = "load failed"
         log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
@@ -308,8 +308,8 @@ class Store:
         rows = self._writer.pending.get(key)
         return self.disk.read(key) if rows is None else rows
 
-    def _unpack(self, kept: HostEntry) -> Tensor:
-        return unpack(kept.tensors, self.device.arena.shape.dtype)
+    def _unpack(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return unpack(tensors, self.device.arena.shape.dtype)
 
     def _cost(self, victim: Owner) -> float:
         """Seconds per token to get it back: from disk, or by computing it."""
