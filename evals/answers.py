@@ -86,7 +86,7 @@ def measure_answers(
         }
         for one in found
     ]
-    return {"model": service.engine.model.info.name, "rows": [asdict(summarise(service, found))], "answers": answers}
+    return {"model": service.engine.info.name, "rows": [asdict(summarise(service, found))], "answers": answers}
 
 
 def summarise(service: Service, found: list[MeasuredAnswer]) -> AnswerRow:

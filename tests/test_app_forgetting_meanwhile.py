@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from app.knowledge.prompts import PassageText, PromptTurn
 from app.storage.history import PastMessage
 from cache.engine.limits import Limits
 from cache.engine.request import Reuse
-from cache.memory.store import Store
 
 
 @pytest.fixture
@@ -144,14 +143,14 @@ def test_passages_read_ahead_meanwhile_keep_their_modules(
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages / "secret.md"])
         desk.ingest([pages / "returns.md"], warm=False)
-        forget = desk.engine.forget
+        settle = desk.engine.settle
 
-        def waits(find: Callable[[Store], Set[str]]) -> int:
+        def waits() -> None:
             unread = desk.library.all_ids(only_unencoded=True)
             assert desk._warming.encode(unread, no_progress).encoded == 1
-            return forget(find)
+            settle()
 
-        monkeypatch.setattr(desk.engine, "forget", waits)
+        monkeypatch.setattr(desk.engine, "settle", waits)
         assert desk.forget("secret.md").left == NOTHING
         assert stored(desk)["returns"].module_key in modules(desk)
 

@@ -100,7 +100,7 @@ def change(engine: Engine, number: int) -> None:
     encoding: Future[Encoded] = engine.encode([*some, TOO_LARGE])
     calls: list[Callable[[], object]] = [
         lambda: engine.call(lambda store: 1 // 0),
-        lambda: engine.forget(lambda store: {store.key(some[0])}),
+        lambda: engine.forget({engine.key(some[0])}),
         lambda: engine.call(lambda store: [store.remove(store.key(one)) for one in some]),
         lambda: engine.drop_prefixes(f"t{number % 5}"),
     ]

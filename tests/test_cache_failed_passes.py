@@ -135,10 +135,12 @@ def test_tokens_the_model_does_not_have_are_refused(token: int, engine: Engine) 
     still_serves(engine)
 
 
-def test_a_search_for_what_to_forget_that_raises_reaches_who_asked(engine: Engine) -> None:
-    def find(store: Store) -> frozenset[str]:
+def test_forgetting_that_raises_reaches_who_asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(keys: frozenset[str]) -> int:
         raise LookupError("no such document")
 
+    monkeypatch.setattr(engine.store, "forget", fails)
+
     with pytest.raises(LookupError, match="no such document"):
-        engine.forget(find)
+        engine.forget(frozenset())
     still_serves(engine)

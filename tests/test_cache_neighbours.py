@@ -303,7 +303,7 @@ def test_tokens_are_remembered_until_something_is_forgotten() -> None:
         plans = [engine.arrange(TURNS[:4]) for _ in range(2)]
         assert plans[0] == plans[1]
         assert asked.count(NEAR_TEXT) == 1
-        engine.forget(lambda _: frozenset())
+        engine.forget(frozenset())
         engine.arrange(TURNS[:4])
         assert asked.count(NEAR_TEXT) == 2
 

@@ -71,7 +71,7 @@ def test_requests_in_flight_end_with_one_line_and_new_ones_are_answered(
 def test_modules_to_be_encoded_and_forgotten_end_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_once(monkeypatch, EngineCore, "_forget")
     with pytest.raises(CacheError, match=RESTARTED):
-        engine.forget(lambda store: {store.key(A)})
+        engine.forget({engine.key(A)})
     broken_once(monkeypatch, Encoder, "advance")
     with pytest.raises(CacheError, match=RESTARTED):
         engine.encode([A, B]).result(timeout=20)

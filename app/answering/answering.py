@@ -32,11 +32,11 @@ from app.knowledge.prompts import PromptBuilder
 from app.storage.history import History
 from app.storage.library import Library
 from cache.decoding.sampling import Sampling
-from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
+from cache.serving.interface import EngineInterface
 
 REHEARSED = "How do I send something back?"
 
@@ -50,7 +50,7 @@ class Answering:
         library: Library,
         history: History,
         finder: Finder,
-        engine: Engine,
+        engine: EngineInterface,
         prompts: PromptBuilder,
         in_flight: InFlight,
         policy: Policy,
@@ -66,7 +66,7 @@ class Answering:
         self._answer_mode, self._opening = answer_mode, None
         self.open = OpenAnswers()
         if refusal_bias:
-            refusal = run_tokens([Text(text=settings.refusal_text)], engine.model.tokenizer)
+            refusal = run_tokens([Text(text=settings.refusal_text)], engine.tokenizer)
             self._opening = refusal[0], refusal_bias
 
     def ask(
@@ -147,13 +147,13 @@ class Answering:
         """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal. What
         is computed for it is found by its owner alone; the modules of passages are everybody's.
         """
-        plan, model, settings = prepared.plan, self.engine.model, self.settings
+        plan, engine, settings = prepared.plan, self.engine, self.settings
         assert plan is not None
         choices = None
         if self._mode_of(prepared) == "quote":
-            room = model.info.max_positions - plan.next_position
-            shown, stop = prepared.decision.statements, min(model.info.stop_tokens)
-            choices = choices_of(shown, settings.refusal_text, model.tokenizer, stop, room)
+            room = engine.info.max_positions - plan.next_position
+            shown, stop = prepared.decision.statements, min(engine.info.stop_tokens)
+            choices = choices_of(shown, settings.refusal_text, engine.tokenizer, stop, room)
         sampling = Sampling(
             max_tokens=max(settings.answer_tokens, 0 if choices is None else choices.longest),
             temperature=settings.temperature,

@@ -16,11 +16,11 @@ from app.domain.errors import DeskError
 from app.domain.plain import PlainAnswer, PlainOptions, Said
 from app.domain.served import Served
 from cache.decoding.sampling import Sampling
-from cache.engine.engine import Engine
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError, PromptError
 from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text
+from cache.serving.interface import EngineInterface
 
 MOST_TOKENS = 512
 """Of an answer for which no other limit is given: memory is reserved for all of it."""
@@ -77,7 +77,7 @@ class PlainStream:
 
 
 def complete(
-    engine: Engine,
+    engine: EngineInterface,
     messages: Sequence[Said],
     options: PlainOptions,
     owner: str,
@@ -86,8 +86,8 @@ def complete(
     """Start an answer. owner: who may find the prompt's prefixes again. report: told of the answer. Raises
     DeskError for messages that are no conversation, or too long for the model.
     """
-    parts = conversation(messages, engine.model.tokenizer.template)
-    positions = engine.model.info.max_positions
+    parts = conversation(messages, engine.tokenizer.template)
+    positions = engine.info.max_positions
     try:
         plan = engine.arrange(parts)
     except PromptError as error:

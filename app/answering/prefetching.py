@@ -15,9 +15,8 @@ from app.answering.answering import Answering
 from app.answering.past import with_agents
 from app.knowledge.in_flight import InFlight
 from app.storage.history import History
-from cache.engine.engine import Engine
-from cache.engine.prefetching import Prefetch
 from cache.prompt.plan import Segment
+from cache.serving.interface import Cancellable, EngineInterface
 from retrieval.text.terms import UNSPACED, words
 
 SEARCHES_AT_ONCE = 2
@@ -36,7 +35,7 @@ class _Typed:
     """mark: a hash of what was searched for."""
 
     mark: int
-    prefetch: Prefetch
+    prefetch: Cancellable
 
 
 class Prefetching:
@@ -52,7 +51,7 @@ class Prefetching:
         """check_with_machine: raises DeskError while a person answers a conversation."""
         self._answering, self._history, self._in_flight = answering, history, in_flight
         self._check_with_machine = check_with_machine
-        self._engine: Engine = answering.engine
+        self._engine: EngineInterface = answering.engine
         self._last: OrderedDict[str, _Typed] = OrderedDict()  # by owner
         self._searching: set[str] = set()  # owners
         self._lock = threading.Lock()

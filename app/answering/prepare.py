@@ -16,9 +16,9 @@ from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.privacy.redaction import redact
 from app.storage.history import PastMessage
 from app.storage.library import Library
-from cache.engine.engine import Engine
 from cache.errors import PromptError
 from cache.prompt.plan import Plan
+from cache.serving.interface import EngineInterface
 from retrieval.documents.document import with_headings
 
 
@@ -55,7 +55,7 @@ class QuestionPreparer:
         settings: Settings,
         library: Library,
         finder: Finder,
-        engine: Engine,
+        engine: EngineInterface,
         prompts: PromptBuilder,
         curated: CuratedAnswers | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class QuestionPreparer:
             retrieve_ms=retrieve_ms,
             in_prompt=in_prompt,
             plan=plan,
-            model=self._engine.model.info.fingerprint,
+            model=self._engine.info.fingerprint,
             notice=notice,
         )
 
@@ -131,7 +131,7 @@ class QuestionPreparer:
                 passages=tuple(PassageText.of(stored[id_]) for id_ in said.passage_ids if id_ in stored),
                 question=asked.text,
                 answer=said.text,
-                answer_tokens=said.tokens if said.model == self._engine.model.info.fingerprint else None,
+                answer_tokens=said.tokens if said.model == self._engine.info.fingerprint else None,
             )
             for asked, said in answered
         ]
@@ -141,7 +141,7 @@ class QuestionPreparer:
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
         """The plan of as many of the latest turns as fit with an answer; and how many were left out."""
-        positions = self._engine.model.info.max_positions
+        positions = self._engine.info.max_positions
         for dropped in range(len(turns)):
             try:
                 plan = self._engine.arrange(self._prompts.prompt(turns[dropped:]))

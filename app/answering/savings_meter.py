@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from rapidfuzz.distance import Levenshtein
 
 from app.domain.savings import SavingsSample
-from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request
 from cache.errors import CacheError, EngineBusy, EngineStopped
+from cache.serving.interface import EngineInterface
 
 WAITING = 8
 """Answers that may wait for their second run; each holds its prompt."""
@@ -44,7 +44,7 @@ class Sampled:
 class SavingsMeter:
     """A thread that computes sampled answers again. Safe to use from any thread. Nothing is sampled before `start`."""
 
-    def __init__(self, engine: Engine, share: float, keep: Callable[[SavingsSample], None]) -> None:
+    def __init__(self, engine: EngineInterface, share: float, keep: Callable[[SavingsSample], None]) -> None:
         """share: of the answers, 0 to 1. keep: stores a sample."""
         self._engine, self._share, self._keep = engine, share, keep
         self._sampled: queue.Queue[Sampled] = queue.Queue(WAITING)

@@ -84,4 +84,4 @@ def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> Non
             f"{ratios[-1]:.1f}x",
         )
     Console(width=120).print(table)
-    print(f"{service.engine.model.info.name} on {service.settings.device}; median {statistics.median(ratios):.1f}x")
+    print(f"{service.engine.info.name} on {service.settings.device}; median {statistics.median(ratios):.1f}x")

@@ -163,6 +163,5 @@ def failure(error: DeskError | CacheError) -> BatchFailure:
 
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int:
     """Tokens computed for requests in this order from a cold start. Raises CacheError."""
-    return sum(
-        usage.computed for usage in count_tokens(requests, answering.engine.model, answering.settings.device_memory)
-    )
+    engine, memory = answering.engine, answering.settings.device_memory
+    return sum(usage.computed for usage in count_tokens(requests, engine.info, engine.tokenizer, memory))

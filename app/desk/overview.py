@@ -5,7 +5,7 @@ engine's module store, or from the files where no engine runs.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from app.domain.answers import ModuleRow, Overview, PrefixRow
@@ -16,12 +16,10 @@ from app.knowledge.module_care import kept_modules
 from app.knowledge.prompts import SYSTEM
 from app.storage.library import Library
 from app.storage.statistics import ModuleHits, Statistics
-from cache.engine.engine import Engine
+from cache.memory.contents import TierContents, contents_on_disk
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.kv_format import kept_bytes_per_token
-from cache.memory.module_header import ModuleHeader
-from cache.memory.store import PrefixUse
+from cache.serving.interface import EngineInterface
 
 SHOWN_PREFIXES = 10
 PREFIX_TOKENS = 24
@@ -29,77 +27,35 @@ PREFIX_TOKENS = 24
 NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiers:
-    """What the tiers hold. modules: tier, header and bytes, the slowest tier first. num_bytes, capacity, evictions: by
-    tier.
-    """
-
-    modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
-    num_bytes: dict[str, int] = field(default_factory=dict)
-    capacity: dict[str, int] = field(default_factory=dict)
-    evictions: dict[str, int] = field(default_factory=dict)
-    prefixes: tuple[PrefixRow, ...] = ()
-
-
-def tiers_of(engine: Engine) -> Tiers:
-    """The tiers of a running engine."""
-    store, per_token = engine.store, engine.model.info.kv.bytes_per_token
-
-    def in_memory() -> tuple[list[ModuleHeader], list[ModuleHeader], int, dict[str, int]]:
-        device, host = store.device, store.host
-        used = device.allocator.capacity - device.allocator.free_slots
-        headers, kept = ([entry.header for entry in tier.entries.values()] for tier in (device, host))
-        return headers, kept, used * per_token, dict(device.evictions)
-
-    headers, kept, used, evictions = engine.call(lambda _: in_memory())
-    num_bytes, capacity = {"device": used}, {"device": store.device.allocator.capacity * per_token}
-    modules = [("device", header) for header in headers]
-    if (host := store.host).capacity:
-        num_bytes["host"], capacity["host"], evictions["host"] = host.num_bytes, host.capacity, host.evictions
-        modules = [("host", header) for header in kept] + modules
-    if (disk := store.disk) is not None:
-        num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions
-        modules = [("disk", header) for header in disk.headers()] + modules
-    per_kept = kept_bytes_per_token(engine.model.info.kv, store.kv_storage)
-    sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
-    return Tiers(
-        modules=tuple((tier, header, header.num_tokens * sizes[tier]) for tier, header in modules),
-        num_bytes=num_bytes,
-        capacity=capacity,
-        evictions=evictions,
-        prefixes=tuple(prefix_row(engine, use) for use in engine.call(lambda store: store.prefix_uses(SHOWN_PREFIXES))),
-    )
-
-
-def tiers_on_disk(folder: Path, capacity: int) -> Tiers:
+def tiers_on_disk(folder: Path, capacity: int) -> TierContents:
     """The disk tier, read from its files without an engine."""
-    if not folder.is_dir():
-        return Tiers()
-    disk = DiskTier(folder, capacity)
-    return Tiers(
-        modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
-        num_bytes={"disk": disk.num_bytes},
-        capacity={"disk": disk.capacity},
+    return contents_on_disk(DiskTier(folder, capacity)) if folder.is_dir() else TierContents()
+
+
+def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
+    """The prefixes of a running engine that saved most, with the words the last run of each begins with."""
+
+    def text_of(tokens: Sequence[int]) -> str:
+        return " ".join(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]).split())
+
+    return tuple(
+        PrefixRow(text=text_of(use.tokens), tokens=use.num_tokens, hits=use.hits, saved=use.saved)
+        for use in engine.prefix_uses(SHOWN_PREFIXES)
     )
 
 
-def prefix_row(engine: Engine, use: PrefixUse) -> PrefixRow:
-    """A prefix with the words its last run begins with."""
-    text = " ".join(engine.model.tokenizer.decode(use.tokens[:PREFIX_TOKENS]).split())
-    return PrefixRow(text=text, tokens=use.num_tokens, hits=use.hits, saved=use.saved)
-
-
-def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overview:
+def summarise(
+    library: Library, statistics: Statistics, tiers: TierContents, prefixes: tuple[PrefixRow, ...]
+) -> Overview:
     """All numbers; the names of model, policy and so on are left empty. Raises DeskError."""
     return Overview(
         **asdict(statistics.totals()),
         **asdict(library.counts()),
-        tier_bytes=tiers.num_bytes,
-        tier_capacity=tiers.capacity,
-        evictions=tiers.evictions,
+        tier_bytes=dict(tiers.num_bytes),
+        tier_capacity=dict(tiers.capacity),
+        evictions=dict(tiers.evictions),
         modules=tuple(module_rows(library, statistics, tiers)),
-        prefixes=tiers.prefixes,
+        prefixes=prefixes,
         reasons=tuple(statistics.miss_reasons()),
         misses=tuple(statistics.misses()),
         points=tuple(statistics.points()),
@@ -107,7 +63,7 @@ def summarise(library: Library, statistics: Statistics, tiers: Tiers) -> Overvie
     )
 
 
-def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Iterable[ModuleRow]:
+def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
     """Every module of the desk in its fastest tier, the one that saved most tokens first; none of PML prompts. Modules
     of passages that are in no tier have the tier "none".
     """
@@ -137,7 +93,9 @@ def module_rows(library: Library, statistics: Statistics, tiers: Tiers) -> Itera
     return sorted(rows, key=lambda row: (-row.saved, row.document, row.passage))
 
 
-def passage_states(passages: Sequence[StoredPassage], statistics: Statistics, tiers: Tiers) -> list[PassageState]:
+def passage_states(
+    passages: Sequence[StoredPassage], statistics: Statistics, tiers: TierContents
+) -> list[PassageState]:
     """How the model has each of these passages, in the fastest tier."""
     tier_of = {header.key: tier for tier, header, _ in tiers.modules if header.tenant == PUBLIC_TENANT}
     used = statistics.module_hits()

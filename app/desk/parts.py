@@ -31,13 +31,14 @@ from app.storage.faq import FaqStore
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.savings import SavingsSamples
-from cache.engine.engine import Engine
 from cache.engine.limits import Limits
 from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
+from cache.serving.interface import EngineInterface
+from cache.serving.local_engine import LocalEngine
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
 from retrieval.search.embedding import Embedder
 from retrieval.search.last_questions import LastQuestionsEmbedder
@@ -117,14 +118,14 @@ class Parts:
         return name in self.__dict__
 
     @part
-    def engine(self) -> Engine:
+    def engine(self) -> EngineInterface:
         """The running engine, with the model loaded."""
         settings = self.settings
         model = self._load_model(settings)
         disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
         if disk is not None:
             disk.clean_up()
-        engine = Engine(
+        engine = LocalEngine(
             model,
             memory=settings.device_memory,
             host_memory=settings.host_memory,
@@ -153,7 +154,7 @@ class Parts:
     @part
     def prompts(self) -> PromptBuilder:
         """Builds prompts for the loaded model."""
-        return PromptBuilder(self.engine.model.tokenizer.template, self.settings.system_text)
+        return PromptBuilder(self.engine.tokenizer.template, self.settings.system_text)
 
     @part
     def _answering(self) -> Answering:
@@ -208,7 +209,7 @@ class Parts:
     def _tokenizer(self) -> ModelTokenizer:
         """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
         if self.is_open("engine") or self._load_model is not load_model_of:
-            return self.engine.model.tokenizer
+            return self.engine.tokenizer
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
 
     @part

@@ -20,7 +20,7 @@ from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
 from app.desk.housekeeping import Housekeeping
 from app.desk.memory_plan import ANSWERS, plan_memory
-from app.desk.overview import Tiers, passage_states, summarise, tiers_of, tiers_on_disk
+from app.desk.overview import passage_states, prefix_rows, summarise, tiers_on_disk
 from app.desk.parts import Loading, Parts, part
 from app.desk.savings import summarise_savings
 from app.domain.answers import Answer, Overview, Turn
@@ -56,6 +56,7 @@ from app.support.handing_off import HandingOff
 from app.support.quality import Quality
 from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
+from cache.memory.contents import TierContents
 
 ENDING_S = 1.0
 """How long answers may take to end when the desk is closed."""
@@ -231,7 +232,7 @@ class Service(Parts):
     def reading_cost(self, neighbours: int) -> ReadingCost:
         """What it takes to encode all passages again."""
         encoded = [one.num_tokens for one in self.library.module_sizes() if one.module_key is not None]
-        seconds = sum(encoded) * (1 + neighbours) * self.engine.store.compute_cost.mean
+        seconds = sum(encoded) * (1 + neighbours) * self.engine.seconds_per_token
         return ReadingCost(modules=len(encoded), seconds=seconds)
 
     def warm_module(self, key: str) -> None:
@@ -338,7 +339,7 @@ class Service(Parts):
         """The names of the models that are used, without the folders in which they lie."""
         embedder = self.search.embedder
         return ModelNames(
-            language=public_name(self.engine.model.info.name),
+            language=public_name(self.engine.info.name),
             embedder=public_name(embedder.name),
             dimension=embedder.dimension,
         )
@@ -353,9 +354,10 @@ class Service(Parts):
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
         settings, is_running = self.settings, self.is_open("engine")
+        prefixes = prefix_rows(self.engine) if self._is_engine_running() else ()
         return replace(
-            summarise(self.library, Statistics(self.database), self._tiers()),
-            model=self.engine.model.info.name if is_running else settings.model or "bundled",
+            summarise(self.library, Statistics(self.database), self._tiers(), prefixes),
+            model=self.engine.info.name if is_running else settings.model or "bundled",
             device=settings.device,
             policy=self.policy,
             answer_mode=self.answer_mode,
@@ -363,9 +365,9 @@ class Service(Parts):
             reading=self.passages_read(),
         )
 
-    def _tiers(self) -> Tiers:
+    def _tiers(self) -> TierContents:
         if self._is_engine_running():
-            return tiers_of(self.engine)
+            return self.engine.contents()
         return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
@@ -380,7 +382,7 @@ class Service(Parts):
         """What other sizes of memory would have done for the latest answers."""
         used = Statistics(self.database).used_modules(ANSWERS)
         prompts = [[TracedModule(*module) for module in modules] for modules in used]
-        return plan_memory(prompts, self.settings.device_memory, self.engine.model.info.kv.bytes_per_token)
+        return plan_memory(prompts, self.settings.device_memory, self.engine.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""
@@ -410,7 +412,7 @@ class Service(Parts):
             return Load(model=public_name(self.settings.model or "bundled"), **asdict(counts))
         tiers, (running, waiting) = self._tiers(), self.engine.load()
         return Load(
-            model=public_name(self.engine.model.info.name),
+            model=public_name(self.engine.info.name),
             running=running,
             waiting=waiting,
             **asdict(counts),

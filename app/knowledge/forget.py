@@ -9,7 +9,7 @@ again; those that begin later do not find it, and nobody waits for them.
 """
 
 import json
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from app.knowledge.ingest import Ingestion
 from app.storage.history import History
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import Store
 from retrieval.search.windows import passage_id
 
 FORGETTING = "forgetting"
@@ -112,22 +111,20 @@ class Forgetting:
             vectors=len(retriever.index.passage_ids & set(ids)),
             keywords=sum(passage_id(window) in ids for window in retriever.keywords.window_ids.tolist()),
             quotes=sum(self._history.quotes_of(path) for path in paths),
-            modules=len(self._engine.call(modules_in) & keys),
+            modules=len(self._modules() & keys),
         )
 
     def _forget_unused_modules(self) -> None:
         system = self._engine.segment(self._prompts.system)
+        self._engine.settle()
+        there = self._modules()
+        # In this order: passages are read ahead meanwhile, and the library knows a module before the engine has it.
+        used = self._library.module_keys() | {self._engine.key(system)}
+        self._engine.forget(self._engine.modules(PML_TENANT) | (there - used))
 
-        def find(store: Store) -> Set[str]:
-            used = self._library.module_keys() | {store.key(system)}  # now: passages were read ahead while this waited
-            return store.keys_of(PML_TENANT) | (modules_in(store) - used)
-
-        self._engine.forget(find)
-
-
-def modules_in(store: Store) -> frozenset[str]:
-    """The desk's modules in any tier, and those with which conversations in memory were computed, also if evicted."""
-    return store.keys_of(PUBLIC_TENANT) | store.device.prefixes.modules()
+    def _modules(self) -> frozenset[str]:
+        """The desk's modules in any tier, and those with which prefixes in memory were computed, also if evicted."""
+        return self._engine.modules(PUBLIC_TENANT) | self._engine.modules_of_prefixes()
 
 
 def begun(library: Library) -> list[str]:

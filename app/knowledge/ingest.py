@@ -161,7 +161,7 @@ class Ingestion:
         finally:
             self.search.save()
         self.library.clear_staged()
-        is_used = self.neighbours and self.open_warming().engine.model.info.is_position_independent
+        is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
         self._choose_neighbours(self.neighbours if is_used else 0)
         if options.get("warm", True):
             self._warm(known, report, progress)
@@ -317,7 +317,9 @@ class Ingestion:
 
     def _forget_modules(self, keys: frozenset[str]) -> None:
         if keys:
-            self.open_warming().engine.forget(lambda _: keys)
+            engine = self.open_warming().engine
+            engine.settle()  # what was asked before may store them again
+            engine.forget(keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()

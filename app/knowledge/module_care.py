@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from app.domain.errors import DeskError
 from app.domain.verified import Verified
 from app.knowledge.in_flight import InFlight
@@ -16,13 +14,10 @@ from app.knowledge.prompts import PassageText
 from app.knowledge.warm import Warming
 from app.storage.library import Library
 from cache.errors import CacheError
-from cache.memory.disk import LoadFailed
 from cache.prompt.plan import Segment
 
 KEPT = "kept modules"
 """Fact: the keys of modules that are to be kept, as a JSON list."""
-VERIFYING = "verifying"
-"""Tenant of what is computed only to be compared."""
 
 
 def kept_modules(library: Library) -> frozenset[str]:
@@ -42,12 +37,12 @@ class ModuleCare:
     def warm(self, key: str) -> None:
         """Have a module in memory: from disk, or encoded now."""
         with self._in_flight.track(), _as_desk_errors():
-            self._engine.encode([self._segment(key)], into_memory=True).result().raise_failed()
+            self._engine.bring_to_device(self._segment(key))
 
     def evict(self, key: str) -> None:
         """Take a module out of memory; a copy on disk stays. Raises DeskError while an answer uses it."""
         self._segment(key)
-        if not self._engine.call(lambda store: store.device.evict(key) or key not in store.device.entries):
+        if not self._engine.evict(key):
             raise DeskError("this passage is in use by an answer: try again in a moment", code="module-in-use")
 
     def keep(self, key: str, *, is_kept: bool) -> None:
@@ -63,28 +58,15 @@ class ModuleCare:
         file that cannot be read is removed.
         """
         with self._in_flight.track(), _as_desk_errors():
-            segment = self._segment(key)
-            try:
-                stored = self._engine.call(lambda store: store.rows(key))
-            except LoadFailed as error:
-                return Verified(largest_difference=None, problem=str(error))
-            anew = self._engine.store.key(segment, VERIFYING)
-            try:
-                self._engine.encode([segment], VERIFYING).result().raise_failed()
-                computed = self._engine.call(lambda store: store.rows(anew))
-            except LoadFailed as error:
-                raise CacheError(f"the passage could not be computed anew: {error}") from error
-            finally:
-                self._engine.call(lambda store: [store.remove(one) for one in store.keys_of(VERIFYING)])
-        largest = stored.abs().max().item() or 1.0
-        return Verified(largest_difference=(stored - computed).to(torch.float32).abs().max().item() / largest)
+            check = self._engine.verify(self._segment(key))
+        return Verified(largest_difference=check.largest_difference, problem=check.problem)
 
     def _segment(self, key: str) -> Segment:
         """The segment that a module encodes now."""
         passage = self._library.passage_of_module(key)
         if passage is not None:
             segment = self._engine.segment(self._prompts.module(PassageText.of(passage)))
-            if self._engine.store.key(segment) == key:
+            if self._engine.key(segment) == key:
                 return segment
         raise DeskError("this passage is not there any more, or its text has changed", code="module-unknown")
 

@@ -17,9 +17,8 @@ from app.knowledge.in_flight import InFlight
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
 from cache.engine.encoder import Encoded
-from cache.engine.engine import Engine
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.kv_format import kept_bytes_per_token
+from cache.serving.interface import EngineInterface
 
 JOBS_IN_FLIGHT = 2
 """Batches in the engine's queue at once: enough to fill its passes. Whoever removes a document waits for them."""
@@ -65,7 +64,7 @@ class WarmReport:
 class Warming:
     """Encodes passages of one desk."""
 
-    def __init__(self, library: Library, engine: Engine, prompts: PromptBuilder, in_flight: InFlight) -> None:
+    def __init__(self, library: Library, engine: EngineInterface, prompts: PromptBuilder, in_flight: InFlight) -> None:
         self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
@@ -78,12 +77,13 @@ class Warming:
         """How many passages have no module in any tier, and those of them for which the largest tier has room, in the
         order in which they are to be encoded.
         """
-        if not self.engine.model.info.places_modules:
+        if not self.engine.info.places_modules:
             return 0, []
-        stored = self.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
+        stored = self.engine.modules(PUBLIC_TENANT)
         sizes = self.library.module_sizes()
         unread = [(one.id, one.num_tokens) for one in sizes if one.module_key not in stored]
-        room = self.room_for() - sum(one.num_tokens for one in sizes if one.module_key in stored)
+        # encoding more would only evict what was encoded before
+        room = self.engine.module_room - sum(one.num_tokens for one in sizes if one.module_key in stored)
         tokens = list(accumulate((num_tokens for _, num_tokens in unread), initial=0))
         return len(unread), [id_ for id_, _ in unread[: max(0, bisect_right(tokens, room) - 1)]]
 
@@ -102,7 +102,7 @@ class Warming:
                 report.count(future.result(), count)
                 progress("encoding", report.done, len(ids) - report.waiting)
 
-        room = self.room_for()
+        room = self.engine.module_room
         for first in range(0, len(ids), AT_ONCE):
             if until():
                 break
@@ -113,18 +113,11 @@ class Warming:
                 fitting = bisect_right(tokens, room) - 1
                 room -= tokens[fitting]
                 report.waiting += len(segments) - fitting
-                keys = {p.id: self.engine.store.key(segment) for p, segment in zip(passages, segments, strict=True)}
+                keys = {p.id: self.engine.key(segment) for p, segment in zip(passages, segments, strict=True)}
                 self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
                 if fitting:
                     running.append((self.engine.encode(segments[:fitting]), fitting))
             collect(JOBS_IN_FLIGHT - 1)
         collect(0)
-        self.engine.store.flush()
+        self.engine.flush()
         return report
-
-    def room_for(self) -> int:
-        """Tokens that the largest tier holds: encoding more would only evict what was encoded before."""
-        store = self.engine.store
-        per_token = kept_bytes_per_token(self.engine.model.info.kv, store.kv_storage)
-        on_disk = 0 if store.disk is None else store.disk.capacity // per_token
-        return max(on_disk, store.device.allocator.capacity)

@@ -9,17 +9,17 @@ from app.domain.errors import DeskError
 from app.domain.tenants import PML_TENANT
 from app.pml.facts import named, read_prompt, read_schema
 from cache.decoding.sampling import Sampling
-from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.pml.registry import Registry
+from cache.serving.interface import EngineInterface
 
 
-def run_prompt(engine: Engine, schema: Path, prompt: Path, sampling: Sampling, reuse: str) -> dict[str, Any]:
+def run_prompt(engine: EngineInterface, schema: Path, prompt: Path, sampling: Sampling, reuse: str) -> dict[str, Any]:
     """Run a prompt file for a schema file. Raises DeskError, CacheError."""
     if reuse not in get_args(Reuse):
         raise DeskError(f"--reuse is {reuse!r}: it must be on, prefix or off", code="usage")
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
-    schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+    schemas = Registry.for_model(engine.tokenizer, engine.info)
     named(schema, lambda: schemas.replace(parsed_schema))
     bound = named(prompt, lambda: schemas.bind(parsed_prompt))
     request = Request(plan=bound.plan, sampling=sampling, reuse=cast("Reuse", reuse), tenant=PML_TENANT)

@@ -16,7 +16,8 @@ from cache.attention.scoring import ScoredChunk
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Usage
 from cache.memory.arena import Arena, KVShape
-from cache.model.language_model import Model, ModelInfo
+from cache.model.language_model import ModelInfo
+from cache.prompt.model_tokenizer import ModelTokenizer
 
 NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
 
@@ -24,9 +25,9 @@ NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
 class CountingModel:
     """A model for the engine that computes nothing."""
 
-    def __init__(self, model: Model) -> None:
-        self.info: ModelInfo = replace(model.info, kv=NO_KV, stop_tokens=frozenset())
-        self.tokenizer = model.tokenizer
+    def __init__(self, info: ModelInfo, tokenizer: ModelTokenizer) -> None:
+        self.info = replace(info, kv=NO_KV, stop_tokens=frozenset())
+        self.tokenizer = tokenizer
         self.device = torch.device("cpu")
 
     def forward(
@@ -41,13 +42,13 @@ class CountingModel:
         return torch.zeros(len(outputs), 1)
 
 
-def count_tokens(requests: Sequence[Request], model: Model, memory: int) -> list[Usage]:
+def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ModelTokenizer, memory: int) -> list[Usage]:
     """Usage of each request when they are answered one after another from a cold start.
 
-    memory: bytes of the arena the model would have. Raises CacheError as the engine does.
+    info, tokenizer: of the model. memory: bytes of the arena it would have. Raises CacheError as the engine does.
     """
-    slots = max(1, memory // model.info.kv.bytes_per_token)
-    engine = Engine(CountingModel(model), memory=slots * NO_KV.bytes_per_token).start()
+    slots = max(1, memory // info.kv.bytes_per_token)
+    engine = Engine(CountingModel(info, tokenizer), memory=slots * NO_KV.bytes_per_token).start()
     try:
         one_token = [replace(r, sampling=replace(r.sampling, max_tokens=1)) for r in requests]
         return [engine.submit(request).completion.usage for request in one_token]

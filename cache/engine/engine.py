@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import Encoded, EncodeJob, problem_of
@@ -32,8 +32,9 @@ from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
-from cache.model.language_model import Model
+from cache.model.language_model import Model, ModelInfo
 from cache.prompt.arrangement import Placement, arrange, module_segment
+from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import CachingTokenizer
@@ -91,7 +92,7 @@ class Engine:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
 
-    def start(self) -> "Engine":
+    def start(self) -> Self:
         """Begin to serve; returns the engine."""
         self._stopped = None
         self._thread.start()
@@ -112,6 +113,20 @@ class Engine:
     def is_running(self) -> bool:
         """Whether requests are taken and computed."""
         return self._stopped is None and not self._is_restarting
+
+    @property
+    def info(self) -> ModelInfo:
+        """What must be known of the model."""
+        return self.model.info
+
+    @property
+    def tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer."""
+        return self.model.tokenizer
+
+    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
+        """Content address of a segment's module for this model."""
+        return self.store.key(segment, tenant)
 
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
@@ -184,19 +199,23 @@ class Engine:
         self._arrived.set()
         return prefetch
 
-    def forget(self, find: Callable[[Store], Set[str]]) -> int:
-        """Remove modules from every tier and everything computed with them. find: which keys, called between two passes
-        when all has ended that was submitted or to be encoded before, and everything is written to disk. What comes
-        later does not wait: it may still read these modules, but nothing that it computed with them until then is kept.
-        It finds them gone and encodes them again if it still needs them, so whoever wants nothing to come back submits
+    def settle(self) -> None:
+        """Wait until all has ended that was submitted or to be encoded before, and everything is written to disk. What
+        comes later is not waited for. Raises EngineStopped.
+        """
+        self._forget(ForgetJob(lambda _: frozenset(), Future()))
+
+    def forget(self, keys: Set[str]) -> int:
+        """Remove modules from every tier and everything computed with them, between two passes. What is under way goes
+        on and may still read these modules, but nothing that it computed with them is kept. It finds them gone and
+        encodes them again if it still needs them, so whoever wants nothing to come back settles first, and submits
         nothing later that has their text. Returns how many modules were there. Raises EngineStopped.
         """
+        found = self._forget(ForgetJob(lambda _: keys, Future(), is_urgent=True))
+        self._tokenizer.clear()
+        return found
 
-        def find_keys(store: Store) -> Set[str]:
-            self._tokenizer.clear()
-            return find(store)
-
-        job = ForgetJob(find_keys, Future())
+    def _forget(self, job: ForgetJob) -> int:
         self._post_work(job)
         return job.done.result()
 

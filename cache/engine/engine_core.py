@@ -126,7 +126,7 @@ class EngineCore:
         while self.inbox:
             arrived = self.inbox.popleft()
             if isinstance(arrived, ForgetJob):
-                self._to_forget.add(arrived, self._asked())
+                self._to_forget.add(arrived, () if arrived.is_urgent else self._asked())
             elif isinstance(arrived, EncodeJob):
                 self._jobs.append(arrived)
             else:

@@ -1,0 +1,73 @@
+"""An engine in a thread of this program, asked for values instead of being given functions of its store."""
+
+from cache.engine.engine import Engine
+from cache.errors import CacheError
+from cache.memory.contents import ModuleCheck, TierContents, contents_of, largest_difference, module_room
+from cache.memory.disk import LoadFailed
+from cache.memory.store import PrefixUse
+from cache.prompt.plan import Segment
+
+VERIFYING = "verifying"
+"""Tenant of what is computed only to be compared."""
+
+
+class LocalEngine(Engine):
+    """An engine as `cache.serving.interface.EngineInterface` wants it."""
+
+    def modules(self, tenant: str) -> frozenset[str]:
+        """The modules of a tenant in any tier. Raises EngineStopped."""
+        return self.call(lambda store: store.keys_of(tenant))
+
+    def modules_of_prefixes(self) -> frozenset[str]:
+        """The modules with which prefixes in memory were computed, also if they were evicted. Raises EngineStopped."""
+        return self.call(lambda store: store.device.prefixes.modules())
+
+    def bring_to_device(self, segment: Segment) -> None:
+        """Have a module in device memory: from another tier, or encoded now. Raises CacheError."""
+        self.encode([segment], into_memory=True).result().raise_failed()
+
+    def evict(self, key: str) -> bool:
+        """Take a module out of device memory; gives whether it is not there now: an answer may use it. Raises
+        EngineStopped.
+        """
+        return self.call(lambda store: store.device.evict(key) or key not in store.device.entries)
+
+    def verify(self, segment: Segment) -> ModuleCheck:
+        """Compute a module anew and compare it with what is stored, number by number; of a file the checksum, too. A
+        file that cannot be read is removed. Raises CacheError.
+        """
+        key, anew = self.key(segment), self.key(segment, VERIFYING)
+        try:
+            stored = self.call(lambda store: store.rows(key))
+        except LoadFailed as error:
+            return ModuleCheck(largest_difference=None, problem=str(error))
+        try:
+            self.encode([segment], VERIFYING).result().raise_failed()
+            computed = self.call(lambda store: store.rows(anew))
+        except LoadFailed as error:
+            raise CacheError(f"the passage could not be computed anew: {error}") from error
+        finally:
+            self.call(lambda store: [store.remove(one) for one in store.keys_of(VERIFYING)])
+        return ModuleCheck(largest_difference=largest_difference(stored, computed))
+
+    def contents(self) -> TierContents:
+        """What the tiers hold. Raises EngineStopped."""
+        return self.call(contents_of)
+
+    def prefix_uses(self, limit: int) -> list[PrefixUse]:
+        """The prefixes that have saved most, first. Raises EngineStopped."""
+        return self.call(lambda store: store.prefix_uses(limit))
+
+    def flush(self) -> None:
+        """Wait until everything is on disk."""
+        self.store.flush()
+
+    @property
+    def module_room(self) -> int:
+        """Tokens of modules that the largest tier holds."""
+        return module_room(self.store)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What computing a token of a module costs, as measured so far."""
+        return self.store.compute_cost.mean
