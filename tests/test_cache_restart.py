@@ -11,7 +11,7 @@ import pytest
 from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
 from tiny import build
 
-import cache.engine.engine
+import cache.engine.restarts
 from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoder
 from cache.engine.engine import Engine
@@ -92,7 +92,7 @@ def test_an_engine_that_fails_again_and_again_stays_down(engine: Engine, monkeyp
         raise ZeroDivisionError("nobody foresaw this")
 
     monkeypatch.setattr(EngineCore, "step", broken)
-    monkeypatch.setattr(cache.engine.engine, "MOST_RESTARTS", 2)
+    monkeypatch.setattr(cache.engine.restarts, "MOST_RESTARTS", 2)
     for _ in range(2):
         with pytest.raises(CacheError, match=RESTARTED):
             _ = submit(engine).completion

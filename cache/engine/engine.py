@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
+from cache.engine.arranging import Arranger
 from cache.engine.encoder import Encoded, EncodeJob, problem_of
 from cache.engine.engine_core import EngineCore
 from cache.engine.forgetting import ForgetJob
@@ -25,6 +26,7 @@ from cache.engine.limits import Limits
 from cache.engine.open_work import OpenWork, Work
 from cache.engine.prefetching import Prefetch
 from cache.engine.request import Generation, Request
+from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.arena import Arena
@@ -33,24 +35,17 @@ from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
 from cache.model.language_model import Model, ModelInfo
-from cache.prompt.arrangement import Placement, arrange, module_segment
+from cache.prompt.arrangement import Placement
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
-from cache.prompt.tokenizer import CachingTokenizer
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
-RESTARTED = "the engine failed and begins anew, the log says why: ask again"
-BROKEN = "the engine failed again and again, see the log; restart the program"
-MOST_RESTARTS, RESTARTS_S = 5, 600.0
-"""So many within so many seconds; then the engine stays down, because each costs what is warm."""
 LOOK_AGAIN_S = 0.5
 """While modules are being loaded and there is nothing else to do: how soon to see who has left or waited too long."""
-REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
-"""Texts whose tokens are remembered, and how long one may be: some 20 KiB each for passages, at most some 300 KiB."""
 
 
 class Engine:
@@ -74,7 +69,6 @@ class Engine:
     ) -> None:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
-        self.placement, self.slot = placement, slot
         self.num_restarts = 0
         self._limits = limits
         self._arena, self._host_memory, self._disk = Arena(model.info.kv, slots, model.device), host_memory, disk
@@ -84,10 +78,10 @@ class Engine:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._begin()
         self._open_work = OpenWork()
-        self._failures: deque[float] = deque(maxlen=MOST_RESTARTS + 1)  # when the thread failed
+        self._restart_limit = RestartLimit()
         self._is_restarting = False
         self._idle_run: IdleRun | None = None
-        self._tokenizer = CachingTokenizer(model.tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
+        self._arranger = Arranger(model.info, model.tokenizer, placement, slot)
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
@@ -132,24 +126,17 @@ class Engine:
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
         """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
-        info = self.model.info
-        return arrange(
-            parts,
-            self._tokenizer,
-            position_independent=info.is_position_independent,
-            max_positions=info.max_positions,
-            placement=(placement or self.placement) if info.places_modules else "contiguous",
-            slot=slot or self.slot,
-        )
+        return self._arranger.arrange(parts, placement, slot)
 
     def segment(self, module: TextModule) -> Segment:
         """The segment `arrange` makes of a module; for position-independent models the same wherever it stands."""
-        info = self.model.info
-        return module_segment(module, self._tokenizer, room=info.max_positions if info.is_position_independent else 0)
+        return self._arranger.segment(module)
 
-    def submit(self, request: Request) -> Generation:
-        """Queue a request. Raises EngineStopped; other refusals arrive through the generation."""
-        generation = Generation()
+    def submit(self, request: Request, generation: Generation | None = None) -> Generation:
+        """Queue a request. generation: gets the answer; a new one if None. Raises EngineStopped; other refusals arrive
+        through the generation.
+        """
+        generation = generation or Generation()
         waiting = Waiting(
             request, generation, time.perf_counter(), self.model.info.places_modules, self._kv_storage == "model"
         )
@@ -157,12 +144,12 @@ class Engine:
         self._core.demand.set()
         return generation
 
-    def compute_idle(self, request: Request) -> Generation:
+    def compute_idle(self, request: Request, generation: Generation | None = None) -> Generation:
         """Compute a request without any reuse while there is nothing else to do, in KV memory of its own: see
         `cache.engine.idle_run`. One at a time. The generation ends with EngineBusy where there is something else to do,
         also if it arrives later. Raises EngineStopped.
         """
-        request, generation = replace(request, reuse="off"), Generation()
+        request, generation = replace(request, reuse="off"), generation or Generation()
         self._post(lambda: self._begin_idle_run(request, generation))
         return generation
 
@@ -212,7 +199,7 @@ class Engine:
         nothing later that has their text. Returns how many modules were there. Raises EngineStopped.
         """
         found = self._forget(ForgetJob(lambda _: keys, Future(), is_urgent=True))
-        self._tokenizer.clear()
+        self._arranger.clear()
         return found
 
     def _forget(self, job: ForgetJob) -> int:
@@ -232,7 +219,7 @@ class Engine:
         """Remove what was computed for a tenant, but no modules, without waiting for requests in flight. Gives whether
         all of it is gone; what such requests need stays until this is called again. Raises EngineStopped.
         """
-        self._tokenizer.clear()
+        self._arranger.clear()
         return self.call(lambda store: store.device.drop_prefixes(tenant))
 
     def load(self) -> tuple[int, int]:
@@ -309,9 +296,8 @@ class Engine:
     def _restart(self) -> None:
         """End all that the core has, and begin anew; what arrived since is computed."""
         self._is_restarting = True
-        self._failures.append(time.monotonic())
         self._fail_all(CacheError(RESTARTED))
-        if len(self._failures) > MOST_RESTARTS and self._failures[-1] - self._failures[0] < RESTARTS_S:
+        if self._restart_limit.failed():
             self._stop(BROKEN)
             return
         try:
