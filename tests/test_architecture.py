@@ -35,7 +35,7 @@ ROOMS = {
     "app.storage": "app.domain retrieval.search",
     "app.domain": "cache.engine cache.prompt",
     "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",
-    "cache.serving": "cache.engine cache.model cache.memory cache.prompt",
+    "cache.serving": "cache.engine cache.decoding cache.model cache.native cache.memory cache.prompt",
     "cache.training": "cache.model cache.attention",
     "cache.engine": "cache.decoding cache.model cache.attention cache.memory cache.prompt",
     "cache.decoding": "cache.prompt",
@@ -134,6 +134,7 @@ ONLY_IN = {
     "stdnum": {"app.privacy.redaction"},
     "evals": {"app.cli.bench", "app.cli.measure"},
     "xllamacpp": {"evals.llama_cpp_server"},
+    "msgspec": {"cache.serving.values", "cache.serving.messages"},
     "ray": set[str](),
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

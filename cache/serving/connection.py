@@ -1,0 +1,39 @@
+"""One end of a pair of connected sockets: frames of bytes, each behind its length. Not covered: what is in them."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+_LENGTH_BYTES = 4
+
+
+class Connection:
+    """Any thread may send; one reads. Ends when the other end is closed, or its process has ended."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end, self._sending = end, threading.Lock()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; waits while the other end does not read. Raises OSError if there is no other end any more."""
+        with self._sending:
+            self._end.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+
+    def frames(self) -> Iterator[bytes]:
+        """The frames that arrive, to the end. Half a frame at the end is left out."""
+        with self._end.makefile("rb") as source:
+            while len(length := source.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
+                frame = source.read(size := int.from_bytes(length, "big"))
+                if len(frame) < size:
+                    return
+                yield frame
+
+    def end_sending(self) -> None:
+        """Send nothing more; what arrives is still read."""
+        try:
+            self._end.shutdown(socket.SHUT_WR)
+        except OSError:  # the other end has gone
+            return
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._end.close()
