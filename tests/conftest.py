@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 import torch
 from filelock import FileLock
+from tiny import save
 
 from cache.memory.keys import file_digest
 from cache.model.files import bundled_gguf, convert_gguf
@@ -34,3 +35,9 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = bundled_gguf()
     with FileLock(base / "models.lock"):
         return convert_gguf(path, base / "models" / file_digest(path).replace(":", "-"))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model in a folder, for processes that load it; its parent is for what is made of it."""
+    return save(tmp_path_factory.mktemp("models") / "tiny")

@@ -134,7 +134,7 @@ ONLY_IN = {
     "stdnum": {"app.privacy.redaction"},
     "evals": {"app.cli.bench", "app.cli.measure"},
     "xllamacpp": {"evals.llama_cpp_server"},
-    "msgspec": {"cache.serving.values", "cache.serving.messages"},
+    "msgspec": {f"cache.serving.{name}" for name in ("spec", "values", "messages", "engine_process", "engine_server")},
     "ray": set[str](),
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

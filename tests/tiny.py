@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +24,7 @@ from transformers import (
     MptConfig,
     OPTConfig,
     Phi3Config,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
 )
@@ -274,6 +277,17 @@ def make_chunk(first: int, last: int, own: Extent, views: Sequence[KVView], posi
 def slots_of(extents: Iterable[Extent]) -> list[int]:
     """All slots of some extents, in order."""
     return [slot for extent in extents for slot in range(extent.start, extent.end)]
+
+
+def save(folder: Path, family: str = "llama", seed: int = 0) -> Path:
+    """The same model in a folder, as transformers loads it, with a tokenizer of bytes."""
+    stock(family, seed).save_pretrained(folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
 
 
 def make_segment(name: str, text: str, prefix: Segment | None = None, start: int | None = None) -> Segment:

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 _LENGTH_BYTES = 4
 
@@ -19,8 +20,10 @@ class Connection:
             self._end.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
 
     def frames(self) -> Iterator[bytes]:
-        """The frames that arrive, to the end. Half a frame at the end is left out."""
-        with self._end.makefile("rb") as source:
+        """The frames that arrive, to the end. Half a frame at the end is left out. That the other end was closed before
+        it read everything is an end, too.
+        """
+        with self._end.makefile("rb") as source, suppress(ConnectionError):
             while len(length := source.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
                 frame = source.read(size := int.from_bytes(length, "big"))
                 if len(frame) < size:
@@ -29,11 +32,5 @@ class Connection:
 
     def end_sending(self) -> None:
         """Send nothing more; what arrives is still read."""
-        try:
+        with suppress(OSError):  # the other end has gone
             self._end.shutdown(socket.SHUT_WR)
-        except OSError:  # the other end has gone
-            return
-
-    def close(self) -> None:
-        """Let go of it."""
-        self._end.close()

@@ -3,9 +3,11 @@
 from cache.engine.engine import Engine
 from cache.errors import CacheError
 from cache.memory.contents import ModuleCheck, TierContents, contents_of, largest_difference, module_room
-from cache.memory.disk import LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.store import PrefixUse
+from cache.model.language_model import Model
 from cache.prompt.plan import Segment
+from cache.serving.spec import EngineSpec
 
 VERIFYING = "verifying"
 """Tenant of what is computed only to be compared."""
@@ -71,3 +73,20 @@ class LocalEngine(Engine):
     def seconds_per_token(self) -> float:
         """What computing a token of a module costs, as measured so far."""
         return self.store.compute_cost.mean
+
+
+def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
+    """A running engine for a model that is loaded already; of the spec all but that is used."""
+    disk = DiskTier(spec.modules, spec.disk) if spec.disk else None
+    if disk is not None:
+        disk.clean_up()
+    return LocalEngine(
+        model,
+        memory=spec.memory,
+        host_memory=spec.host_memory,
+        disk=disk,
+        kv_storage=spec.kv_storage,
+        placement=spec.placement,
+        slot=spec.slot,
+        limits=spec.limits,
+    ).start()

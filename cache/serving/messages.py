@@ -10,12 +10,10 @@ from typing import Any, Literal, get_type_hints
 import torch
 from msgspec import Raw, Struct, msgpack
 
-from cache.engine.limits import Limits
 from cache.engine.request import Completion
 from cache.model.language_model import ModelInfo
-from cache.native.decoder import Weights
-from cache.prompt.arrangement import Placement
 from cache.serving.interface import EngineInterface
+from cache.serving.spec import EngineSpec
 from cache.serving.values import SentEncoded, SentError, SentRequest, SentSegment
 
 CallName = Literal[
@@ -33,26 +31,6 @@ CallName = Literal[
     "flush",
 ]
 """Methods of `EngineInterface` that are called with values and return one."""
-
-
-class EngineSpec(Struct, frozen=True, kw_only=True):
-    """What an engine's process needs to begin. model, device, converted, adapter, weights: see `load_model`. memory,
-    disk: bytes of the device arena, and on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None:
-    PyTorch's own choice. The others: see `Engine`.
-    """
-
-    model: str | None
-    converted: Path
-    modules: Path
-    memory: int
-    disk: int = 0
-    device: str = "cpu"
-    adapter: Path | None = None
-    weights: Weights = "model"
-    placement: Placement = "contiguous"
-    slot: int = 256
-    limits: Limits = Limits()
-    threads: int | None = None
 
 
 class Begin(Struct, tag=True, frozen=True):
@@ -99,9 +77,10 @@ class AskState(Struct, tag=True, frozen=True):
 
 
 class Begun(Struct, tag=True, frozen=True):
-    """The model is loaded, and requests are taken."""
+    """The model is loaded, and requests are taken. fingerprint: of modules, which may be kept in other ways."""
 
     info: ModelInfo
+    fingerprint: str
     module_room: int
 
 

@@ -1,0 +1,254 @@
+"""An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
+
+If the process ends, whoever waits for it gets an error, and another one is begun, with empty memory; the disk tier
+stays. What is asked meanwhile is computed then. Prompts are arranged here, with the model's tokenizer. Not covered:
+what runs in the process (`engine_server`), and how it is started and ended (`child`).
+"""
+
+import logging
+import threading
+from collections.abc import Sequence, Set
+from concurrent.futures import Future
+from typing import Any, cast
+
+from msgspec import Raw, ValidationError
+from msgspec.structs import replace
+
+from cache.engine.arranging import Arranger
+from cache.engine.encoder import Encoded
+from cache.engine.engine import SHUT_DOWN
+from cache.engine.request import Generation, Request
+from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
+from cache.errors import CacheError
+from cache.memory.contents import ModuleCheck, TierContents
+from cache.memory.keys import PUBLIC_TENANT, check_tenant, segment_key
+from cache.memory.store import PrefixUse
+from cache.model.loading import load_tokenizer
+from cache.prompt.arrangement import Placement
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Plan, Segment
+from cache.serving.child import Child
+from cache.serving.exchange import Exchange
+from cache.serving.messages import (
+    AskState,
+    Call,
+    CallName,
+    Encode,
+    EncodingEnded,
+    Returned,
+    State,
+    Submit,
+    decoded,
+    encoded,
+    result_of,
+)
+from cache.serving.spec import EngineSpec
+from cache.serving.values import SegmentTable, SentRequest
+
+CLOSE_S = 3.0
+"""How long the process may take to end: modules that are not on disk by then are encoded again."""
+ENDED_S = 1.0
+"""How long one that sends nothing more may take."""
+STATE_S = 5.0
+"""A process that does not say within this time what it does counts as one that does not run."""
+DOWN = State(number=0, is_running=False, is_idle=False, num_restarts=0, seconds_per_token=0.0, running=0, waiting=0)
+log = logging.getLogger(__name__)
+
+
+class EngineProcess:
+    """`cache.serving.interface.EngineInterface` for an engine in a process that is begun here."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        """Waits until the model is loaded. Raises CacheError."""
+        self._spec, self._lock = spec, threading.Lock()
+        self._child = Child()
+        try:
+            begun = self._child.begin(spec)
+            self.info, self.module_room, self._fingerprint = begun.info, begun.module_room, begun.fingerprint
+            self.tokenizer = load_tokenizer(spec.model, converted=spec.converted)[0]
+        except BaseException:
+            self._child.end(0)
+            raise
+        self._arranger = Arranger(self.info, self.tokenizer, spec.placement, spec.slot)
+        self._exchange, self._restart_limit = Exchange(), RestartLimit()
+        self._num_restarts, self._kept, self._is_closing = 0, frozenset[str](), False
+        self._last = DOWN
+        self._exchange.connect(self._child.connection)
+        self._thread = threading.Thread(target=self._run, name="engine-process", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that there is now."""
+        return self._child.pid
+
+    def close(self) -> None:
+        """Finish writing modules and end the process. Requests in flight end with EngineStopped."""
+        with self._lock:
+            self._is_closing = True
+        self._child.end(CLOSE_S)
+        self._thread.join()
+
+    # --- prompts ---------------------------------------------------------------------------------------------
+
+    def arrange(
+        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
+    ) -> Plan:
+        return self._arranger.arrange(parts, placement, slot)
+
+    def segment(self, module: TextModule) -> Segment:
+        return self._arranger.segment(module)
+
+    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
+        return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)
+
+    # --- computing -------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Generation:
+        """Queue a request; while another process is begun, until it is there. Raises EngineStopped, and ValueError for
+        a request whose answer is given.
+        """
+        sent = SentRequest.of(request)
+        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=False))
+
+    def compute_idle(self, request: Request) -> Generation:
+        sent = SentRequest.of(request)
+        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=True))
+
+    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
+        check_tenant(tenant)
+        segments, table = tuple(segments), SegmentTable()
+        asked = [table.add(segment) for segment in segments]
+        reply = self._exchange.ask(lambda number: Encode(number, table.rows, asked, tenant))
+        done: Future[Encoded] = Future()
+        done.set_running_or_notify_cancel()  # it cannot be cancelled
+
+        def take(reply: Future[Any]) -> None:
+            if (error := reply.exception()) is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(cast("EncodingEnded", reply.result()).encoded.encoded(segments))
+
+        reply.add_done_callback(take)
+        return done
+
+    # --- modules ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        self._call("settle")
+
+    def forget(self, keys: Set[str]) -> int:
+        found: int = self._call("forget", keys)
+        self._arranger.clear()
+        return found
+
+    def keep(self, keys: Set[str]) -> None:
+        """From now on evict these modules only when nothing else may be evicted, also in a process begun later."""
+        self._kept = frozenset(keys)
+        self._call("keep", keys)
+
+    def drop_prefixes(self, tenant: str) -> bool:
+        self._arranger.clear()
+        return bool(self._call("drop_prefixes", tenant))
+
+    def modules(self, tenant: str) -> frozenset[str]:
+        return cast("frozenset[str]", self._call("modules", tenant))
+
+    def modules_of_prefixes(self) -> frozenset[str]:
+        return cast("frozenset[str]", self._call("modules_of_prefixes"))
+
+    def bring_to_device(self, segment: Segment) -> None:
+        self._call("bring_to_device", segment)
+
+    def evict(self, key: str) -> bool:
+        return bool(self._call("evict", key))
+
+    def verify(self, segment: Segment) -> ModuleCheck:
+        return cast("ModuleCheck", self._call("verify", segment))
+
+    def contents(self) -> TierContents:
+        return cast("TierContents", self._call("contents"))
+
+    def prefix_uses(self, limit: int) -> list[PrefixUse]:
+        return cast("list[PrefixUse]", self._call("prefix_uses", limit))
+
+    def flush(self) -> None:
+        self._call("flush")
+
+    def _call(self, name: CallName, *given: object) -> Any:
+        arguments = Raw(encoded(given))
+        reply = self._exchange.ask(lambda number: Call(number, name, arguments)).result()
+        return decoded(cast("Returned", reply).value, result_of(name))
+
+    # --- state -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return self._state().is_running
+
+    @property
+    def is_idle(self) -> bool:
+        return self._state().is_idle
+
+    @property
+    def num_restarts(self) -> int:
+        """How often another process was begun, and how often the engine in it began anew."""
+        self._state()
+        return self._last.num_restarts + self._num_restarts
+
+    @property
+    def seconds_per_token(self) -> float:
+        return (self._state() if self._exchange.is_connected else self._last).seconds_per_token
+
+    def load(self) -> tuple[int, int]:
+        state = self._state()
+        return (state.running, state.waiting) if state.is_running else (0, self._exchange.num_open)
+
+    def _state(self) -> State:
+        if not self._exchange.is_connected:
+            return DOWN
+        try:
+            self._last = cast("State", self._exchange.ask(AskState).result(STATE_S))
+        except (CacheError, TimeoutError):
+            return DOWN
+        return self._last
+
+    # --- on the thread that reads ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._exchange.is_connected:
+            try:
+                for message in self._child.messages:
+                    self._exchange.receive(message)
+            except (OSError, ValidationError) as error:
+                log.error("the engine's process sent what cannot be read: %s", error)
+            how = self._child.end(CLOSE_S if self._is_closing else ENDED_S)
+            if not self._is_closing:
+                log.error("the engine's process has ended (%s)", how)
+                self._num_restarts += self._last.num_restarts
+                self._last = replace(self._last, num_restarts=0)
+                self._exchange.disconnect(CacheError(RESTARTED))
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Connect another process, unless this is closed or too many have ended: then stop."""
+        while not (self._is_closing or self._restart_limit.failed()):
+            with self._lock:
+                if self._is_closing:
+                    break
+                self._child = Child()
+            try:
+                begun = self._child.begin(self._spec)
+            except CacheError as error:
+                log.error("the engine could not begin anew: %s", error)
+                continue
+            if begun.fingerprint != self._fingerprint:
+                log.error("the engine could not begin anew: the files of the model have changed")
+                break
+            self._num_restarts += 1
+            self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
+            self._exchange.connect(self._child.connection)
+            log.warning("the engine has begun anew in another process, with empty memory")
+            return
+        self._exchange.stop(SHUT_DOWN if self._is_closing else BROKEN)
+        self._child.end(0)

@@ -1,0 +1,224 @@
+"""The process of an engine: `python -m cache.serving.engine_server FD`, started by `cache.serving.child`.
+
+FD is one end of a pair of sockets. The process reads what it is asked from it and ends when the other end is closed,
+also if its parent was killed. Signals are the parent's to handle.
+"""
+
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from msgspec import Raw
+
+from cache.engine.encoder import Encoded
+from cache.engine.request import Completion, Generation
+from cache.errors import CacheError
+from cache.model.loading import load_model
+from cache.prompt.plan import Segment
+from cache.serving.connection import Connection
+from cache.serving.local_engine import LocalEngine, start_engine
+from cache.serving.messages import (
+    AskState,
+    Begun,
+    Call,
+    Cancel,
+    Encode,
+    EncodingEnded,
+    Ended,
+    Failed,
+    Piece,
+    Returned,
+    State,
+    Submit,
+    ToEngine,
+    arguments_of,
+    decoded,
+    encoded,
+    read_all,
+)
+from cache.serving.spec import EngineSpec
+from cache.serving.values import SentEncoded, SentError, segments_of
+
+CALLS_AT_ONCE = 32
+"""Most of them wait for the engine."""
+log = logging.getLogger(__name__)
+
+
+class Outgoing:
+    """Sends messages from any thread without waiting for the other end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sending", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Any) -> None:
+        """Send a message behind those before it."""
+        self._frames.put(encoded(message))
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._frames.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (frame := self._frames.get()) is not None:
+            try:
+                self._connection.send(frame)
+            except OSError:  # nobody reads any more: the process ends soon
+                return
+
+
+class SentGeneration(Generation):
+    """An answer whose pieces are sent as they come."""
+
+    def __init__(self, number: int, outgoing: Outgoing) -> None:
+        super().__init__()
+        self._number, self._outgoing = number, outgoing
+
+    def deliver(self, event: str | Completion | CacheError) -> None:
+        """For the engine: a piece of text, the completion, or the error that ended the request."""
+        self.is_over = not isinstance(event, str)
+        if isinstance(event, str):
+            self._outgoing.send(Piece(self._number, event))
+        elif isinstance(event, Completion):
+            self._outgoing.send(Ended(self._number, event))
+        else:
+            self._outgoing.send(Failed(self._number, SentError.of(event)))
+
+
+class EngineServer:
+    """Does what messages ask of an engine."""
+
+    def __init__(self, engine: LocalEngine, outgoing: Outgoing) -> None:
+        self._engine, self._outgoing = engine, outgoing
+        self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, "call")
+        self._answers: dict[int, SentGeneration] = {}  # some may have ended
+
+    def serve(self, messages: Iterator[Any]) -> None:
+        """Until there are no more messages; then everything ends."""
+        for message in messages:
+            try:
+                self._take(message)
+            except Exception as error:
+                self._fail(message.number, error)
+        self._engine.close()
+        self._calls.shutdown()
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Submit):
+            request, generation = message.request.request(), SentGeneration(message.number, self._outgoing)
+            self._answers = {number: one for number, one in self._answers.items() if not one.is_over}
+            self._answers[message.number] = generation
+            (self._engine.compute_idle if message.is_idle else self._engine.submit)(request, generation)
+        elif isinstance(message, Cancel):
+            if (answer := self._answers.get(message.number)) is not None:
+                answer.cancel()
+        elif isinstance(message, Encode):
+            table = segments_of(message.segments)
+            asked = [table[number] for number in message.asked]
+            done = self._engine.encode(asked, message.tenant)
+            done.add_done_callback(lambda done: self._encoded(message.number, done, asked))
+        elif isinstance(message, Call):
+            self._calls.submit(self._call, message)
+        elif isinstance(message, AskState):
+            self._outgoing.send(state_of(self._engine, message.number))
+
+    def _call(self, call: Call) -> None:
+        try:
+            given = decoded(call.arguments, arguments_of(call.name))
+            returned = getattr(self._engine, call.name)(*given)
+            self._outgoing.send(Returned(call.number, Raw(encoded(returned))))
+        except Exception as error:
+            self._fail(call.number, error)
+
+    def _encoded(self, number: int, done: Future[Encoded], asked: list[Segment]) -> None:
+        if (error := done.exception()) is not None:
+            self._fail(number, error)
+        else:
+            self._outgoing.send(EncodingEnded(number, SentEncoded.of(done.result(), asked)))
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        self._outgoing.send(Failed(number, SentError.of(as_cache_error("what was asked of the engine", error))))
+
+
+def state_of(engine: LocalEngine, number: int) -> State:
+    """What an engine does now; does not wait for it."""
+    running, waiting = engine.load()
+    return State(
+        number=number,
+        is_running=engine.is_running,
+        is_idle=engine.is_idle,
+        num_restarts=engine.num_restarts,
+        seconds_per_token=engine.seconds_per_token,
+        running=running,
+        waiting=waiting,
+    )
+
+
+def as_cache_error(what: str, error: BaseException) -> CacheError:
+    """What the parent gets for an error. One that was not raised on purpose goes to the log, too."""
+    if isinstance(error, CacheError):
+        return error
+    log.error("%s has failed", what, exc_info=error)
+    return CacheError(f"{what} has failed: {type(error).__name__}: {error}")
+
+
+def load_engine(spec: EngineSpec) -> LocalEngine:
+    """The running engine, with its model loaded. Raises CacheError."""
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    model = load_model(
+        spec.model, device=spec.device, converted=spec.converted, adapter=spec.adapter, weights=spec.weights
+    )
+    return start_engine(model, spec)
+
+
+def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
+    """The frames that arrive, read by a thread: while the model is loaded, it ends the process when the parent ends."""
+    arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for frame in connection.frames():
+            arrived.put(frame)
+        if not has_begun.is_set():
+            os._exit(0)
+        arrived.put(None)
+
+    threading.Thread(target=read, name="reading", daemon=True).start()
+    while (frame := arrived.get()) is not None:
+        yield frame
+
+
+def main() -> None:
+    """Serve the engine that the first message describes."""
+    for ended_by in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ended_by, signal.SIG_IGN)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
+    messages = read_all(arriving(connection, has_begun), ToEngine)
+    outgoing = Outgoing(connection)
+    try:
+        engine = load_engine(next(messages).spec)
+    except Exception as error:
+        outgoing.send(Failed(0, SentError.of(as_cache_error("loading the model", error))))
+    else:
+        has_begun.set()
+        outgoing.send(Begun(engine.info, engine.store.fingerprint, engine.module_room))
+        EngineServer(engine, outgoing).serve(messages)
+    outgoing.close()
+    logging.shutdown()
+    os._exit(0)  # there is nothing more to do, and taking everything apart takes a while
+
+
+if __name__ == "__main__":
+    main()

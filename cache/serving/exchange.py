@@ -1,0 +1,138 @@
+"""What a program has asked of an engine elsewhere and what has not ended yet: numbers, answers that arrive, their ends.
+
+While there is no connection, what is asked is held and sent when there is one. Not covered: who connects (a process
+that is begun anew, `engine_process`).
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from cache.engine.request import Generation
+from cache.errors import CacheError, EngineStopped
+from cache.serving.connection import Connection
+from cache.serving.messages import Cancel, EncodingEnded, Ended, Failed, Piece, Returned, State, encoded
+
+Reply = EncodingEnded | Returned | State
+
+
+class RemoteGeneration(Generation):
+    """An answer that is generated elsewhere."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Stop generating; what was generated so far still arrives as the completion."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self._cancel()
+
+
+class Exchange:
+    """Safe to use from any thread; one thread of its owner connects it and gives it what arrives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._open: dict[int, Generation | Future[Reply]] = {}
+        self._held: list[bytes] = []
+        self._connection: Connection | None = None
+        self._stopped: str | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether what is asked is sent at once."""
+        return self._connection is not None
+
+    @property
+    def num_open(self) -> int:
+        """How much has been asked and has not ended."""
+        return len(self._open)
+
+    def begin_answer(self, message: Callable[[int], Any]) -> Generation:
+        """Ask for an answer. message: with its number. Raises EngineStopped."""
+        number = next(self._numbers)
+        generation = RemoteGeneration(lambda: self._cancel(number))
+        self._send(number, message(number), generation)
+        return generation
+
+    def ask(self, message: Callable[[int], Any]) -> Future[Reply]:
+        """Ask for anything else. Raises EngineStopped."""
+        number, reply = next(self._numbers), Future[Reply]()
+        self._send(number, message(number), reply)
+        return reply
+
+    def connect(self, connection: Connection) -> None:
+        """Send what was held, and what is asked from now on."""
+        with self._lock:
+            self._connection = connection
+            for frame in self._held:
+                self._transmit(frame)
+            self._held.clear()
+
+    def disconnect(self, error: CacheError) -> None:
+        """End everything that was asked with an error, and hold what is asked from now on."""
+        with self._lock:
+            self._connection = None
+            self._held.clear()
+            lost, self._open = self._open, {}
+        for one in lost.values():
+            _fail(one, error)
+
+    def stop(self, why: str) -> None:
+        """End everything with EngineStopped, and take nothing more."""
+        with self._lock:
+            self._stopped = self._stopped or why
+        self.disconnect(EngineStopped(why))
+
+    def receive(self, message: Any) -> None:
+        """For what arrives. What nobody waits for any more is left out."""
+        if isinstance(message, Piece):
+            if isinstance(generation := self._open.get(message.number), Generation):
+                generation.deliver(message.text)
+            return
+        with self._lock:
+            asked = self._open.pop(message.number, None)
+        if asked is None:
+            return
+        if isinstance(message, Failed):
+            _fail(asked, message.error.error())
+        elif isinstance(message, Ended):
+            assert isinstance(asked, Generation)
+            asked.deliver(message.completion)
+        else:
+            assert isinstance(asked, Future)
+            asked.set_result(message)
+
+    def _send(self, number: int, message: Any, asked: Generation | Future[Reply]) -> None:
+        frame = encoded(message)
+        with self._lock:
+            if self._stopped is not None:
+                raise EngineStopped(self._stopped)
+            self._open[number] = asked
+            self._transmit(frame)
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            if number in self._open:
+                self._transmit(encoded(Cancel(number)))
+
+    def _transmit(self, frame: bytes) -> None:
+        if self._connection is None:
+            self._held.append(frame)
+            return
+        try:
+            self._connection.send(frame)
+        except OSError:  # its reader sees it, too, and ends what was asked
+            return
+
+
+def _fail(asked: Generation | Future[Reply], error: CacheError) -> None:
+    if isinstance(asked, Generation):
+        asked.deliver(error)
+    else:
+        asked.set_exception(error)

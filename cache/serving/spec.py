@@ -1,0 +1,32 @@
+"""What an engine needs to begin, as values: which model, where its files are, how much memory, how many requests."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from cache.engine.limits import Limits
+from cache.memory.kv_format import KVStorage
+from cache.native.decoder import Weights
+from cache.prompt.arrangement import Placement
+
+
+class EngineSpec(Struct, frozen=True, kw_only=True):
+    """What an engine's process needs to begin. model, device, converted, adapter, weights: see `load_model`. memory,
+    disk: bytes of the device arena, and on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None:
+    PyTorch's own choice. The others: see `Engine`.
+    """
+
+    model: str | None
+    converted: Path
+    modules: Path
+    memory: int
+    host_memory: int = 0
+    disk: int = 0
+    kv_storage: KVStorage = "model"
+    device: str = "cpu"
+    adapter: Path | None = None
+    weights: Weights = "model"
+    placement: Placement = "contiguous"
+    slot: int = 256
+    limits: Limits = Limits()
+    threads: int | None = None

@@ -1,0 +1,313 @@
+"""An engine in a process of its own does what one in a thread does, and is begun anew when its process ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tiny import make_segment
+
+from cache.decoding.constraints import Choice, Choices
+from cache.decoding.sampling import Sampling
+from cache.engine.limits import Limits
+from cache.engine.request import Generation, Request
+from cache.errors import CacheError, EngineStopped, ModelError, PromptError
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Plan, Span
+from cache.serving.connection import Connection
+from cache.serving.engine_process import EngineProcess
+from cache.serving.engine_server import load_engine
+from cache.serving.interface import EngineInterface
+from cache.serving.local_engine import LocalEngine
+from cache.serving.spec import EngineSpec
+
+PROMPT = [
+    TextModule(name="one", pieces=(Text(text="Returns take thirty days. "),)),
+    TextModule(name="two", pieces=(Text(text="Gift cards last five years. "),)),
+    Text(text="How long?"),
+]
+FOREVER = 3000
+
+
+def spec_of(folder: Path, modules: Path, **changes: object) -> EngineSpec:
+    values: dict[str, object] = {
+        "model": str(folder),
+        "converted": folder.parent,
+        "modules": modules,
+        "memory": 4 << 20,
+        "disk": 1 << 30,
+        "limits": Limits(running=8),
+        "threads": 1,
+    }
+    return EngineSpec(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """One process for all tests that leave it alive."""
+    engine = EngineProcess(spec_of(tiny_folder, tmp_path_factory.mktemp("modules")))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def local(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    engine = load_engine(spec_of(tiny_folder, tmp_path_factory.mktemp("modules")))
+    yield engine
+    engine.close()
+
+
+def ask(engine: EngineInterface, tokens: int = 12, **options: object) -> Generation:
+    return engine.submit(Request(plan=engine.arrange(PROMPT), sampling=Sampling(max_tokens=tokens), **options))  # type: ignore[arg-type]
+
+
+def test_it_is_an_engine_like_one_in_a_thread(shared: EngineProcess, local: LocalEngine) -> None:
+    both: list[EngineInterface] = [shared, local]
+    assert shared.info == local.info
+    assert shared.module_room == local.module_room
+    assert shared.arrange(PROMPT) == local.arrange(PROMPT)
+    for engine in both:
+        assert engine.is_running
+        assert engine.load() == (0, 0)
+        assert engine.num_restarts == 0
+        assert engine.seconds_per_token > 0
+
+
+def test_answers_are_the_same_as_in_a_thread(shared: EngineProcess, local: LocalEngine) -> None:
+    for reuse in ("on", "prefix", "off"):
+        there, here = (ask(engine, reuse=reuse).completion for engine in (shared, local))
+        assert there.tokens == here.tokens
+        assert (there.text, there.finish_reason, there.exact) == (here.text, here.finish_reason, here.exact)
+        assert [use.key for use in there.modules] == [use.key for use in here.modules]
+    again = ask(shared).completion
+    assert again.tokens == there.tokens or not again.exact
+    assert again.usage.computed < again.usage.prompt_tokens
+
+
+def test_pieces_come_one_after_another_and_are_the_answer(shared: EngineProcess) -> None:
+    generation = ask(shared, tokens=60)
+    pieces = list(generation)
+    assert len(pieces) > 10
+    assert "".join(pieces) == generation.completion.text
+
+
+def test_several_answers_do_not_get_into_each_other(shared: EngineProcess) -> None:
+    expected = [ask(shared, tokens).completion.text for tokens in (5, 20, 40)]
+    together = [ask(shared, tokens) for tokens in (5, 20, 40)]
+    assert [generation.completion.text for generation in together] == expected
+
+
+def test_an_answer_is_held_to_its_choices(shared: EngineProcess) -> None:
+    choices = Choices(choices=(Choice(tokens=(1, 2, 3)), Choice(tokens=(4, 5))), stop=299, most=1)
+    sampling = Sampling(max_tokens=choices.longest, choices=choices)
+    completion = shared.submit(Request(plan=shared.arrange(PROMPT), sampling=sampling)).completion
+    assert completion.tokens in ((1, 2, 3), (4, 5))
+
+
+def test_an_answer_is_cancelled(shared: EngineProcess) -> None:
+    generation = ask(shared, tokens=FOREVER)
+    pieces = []
+    for piece in generation:
+        pieces.append(piece)
+        generation.cancel()
+    assert generation.completion.finish_reason == "cancelled"
+    assert "".join(pieces) == generation.completion.text
+
+
+def test_refusals_arrive_as_themselves(shared: EngineProcess) -> None:
+    strange = Plan(spans=(Span(start=0, tokens=(1, 300, 2)),))
+    with pytest.raises(PromptError, match="the prompt has token 300, the model has 300"):
+        _ = shared.submit(Request(plan=strange)).completion
+    with pytest.raises(ValueError, match="tenant"):
+        shared.encode([], "no tenant")
+    with pytest.raises(ValueError, match="reads no given answers"):
+        shared.submit(Request(plan=shared.arrange(PROMPT), teacher_forced=(1,)))
+
+
+def test_modules_are_encoded_shown_and_forgotten(shared: EngineProcess) -> None:
+    good, bad = make_segment("good", "g" * 40), make_segment("bad", "b" * 5000)
+    key = shared.key(good, "guests")
+    encoded = shared.encode([good, bad], "guests").result(60)
+    assert encoded.computed == 1
+    assert [(one.name, type(error)) for one, error in encoded.failed.items()] == [("bad", PromptError)]
+    assert shared.modules("guests") == {key}
+    shared.flush()
+    contents = shared.contents()
+    assert {tier for tier, header, _ in contents.modules if header.key == key} == {"device", "disk"}
+    assert contents.num_bytes.keys() == contents.capacity.keys() == {"device", "disk"}
+    shared.settle()
+    assert shared.forget({key}) == 1
+    assert shared.modules("guests") == frozenset()
+
+
+def test_a_module_is_taken_out_of_memory_brought_back_and_verified(shared: EngineProcess) -> None:
+    segment = make_segment("page", "p" * 40)
+    key = shared.key(segment)
+    shared.bring_to_device(segment)
+    shared.keep({key})
+    assert shared.evict(key)
+    shared.flush()
+    tiers = {tier for tier, header, _ in shared.contents().modules if header.key == key}
+    assert tiers == {"disk"}
+    assert shared.verify(segment).largest_difference == pytest.approx(0, abs=1e-2)
+    shared.keep(frozenset())
+
+
+def test_what_was_computed_for_a_tenant_is_dropped(shared: EngineProcess) -> None:
+    for _ in range(2):
+        _ = ask(shared, tenant="visitor", module_tenant="public").completion
+    assert shared.modules_of_prefixes()
+    assert all(use.hits for use in shared.prefix_uses(5))
+    assert shared.drop_prefixes("visitor")
+    assert ask(shared, tenant="visitor", module_tenant="public").completion.usage.prefix == 0
+
+
+def test_an_idle_engine_computes_a_request_again(shared: EngineProcess) -> None:
+    first = ask(shared, reuse="off").completion
+    shared.settle()
+    assert (
+        shared.compute_idle(Request(plan=shared.arrange(PROMPT), sampling=Sampling(max_tokens=12))).completion.tokens
+        == first.tokens
+    )
+
+
+def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"^model '.*empty' cannot be loaded .*: check the folder$"):
+        EngineProcess(spec_of(tmp_path / "empty", tmp_path))
+
+
+# --- ends ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(tiny_folder: Path, tmp_path: Path) -> Iterator[EngineProcess]:
+    engine = EngineProcess(spec_of(tiny_folder, tmp_path))
+    yield engine
+    engine.close()
+
+
+def test_a_process_that_is_killed_is_begun_anew(engine: EngineProcess, caplog: pytest.LogCaptureFixture) -> None:
+    expected = ask(engine).completion.tokens
+    engine.keep({"b2:0"})
+    first = engine.pid
+    answer = ask(engine, tokens=FOREVER)
+    next(iter(answer))
+    with caplog.at_level(logging.CRITICAL), ThreadPoolExecutor(1) as pool:
+        settling = pool.submit(engine.settle)
+        while engine._exchange.num_open < 2:
+            threading.Event().wait(0.01)
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(CacheError, match=r"^the engine failed and begins anew, the log says why: ask again$"):
+            _ = answer.completion
+        with pytest.raises(CacheError, match="ask again"):
+            settling.result(60)
+        held = ask(engine)
+        assert not engine.is_running
+        assert held.completion.tokens == expected, "asked while another process was begun"
+    assert engine.is_running
+    assert engine.num_restarts == 1
+    assert engine.pid != first
+    assert {use.source for use in held.completion.modules} == {"disk"}
+
+
+def test_one_that_is_killed_again_and_again_stays_down(
+    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cache.engine.restarts.MOST_RESTARTS", 0)
+    with caplog.at_level(logging.CRITICAL):
+        os.kill(engine.pid, signal.SIGKILL)
+        engine._thread.join(60)
+    assert not engine.is_running
+    with pytest.raises(EngineStopped, match="restart the program"):
+        ask(engine)
+
+
+def test_closing_ends_what_runs_and_the_process(engine: EngineProcess) -> None:
+    answer = ask(engine, tokens=FOREVER)
+    next(iter(answer))
+    engine.close()
+    with pytest.raises(EngineStopped, match="shut down"):
+        _ = answer.completion
+    assert has_ended(engine.pid)
+    with pytest.raises(EngineStopped):
+        engine.contents()
+    assert engine.load() == (0, 0)
+    engine.close()
+
+
+def test_closing_while_another_is_begun_ends_that_too(engine: EngineProcess, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.CRITICAL):
+        os.kill(engine.pid, signal.SIGKILL)
+        held = ask(engine)
+        first = engine.pid
+        while engine.pid == first:
+            threading.Event().wait(0.01)
+        engine.close()
+        with pytest.raises(CacheError):
+            _ = held.completion
+    assert has_ended(engine.pid)
+
+
+def test_a_connection_ends_also_where_the_other_end_has_not_read_everything() -> None:
+    """Was wrong once: the reader failed then, and the process of an engine whose parent was killed went on."""
+    one, other = socket.socketpair()
+    connection = Connection(one)
+    connection.send(b"never read")
+    Connection(other).send(b"read")
+    other.close()
+    assert list(connection.frames()) == [b"read"]
+    with pytest.raises(OSError):
+        connection.send(b"to nobody")
+    connection.end_sending()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from test_cache_engine_process import FOREVER, ask, spec_of
+from cache.serving.connection import Connection
+from cache.serving.engine_process import EngineProcess
+
+engine = EngineProcess(spec_of(Path(sys.argv[1]), Path(sys.argv[2])))
+for piece in ask(engine, FOREVER):
+    print(engine.pid, flush=True)
+"""
+
+
+def test_a_parent_that_is_killed_leaves_no_process(tiny_folder: Path, tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tiny_folder), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+    )
+    assert parent.stdout is not None
+    assert parent.stderr is not None
+    child = int(parent.stdout.readline())
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        os.kill(child, ignored)
+    assert int(parent.stdout.readline()) == child
+    parent.kill()
+    parent.stdout.read()
+    parent.stderr.read()  # to its end, which comes when the child has closed it, too
+    parent.wait()
+    assert has_ended(child)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or is only waited for by whoever adopted it."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
