@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import make_segment
 
 from cache.decoding.constraints import Choice, Choices
@@ -47,6 +48,7 @@ def spec_of(folder: Path, modules: Path, **changes: object) -> EngineSpec:
         "disk": 1 << 30,
         "limits": Limits(running=8),
         "threads": 1,
+        "dtype": torch.float32,
     }
     return EngineSpec(**(values | changes))  # type: ignore[arg-type]
 
@@ -158,7 +160,7 @@ def test_a_module_is_taken_out_of_memory_brought_back_and_verified(shared: Engin
     shared.flush()
     tiers = {tier for tier, header, _ in shared.contents().modules if header.key == key}
     assert tiers == {"disk"}
-    assert shared.verify(segment).largest_difference == pytest.approx(0, abs=1e-2)
+    assert shared.verify(segment).largest_difference == pytest.approx(0, abs=1e-5)
     shared.keep(frozenset())
 
 

@@ -178,7 +178,12 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     model = load_model(
-        spec.model, device=spec.device, converted=spec.converted, adapter=spec.adapter, weights=spec.weights
+        spec.model,
+        device=spec.device,
+        converted=spec.converted,
+        dtype=spec.dtype,
+        adapter=spec.adapter,
+        weights=spec.weights,
     )
     return start_engine(model, spec)
 

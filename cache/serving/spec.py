@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from msgspec import Struct
 
 from cache.engine.limits import Limits
@@ -11,8 +12,8 @@ from cache.prompt.arrangement import Placement
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """What an engine's process needs to begin. model, device, converted, adapter, weights: see `load_model`. memory,
-    disk: bytes of the device arena, and on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None:
+    """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. memory, disk:
+    bytes of the device arena, and on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None:
     PyTorch's own choice. The others: see `Engine`.
     """
 
@@ -26,6 +27,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     adapter: Path | None = None
     weights: Weights = "model"
+    dtype: torch.dtype | None = None
     placement: Placement = "contiguous"
     slot: int = 256
     limits: Limits = Limits()
