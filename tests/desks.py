@@ -52,14 +52,15 @@ def small_settings(folder: Path, **changes: object) -> Settings:
 
 @contextmanager
 def small_desk(folder: Path, *, family: str = "llama", seed: int = 0, **changes: object) -> Iterator[Service]:
-    """A desk that loads in a moment."""
+    """A desk that loads in a moment. With the folder of a model its engine has a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = small_settings(folder, **changes)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
+    process = "model" in changes
     with (
         patch("app.knowledge.ingest.FileReader", ReaderHere),
         patch("app.knowledge.uploads.FileReader", ReaderHere),
-        Service(settings, model=lambda _: build(family, seed), **parts) as service,
+        Service(settings, model=lambda _: build(family, seed), may_start_process=process, **parts) as service,
     ):
         yield service
 

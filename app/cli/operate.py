@@ -21,7 +21,7 @@ def serve(common: Common) -> None:
     from app.cli.progress import progress_bar
     from app.web.serve import serve as run
 
-    with open_service(common.settings, "warmdesk serve") as service:
+    with open_service(common.settings, "warmdesk serve", is_served=True) as service:
         run(service, progress_bar)
 
 
@@ -68,5 +68,5 @@ def demo(
     """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
     from app.cli.demo import run_demo, serve_demo
 
-    with open_service(common.settings, "warmdesk serve" if serve else "warmdesk demo") as service:
+    with open_service(common.settings, "warmdesk serve" if serve else "warmdesk demo", is_served=serve) as service:
         (serve_demo if serve else run_demo)(service, documents_folder)

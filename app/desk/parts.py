@@ -32,13 +32,14 @@ from app.storage.history import History
 from app.storage.library import Library
 from app.storage.savings import SavingsSamples
 from cache.engine.limits import Limits
-from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
+from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
-from cache.serving.local_engine import LocalEngine
+from cache.serving.local_engine import start_engine
+from cache.serving.spec import EngineSpec
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
 from retrieval.search.embedding import Embedder
 from retrieval.search.last_questions import LastQuestionsEmbedder
@@ -46,6 +47,8 @@ from retrieval.search.reranker import CrossEncoderReranker
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
 T = TypeVar("T")
+THREADS_BESIDE = 1
+"""Of the desk's own process beside that of the engine, for search: more would take steps from decoding."""
 
 
 def load_model_of(settings: Settings) -> LanguageModel:
@@ -56,6 +59,28 @@ def load_model_of(settings: Settings) -> LanguageModel:
         converted=settings.models_folder,
         adapter=settings.adapter_folder,
         weights=settings.weights,
+    )
+
+
+def engine_spec(settings: Settings) -> EngineSpec:
+    """The engine that the settings describe."""
+    return EngineSpec(
+        model=settings.model,
+        converted=settings.models_folder,
+        adapter=settings.adapter_folder,
+        weights=settings.weights,
+        device=settings.device,
+        memory=settings.device_memory,
+        host_memory=settings.host_memory,
+        disk=settings.disk,
+        kv_storage=settings.kv_storage,
+        modules=settings.modules_folder,
+        placement=settings.placement,
+        slot=settings.slot_tokens,
+        limits=Limits(
+            running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
+        ),
+        threads=settings.threads,
     )
 
 
@@ -86,13 +111,15 @@ class part(Generic[T]):
 
 class Loading(TypedDict, total=False):
     """How parts are loaded otherwise than the settings say: functions called when the part is first needed. upgrade: of
-    the database, see `open_database`.
+    the database, see `open_database`. may_start_process: whether the engine gets a process of its own if the settings
+    say so; else a thread.
     """
 
     model: Callable[[Settings], LanguageModel]
     embedder: Callable[[Settings], Embedder]
     ranker: Callable[[Settings], StatementRanker]
     upgrade: bool
+    may_start_process: bool
 
 
 class Parts:
@@ -105,8 +132,10 @@ class Parts:
         self._load_model = loading.get("model", load_model_of)
         self._load_embedder = loading.get("embedder", load_embedder_of)
         self._load_ranker = loading.get("ranker", load_ranker_of)
-        if settings.threads is not None:
-            torch.set_num_threads(settings.threads)
+        self._has_process = settings.engine_process and loading.get("may_start_process", False)
+        threads = THREADS_BESIDE if self._has_process else settings.threads
+        if threads is not None:
+            torch.set_num_threads(threads)
         self.database = open_database(settings.database_url, upgrade=loading.get("upgrade", True))
         self.library = Library(self.database, settings.page_urls)
         self.history = History(self.database)
@@ -120,23 +149,10 @@ class Parts:
     @part
     def engine(self) -> EngineInterface:
         """The running engine, with the model loaded."""
-        settings = self.settings
-        model = self._load_model(settings)
-        disk = DiskTier(settings.modules_folder, settings.disk) if settings.disk else None
-        if disk is not None:
-            disk.clean_up()
-        engine = LocalEngine(
-            model,
-            memory=settings.device_memory,
-            host_memory=settings.host_memory,
-            kv_storage=settings.kv_storage,
-            disk=disk,
-            placement=settings.placement,
-            slot=settings.slot_tokens,
-            limits=Limits(
-                running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
-            ),
-        ).start()
+        spec = engine_spec(self.settings)
+        engine: EngineInterface = (
+            EngineProcess(spec) if self._has_process else start_engine(self._load_model(self.settings), spec)
+        )
         engine.keep(kept_modules(self.library))
         return engine
 
