@@ -84,7 +84,7 @@ def test_a_document_is_forgotten_there_too(desk: Service) -> None:
 
 
 def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path: Path, tiny_folder: Path) -> None:
-    settings = Settings(data_dir=tmp_path, model=str(tiny_folder), memory=1 << 22)
+    settings = Settings(data_dir=tmp_path, model=str(tiny_folder), device_memory=1 << 22)
     assert settings.engine_process
     for given, may in ((settings, False), (settings.model_copy(update={"engine_process": False}), True)):
         with Service(given, may_start_process=may) as service:

@@ -29,6 +29,7 @@ from cache.serving.engine_process import EngineProcess
 from cache.serving.engine_server import load_engine
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import LocalEngine
+from cache.serving.messages import Call, ToEngine, arguments_of, decoded, read_all
 from cache.serving.spec import EngineSpec
 
 PROMPT = [
@@ -198,7 +199,12 @@ def engine(tiny_folder: Path, tmp_path: Path) -> Iterator[EngineProcess]:
     engine.close()
 
 
-def test_a_process_that_is_killed_is_begun_anew(engine: EngineProcess, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_is_killed_is_begun_anew(
+    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[bytes] = []
+    send = Connection.send
+    monkeypatch.setattr(Connection, "send", lambda self, frame: (sent.append(frame), send(self, frame))[1])
     expected = ask(engine).completion.tokens
     engine.keep({"b2:0"})
     first = engine.pid
@@ -219,6 +225,9 @@ def test_a_process_that_is_killed_is_begun_anew(engine: EngineProcess, caplog: p
     assert engine.is_running
     assert engine.num_restarts == 1
     assert engine.pid != first
+    calls = [message for message in read_all(iter(sent), ToEngine) if isinstance(message, Call)]
+    keeping = [decoded(call.arguments, arguments_of("keep")) for call in calls if call.name == "keep"]
+    assert keeping == [({"b2:0"},)] * 2, "the new process is told, too"
     assert {use.source for use in held.completion.modules} == {"disk"}
 
 

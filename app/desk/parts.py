@@ -48,7 +48,9 @@ from retrieval.search.sentence_embedder import SentenceEmbedder
 
 T = TypeVar("T")
 THREADS_BESIDE = 1
-"""Of the desk's own process beside that of the engine, for search: more would take steps from decoding."""
+"""Of the desk's own process beside that of the engine, for search: more would take steps from decoding. A reranker
+needs more all the same.
+"""
 
 
 def load_model_of(settings: Settings) -> LanguageModel:
@@ -133,7 +135,7 @@ class Parts:
         self._load_embedder = loading.get("embedder", load_embedder_of)
         self._load_ranker = loading.get("ranker", load_ranker_of)
         self._has_process = settings.engine_process and loading.get("may_start_process", False)
-        threads = THREADS_BESIDE if self._has_process else settings.threads
+        threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
         if threads is not None:
             torch.set_num_threads(threads)
         self.database = open_database(settings.database_url, upgrade=loading.get("upgrade", True))

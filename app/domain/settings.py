@@ -181,7 +181,8 @@ class Settings(BaseSettings):
     """CPU threads. Unset: PyTorch's own choice."""
     engine_process: bool = Field(default=True, json_schema_extra={"needs": "true or false"})
     """Whether a served desk gives the language model a process of its own, so that pages and search take no steps from
-    answers, and a crash of it does not end the desk. `threads` is then for that process, and the desk's own has one."""
+    answers, and a crash of it does not end the desk. `threads` is then for that process, and search has one unless
+    there is a reranker."""
     host: NonEmpty = "127.0.0.1"
     """Address to listen on; anything but loopback is open to the network."""
     port: Annotated[int, _between(0, 65535)] = 7860

@@ -19,7 +19,7 @@ from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
-from cache.errors import CacheError
+from cache.errors import CacheError, EngineStopped
 from cache.memory.contents import ModuleCheck, TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant, segment_key
 from cache.memory.store import PrefixUse
@@ -216,39 +216,47 @@ class EngineProcess:
     # --- on the thread that reads ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._exchange.is_connected:
-            try:
-                for message in self._child.messages:
-                    self._exchange.receive(message)
-            except (OSError, ValidationError) as error:
-                log.error("the engine's process sent what cannot be read: %s", error)
-            how = self._child.end(CLOSE_S if self._is_closing else ENDED_S)
-            if not self._is_closing:
-                log.error("the engine's process has ended (%s)", how)
-                self._num_restarts += self._last.num_restarts
-                self._last = replace(self._last, num_restarts=0)
-                self._exchange.disconnect(CacheError(RESTARTED))
-            self._begin_anew()
+        try:
+            while self._exchange.is_connected:
+                self._read()
+                self._begin_anew()
+        finally:  # whatever happens, nobody waits forever
+            self._exchange.stop(SHUT_DOWN if self._is_closing else BROKEN)
+            self._child.end(0)
+
+    def _read(self) -> None:
+        """What the process sends, until it has ended."""
+        try:
+            for message in self._child.messages:
+                self._exchange.receive(message)
+        except (OSError, ValidationError) as error:
+            log.error("the engine's process sent what cannot be read: %s", error)
+        how = self._child.end(CLOSE_S if self._is_closing else ENDED_S)
+        if self._is_closing:
+            self._exchange.disconnect(EngineStopped(SHUT_DOWN))
+            return
+        log.error("the engine's process has ended (%s)", how)
+        self._num_restarts += self._last.num_restarts
+        self._last = replace(self._last, num_restarts=0)
+        self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:
-        """Connect another process, unless this is closed or too many have ended: then stop."""
+        """Connect another process, unless this is closed or too many have ended."""
         while not (self._is_closing or self._restart_limit.failed()):
-            with self._lock:
-                if self._is_closing:
-                    break
-                self._child = Child()
             try:
+                with self._lock:
+                    if self._is_closing:
+                        return
+                    self._child = Child()
                 begun = self._child.begin(self._spec)
-            except CacheError as error:
+                if begun.fingerprint != self._fingerprint:
+                    raise CacheError("the files of the model have changed")
+                self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
+            except (CacheError, OSError, ValidationError) as error:
                 log.error("the engine could not begin anew: %s", error)
+                self._child.end(0)
                 continue
-            if begun.fingerprint != self._fingerprint:
-                log.error("the engine could not begin anew: the files of the model have changed")
-                break
             self._num_restarts += 1
-            self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
             self._exchange.connect(self._child.connection)
             log.warning("the engine has begun anew in another process, with empty memory")
             return
-        self._exchange.stop(SHUT_DOWN if self._is_closing else BROKEN)
-        self._child.end(0)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -208,6 +209,7 @@ def main() -> None:
     """Serve the engine that the first message describes."""
     for ended_by in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ended_by, signal.SIG_IGN)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
     messages = read_all(arriving(connection, has_begun), ToEngine)
