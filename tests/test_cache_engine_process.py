@@ -152,6 +152,21 @@ def test_modules_are_encoded_shown_and_forgotten(shared: EngineProcess) -> None:
     assert shared.modules("guests") == frozenset()
 
 
+def test_modules_are_prefetched_and_a_prefetch_is_cancelled(shared: EngineProcess) -> None:
+    wanted, dropped = make_segment("wanted", "w" * 40), make_segment("dropped", "d" * 40)
+    answer = ask(shared, tokens=FOREVER)
+    next(iter(answer))
+    cancelled = shared.prefetch([dropped], "typing")
+    shared.prefetch([wanted, wanted], "typing")
+    cancelled.cancel()
+    assert shared.modules("typing") == frozenset(), "not while a request runs"
+    answer.cancel()
+    while not shared.is_idle:
+        threading.Event().wait(0.01)
+    assert shared.modules("typing") == {shared.key(wanted, "typing")}
+    cancelled.cancel()
+
+
 def test_a_module_is_taken_out_of_memory_brought_back_and_verified(shared: EngineProcess) -> None:
     segment = make_segment("page", "p" * 40)
     key = shared.key(segment)

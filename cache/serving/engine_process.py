@@ -29,12 +29,14 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
 from cache.serving.child import Child
 from cache.serving.exchange import Exchange
+from cache.serving.interface import Cancellable
 from cache.serving.messages import (
     AskState,
     Call,
     CallName,
     Encode,
     EncodingEnded,
+    Foresee,
     Returned,
     State,
     Submit,
@@ -131,6 +133,12 @@ class EngineProcess:
 
         reply.add_done_callback(take)
         return done
+
+    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
+        check_tenant(tenant)
+        table = SegmentTable()
+        asked = [table.add(segment) for segment in segments]
+        return self._exchange.tell(lambda number: Foresee(number, table.rows, asked, tenant))
 
     # --- modules ---------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,11 +21,13 @@ import torch
 from msgspec import Raw
 
 from cache.engine.encoder import Encoded
+from cache.engine.prefetching import MOST_PREFETCHES, Prefetch
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
 from cache.serving.connection import Connection
+from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.messages import (
     AskState,
@@ -35,6 +38,7 @@ from cache.serving.messages import (
     EncodingEnded,
     Ended,
     Failed,
+    Foresee,
     Piece,
     Returned,
     State,
@@ -104,6 +108,7 @@ class EngineServer:
         self._engine, self._outgoing = engine, outgoing
         self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, "call")
         self._answers: dict[int, SentGeneration] = {}  # some may have ended
+        self._prefetches: deque[tuple[int, Prefetch]] = deque(maxlen=MOST_PREFETCHES)
 
     def serve(self, messages: Iterator[Any]) -> None:
         """Until there are no more messages; then everything ends."""
@@ -117,22 +122,31 @@ class EngineServer:
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Submit):
-            request, generation = message.request.request(), SentGeneration(message.number, self._outgoing)
-            self._answers = {number: one for number, one in self._answers.items() if not one.is_over}
-            self._answers[message.number] = generation
-            (self._engine.compute_idle if message.is_idle else self._engine.submit)(request, generation)
+            self._submit(message)
         elif isinstance(message, Cancel):
-            if (answer := self._answers.get(message.number)) is not None:
-                answer.cancel()
+            self._cancel(message.number)
         elif isinstance(message, Encode):
-            table = segments_of(message.segments)
-            asked = [table[number] for number in message.asked]
+            asked = asked_of(message)
             done = self._engine.encode(asked, message.tenant)
             done.add_done_callback(lambda done: self._encoded(message.number, done, asked))
+        elif isinstance(message, Foresee):
+            self._prefetches.append((message.number, self._engine.prefetch(asked_of(message), message.tenant)))
         elif isinstance(message, Call):
             self._calls.submit(self._call, message)
         elif isinstance(message, AskState):
             self._outgoing.send(state_of(self._engine, message.number))
+
+    def _submit(self, message: Submit) -> None:
+        request, generation = message.request.request(), SentGeneration(message.number, self._outgoing)
+        self._answers = {number: one for number, one in self._answers.items() if not one.is_over}
+        self._answers[message.number] = generation
+        (self._engine.compute_idle if message.is_idle else self._engine.submit)(request, generation)
+
+    def _cancel(self, number: int) -> None:
+        known: list[tuple[int, Cancellable]] = [*self._answers.items(), *self._prefetches]
+        for one, asked in known:
+            if one == number:
+                asked.cancel()
 
     def _call(self, call: Call) -> None:
         try:
@@ -150,6 +164,12 @@ class EngineServer:
 
     def _fail(self, number: int, error: BaseException) -> None:
         self._outgoing.send(Failed(number, SentError.of(as_cache_error("what was asked of the engine", error))))
+
+
+def asked_of(message: Encode | Foresee) -> list[Segment]:
+    """The segments that a message is about."""
+    table = segments_of(message.segments)
+    return [table[number] for number in message.asked]
 
 
 def state_of(engine: LocalEngine, number: int) -> State:

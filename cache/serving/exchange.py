@@ -7,6 +7,7 @@ that is begun anew, `engine_process`).
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -29,6 +30,18 @@ class RemoteGeneration(Generation):
         """Stop generating; what was generated so far still arrives as the completion."""
         if not self.is_cancelled:
             self.is_cancelled = True
+            self._cancel()
+
+
+class Told:
+    """What nobody waits for, elsewhere."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Drop what has not begun."""
+        with suppress(EngineStopped):
             self._cancel()
 
 
@@ -57,14 +70,20 @@ class Exchange:
         """Ask for an answer. message: with its number. Raises EngineStopped."""
         number = next(self._numbers)
         generation = RemoteGeneration(lambda: self._cancel(number))
-        self._send(number, message(number), generation)
+        self._send(message(number), number, generation)
         return generation
 
     def ask(self, message: Callable[[int], Any]) -> Future[Reply]:
         """Ask for anything else. Raises EngineStopped."""
         number, reply = next(self._numbers), Future[Reply]()
-        self._send(number, message(number), reply)
+        self._send(message(number), number, reply)
         return reply
+
+    def tell(self, message: Callable[[int], Any]) -> "Told":
+        """Ask for what has no end that anybody waits for. Raises EngineStopped."""
+        number = next(self._numbers)
+        self._send(message(number))
+        return Told(lambda: self._send(Cancel(number)))
 
     def connect(self, connection: Connection) -> None:
         """Send what was held, and what is asked from now on."""
@@ -108,12 +127,13 @@ class Exchange:
             assert isinstance(asked, Future)
             asked.set_result(message)
 
-    def _send(self, number: int, message: Any, asked: Generation | Future[Reply]) -> None:
+    def _send(self, message: Any, number: int = 0, asked: Generation | Future[Reply] | None = None) -> None:
         frame = encoded(message)
         with self._lock:
             if self._stopped is not None:
                 raise EngineStopped(self._stopped)
-            self._open[number] = asked
+            if asked is not None:
+                self._open[number] = asked
             self._transmit(frame)
 
     def _cancel(self, number: int) -> None:

@@ -48,13 +48,22 @@ class Submit(Struct, tag=True, frozen=True):
 
 
 class Cancel(Struct, tag=True, frozen=True):
-    """Nobody wants the rest of an answer."""
+    """Nobody wants the rest of an answer, or of modules to be prefetched."""
 
     number: int
 
 
 class Encode(Struct, tag=True, frozen=True):
     """Modules to be encoded: numbers in the table of segments."""
+
+    number: int
+    segments: list[SentSegment]
+    asked: list[int]
+    tenant: str
+
+
+class Foresee(Struct, tag=True, frozen=True):
+    """Modules to be prefetched: numbers in the table of segments. There is no reply."""
 
     number: int
     segments: list[SentSegment]
@@ -131,7 +140,7 @@ class State(Struct, tag=True, frozen=True):
     waiting: int
 
 
-ToEngine = Begin | Submit | Cancel | Encode | Call | AskState
+ToEngine = Begin | Submit | Cancel | Encode | Foresee | Call | AskState
 FromEngine = Begun | Piece | Ended | Failed | EncodingEnded | Returned | State
 
 
