@@ -209,7 +209,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def engine(tiny_folder: Path, tmp_path: Path) -> Iterator[EngineProcess]:
-    engine = EngineProcess(spec_of(tiny_folder, tmp_path))
+    engine = EngineProcess(spec_of(tiny_folder, tmp_path, kv_storage="int8", host_memory=1 << 20))
     yield engine
     engine.close()
 
@@ -244,6 +244,10 @@ def test_a_process_that_is_killed_is_begun_anew(
     keeping = [decoded(call.arguments, arguments_of("keep")) for call in calls if call.name == "keep"]
     assert keeping == [({"b2:0"},)] * 2, "the new process is told, too"
     assert {use.source for use in held.completion.modules} == {"disk"}
+    assert {use.key for use in held.completion.modules} == {
+        engine.key(one) for one in engine.arrange(PROMPT).segments()
+    }
+    assert engine.contents().capacity.keys() == {"device", "host", "disk"}
 
 
 def test_one_that_is_killed_again_and_again_stays_down(
