@@ -15,9 +15,11 @@ from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.encoder import EncodeJob, Encoder, Encoding
+from cache.engine.failures import failure_of, problem_of_prompt
 from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
 from cache.engine.next_tokens import next_tokens
+from cache.engine.packing import pack_pass
 from cache.engine.prefetching import PrefetchQueue
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
@@ -145,14 +147,8 @@ class EngineCore:
             job.done.set_exception(error)
 
     def _enqueue(self, waiting: Waiting) -> None:
-        plan, info = waiting.request.plan, self.model.info
-        needed, limit = plan.next_position, info.max_positions
-        runs = (*(span.tokens for span in plan.spans), waiting.request.teacher_forced)
-        strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
-        if strange is not None:
-            waiting.generation.deliver(PromptError(f"the prompt has token {strange}, the model has {info.vocabulary}"))
-        elif needed > limit:
-            waiting.generation.deliver(PromptError(f"the prompt needs {needed} positions, the model has {limit}"))
+        if (problem := problem_of_prompt(waiting.request, self.model.info)) is not None:
+            waiting.generation.deliver(PromptError(problem))
         elif len(self._waiting) + len(self._running) >= self._limits.waiting + self._limits.running:
             busy = "the desk is busy: too many questions are waiting, try again soon"
             waiting.generation.deliver(EngineFull(busy))
@@ -310,27 +306,16 @@ class EngineCore:
     def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
         """Run the pass. Returns its logits `[rows, vocabulary]`, and which of them each request wants, in order."""
         started = time.perf_counter()
-        num_outputs = {r.sequence: max(1, len(r.admitted.request.teacher_forced)) for r in self._running}
-        outputs: list[int] = []
-        rows_of: dict[Sequence, slice] = {}
-        num_rows = 0
-        for sequence, rows in scheduled.items():
-            num_rows += rows
-            rows_behind = sequence.pending - rows
-            wanted = min(rows, num_outputs.get(sequence, 0) - rows_behind)
-            if wanted > 0:
-                rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
-                outputs.extend(range(num_rows - wanted, num_rows))
-        chunks = [sequence.chunk(rows) for sequence, rows in scheduled.items()]
-        scorings = self._scorings()
-        scored = [scorings[s].scored(i, rows) for i, (s, rows) in enumerate(scheduled.items()) if s in scorings]
-        logits = self.model.forward(chunks, self.store.device.arena, outputs, self._ends_pass, scored)
+        running = {r.sequence: r for r in self._running}
+        packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, self._scorings())
+        logits = self.model.forward(
+            packed.chunks, self.store.device.arena, packed.outputs, self._ends_pass, packed.scored
+        )
         for sequence, rows in scheduled.items():
             sequence.computed += rows
-        if num_rows >= PREFILL_ROWS:
-            self.store.compute_cost.measured(time.perf_counter() - started, num_rows)
-        by_sequence = {r.sequence: r for r in self._running}
-        return logits, {by_sequence[sequence]: rows for sequence, rows in rows_of.items()}
+        if packed.num_rows >= PREFILL_ROWS:
+            self.store.compute_cost.measured(time.perf_counter() - started, packed.num_rows)
+        return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 
     def _advance(self, logits: Tensor, outputs: dict[Running, slice]) -> None:
         """Let answers go on with the logits `[rows, vocabulary]` of a pass. outputs: which rows each request has."""
@@ -387,13 +372,3 @@ class EngineCore:
             elif job.needs_next(key, self.store):
                 job.fail_next(failure)
         self.prefetches.give_up(key)
-
-
-def failure_of(what: str, error: Exception) -> CacheError:
-    """What readers get for something that failed. An error that was not raised on purpose may name files and
-    addresses, so it goes to the log alone.
-    """
-    if isinstance(error, CacheError):
-        return error
-    log.error("%s could not be computed", what, exc_info=error)
-    return CacheError(f"{what} could not be computed, the log says why: ask again")

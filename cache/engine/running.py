@@ -52,6 +52,11 @@ class Running:
         """Whether it can go on from its answer so far; logits that were kept are of one pass through all of it."""
         return not self.is_read
 
+    @property
+    def num_outputs(self) -> int:
+        """Of how many rows of its sequence, the last ones, it wants logits."""
+        return max(1, len(self.admitted.request.teacher_forced))
+
     def extend(self, store: Store) -> None:
         """Reserve slots for the tokens that have none. Raises CapacityError."""
         more = min(PAGE, self.most_tokens - len(self.answer))

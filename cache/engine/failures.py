@@ -1,0 +1,31 @@
+"""What readers get for what cannot be computed."""
+
+import logging
+
+from cache.engine.request import Request
+from cache.errors import CacheError
+from cache.model.language_model import ModelInfo
+
+log = logging.getLogger(__name__)
+
+
+def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
+    """Why a model cannot read a prompt, or the answer that is given with it."""
+    needed = request.plan.next_position
+    runs = (*(span.tokens for span in request.plan.spans), request.teacher_forced)
+    strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
+    if strange is not None:
+        return f"the prompt has token {strange}, the model has {info.vocabulary}"
+    if needed > info.max_positions:
+        return f"the prompt needs {needed} positions, the model has {info.max_positions}"
+    return None
+
+
+def failure_of(what: str, error: Exception) -> CacheError:
+    """What readers get for something that failed. An error that was not raised on purpose may name files and
+    addresses, so it goes to the log alone.
+    """
+    if isinstance(error, CacheError):
+        return error
+    log.error("%s could not be computed", what, exc_info=error)
+    return CacheError(f"{what} could not be computed, the log says why: ask again")
