@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,7 @@ def test_modules_are_encoded_shown_and_forgotten(shared: EngineProcess) -> None:
     contents = shared.contents()
     assert {tier for tier, header, _ in contents.modules if header.key == key} == {"device", "disk"}
     assert contents.num_bytes.keys() == contents.capacity.keys() == {"device", "disk"}
+    assert shared.contents(with_modules=False) == replace(contents, modules=())
     shared.settle()
     assert shared.forget({key}) == 1
     assert shared.modules("guests") == frozenset()

@@ -365,9 +365,9 @@ class Service(Parts):
             reading=self.passages_read(),
         )
 
-    def _tiers(self) -> TierContents:
+    def _tiers(self, *, with_modules: bool = True) -> TierContents:
         if self._is_engine_running():
-            return self.engine.contents()
+            return self.engine.contents(with_modules)
         return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
@@ -410,7 +410,7 @@ class Service(Parts):
         counts = self.library.counts()
         if not self.is_open("engine"):
             return Load(model=public_name(self.settings.model or "bundled"), **asdict(counts))
-        tiers, (running, waiting) = self._tiers(), self.engine.load()
+        tiers, (running, waiting) = self._tiers(with_modules=False), self.engine.load()
         return Load(
             model=public_name(self.engine.info.name),
             running=running,

@@ -34,8 +34,8 @@ class ModuleCheck:
     problem: str = ""
 
 
-def contents_of(store: Store) -> TierContents:
-    """The tiers of a store. On the engine's thread."""
+def contents_of(store: Store, *, with_modules: bool) -> TierContents:
+    """The tiers of a store. with_modules: whether each module is in it. On the engine's thread."""
     device, host, disk, shape = store.device, store.host, store.disk, store.device.arena.shape
     per_token, per_kept = shape.bytes_per_token, kept_bytes_per_token(shape, store.kv_storage)
     sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
@@ -49,7 +49,7 @@ def contents_of(store: Store) -> TierContents:
         held = [("disk", header) for header in disk.headers()] + held
         num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions
     return TierContents(
-        modules=tuple((tier, header, header.num_tokens * sizes[tier]) for tier, header in held),
+        modules=tuple((tier, header, header.num_tokens * sizes[tier]) for tier, header in held if with_modules),
         num_bytes=num_bytes,
         capacity=capacity,
         evictions=evictions,

@@ -174,8 +174,8 @@ class EngineProcess:
     def verify(self, segment: Segment) -> ModuleCheck:
         return cast("ModuleCheck", self._call("verify", segment))
 
-    def contents(self) -> TierContents:
-        return cast("TierContents", self._call("contents"))
+    def contents(self, with_modules: bool = True) -> TierContents:
+        return cast("TierContents", self._call("contents", with_modules))
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         return cast("list[PrefixUse]", self._call("prefix_uses", limit))

@@ -130,8 +130,8 @@ class EngineInterface(Protocol):
         CacheError.
         """
 
-    def contents(self) -> TierContents:
-        """What the tiers hold."""
+    def contents(self, with_modules: bool = True) -> TierContents:
+        """What the tiers hold; with_modules: each of them, too, which may be tens of thousands."""
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         """The prefixes that have saved most, first."""

@@ -52,9 +52,9 @@ class LocalEngine(Engine):
             self.call(lambda store: [store.remove(one) for one in store.keys_of(VERIFYING)])
         return ModuleCheck(largest_difference=largest_difference(stored, computed))
 
-    def contents(self) -> TierContents:
-        """What the tiers hold. Raises EngineStopped."""
-        return self.call(contents_of)
+    def contents(self, with_modules: bool = True) -> TierContents:
+        """What the tiers hold; with_modules: each of them, too, which may be thousands. Raises EngineStopped."""
+        return self.call(lambda store: contents_of(store, with_modules=with_modules))
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         """The prefixes that have saved most, first. Raises EngineStopped."""
