@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
@@ -13,6 +14,7 @@ from app.cli.demo import serve_demo
 from app.desk.service import Service
 from app.domain.progress import PassagesRead
 from app.knowledge.prompts import PassageText
+from cache.errors import CacheError
 
 LONG_S = 60.0
 
@@ -106,6 +108,24 @@ def test_a_failure_leaves_the_desk_answering(
         failing = False
         service.ingest([pages], warm=False)
         assert read.wait(LONG_S)
+
+
+def test_reading_goes_on_when_the_engine_has_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: it ended for good, and passages were read only by the questions that needed them."""
+    monkeypatch.setattr("app.knowledge.reading_ahead.AGAIN_S", 0.0)
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages], warm=False)
+        encode, failures = service.engine.encode, iter([CacheError("the engine failed"), None])
+
+        def failing_once(*given: Any, **options: Any) -> Any:
+            if (error := next(failures, None)) is not None:
+                raise error
+            return encode(*given, **options)
+
+        monkeypatch.setattr(service.engine, "encode", failing_once)
+        assert read_ahead(service).wait(LONG_S)
+        assert stored(service) == [True] * 4
 
 
 def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None:

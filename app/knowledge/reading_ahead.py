@@ -11,8 +11,10 @@ from collections.abc import Callable
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, PassagesRead
 from app.knowledge.warm import Warming
-from cache.errors import CacheError
+from cache.errors import CacheError, EngineStopped
 
+AGAIN_S = 10.0
+"""After which reading goes on that an engine's failure ended."""
 log = logging.getLogger(__name__)
 
 _STOPPED_S = 2.0
@@ -60,6 +62,9 @@ class ReadingAhead:
                 if not self._is_closed:
                     is_known = isinstance(error, DeskError | CacheError)
                     log.warning("passages could not be encoded: %s", error, exc_info=not is_known)
+                if isinstance(error, CacheError) and not isinstance(error, EngineStopped):  # it may have begun anew
+                    self._look.wait(AGAIN_S)
+                    self._look.set()
 
     def _read(self) -> None:
         unread, due = self._warming.survey()
