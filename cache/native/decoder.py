@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, Item, plan_items
+from cache.attention.items import Chunk, plan_items
+from cache.attention.runs import plan_arrays
 from cache.attention.scoring import ScoredChunk, only_scores
 from cache.memory.arena import Arena
 from cache.native.library import load_library
@@ -249,37 +250,6 @@ def rounded(panels: Tensor) -> Tensor:
     fours = torch.unflatten(numbers.flatten(2), 2, (-1, 4)).permute(0, 2, 1, 3)
     pairs = torch.unflatten(nn.functional.pad(scales, (0, scales.shape[2] % 2)), 2, (-1, 2)).permute(0, 2, 1, 3)
     return torch.cat((fours.flatten(1), pairs.contiguous().view(torch.uint8).flatten(1)), 1)
-
-
-def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0) -> "tuple[array[int], array[int]]":
-    """Items as decoder.c wants them: (start, length, first reader, readers) of each run, and (row, length, turn) of
-    each reader. turns: numbers of the turns by how many ids they rotate back; new ones are added. first_row: of the
-    pass, that the items count as 0.
-    """
-    runs, readers = array("i"), array("i")
-
-    def add(start: int, length: int, found: list[int]) -> None:
-        runs.extend((start, length, len(readers) // 3, len(found) // 3))
-        readers.extend(found)
-
-    for item in items:
-        extent = item.extent
-        whole: list[int] = []
-        for rows in item.ranges:
-            turn = turns.setdefault(rows.offset, len(turns)) if rows.offset else -1
-            for visible in rows.visible_ranges:
-                seeing = range(max(rows.first, visible.seen_from), rows.last)
-                length = visible.last - visible.first
-                if seeing:
-                    add(
-                        extent.start + visible.first, length, [n for r in seeing for n in (first_row + r, length, turn)]
-                    )
-            if not rows.visible_ranges:
-                for row in range(rows.first, rows.last):
-                    whole += (first_row + row, row - rows.first + 1 if item.causal else extent.length, turn)
-        if whole:
-            add(extent.start, extent.length, whole)
-    return runs, readers
 
 
 def plan_scored(
