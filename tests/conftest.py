@@ -11,7 +11,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-os.environ.setdefault("TQDM_DISABLE", "1")  # read at import, so it must stand before any
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for GPUs run on a processor
+os.environ.setdefault("TQDM_DISABLE", "1")  # read at import, as the line above: both must stand before any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest

@@ -12,7 +12,7 @@ items any row is in, H key/value heads, G query heads per key/value head, D head
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -58,6 +58,26 @@ class PassGivenUp(Exception):
 def never() -> bool:
     """For a pass that is not given up."""
     return False
+
+
+class RunningPass(Protocol):
+    """What models ask of a pass: attention in each layer. positions: ids of its rows, int64 `[T]`. `Pass` is one."""
+
+    positions: Tensor
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`. window: of
+        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`. Raises PassGivenUp.
+        """
 
 
 class Pass:
@@ -139,9 +159,6 @@ class Pass:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`. window: of
-        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`. Raises PassGivenUp.
-        """
         if self.give_up():
             raise PassGivenUp
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
@@ -237,12 +254,12 @@ def attention_function(
     v: Tensor,
     mask: Tensor | None,
     *,
-    plan: Pass,
+    plan: RunningPass,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in place of its own attention; `plan` is the `Pass` given to the model's forward."""
+    """What transformers calls in place of its own attention; `plan` is given to the model's forward."""
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None

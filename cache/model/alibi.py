@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cache.attention.forward_pass import Pass
+from cache.attention.forward_pass import RunningPass
 
 
 class AlibiAttention:
@@ -17,7 +17,7 @@ class AlibiAttention:
     """
 
     def __init__(self, hf: Any) -> None:
-        self.running: Pass | None = None
+        self.running: RunningPass | None = None
         model, heads = hf.transformer, hf.config.num_attention_heads
         if hf.config.model_type == "bloom":
             two = torch.ones(1, 2, dtype=torch.int64, device=hf.device)
@@ -33,7 +33,7 @@ class AlibiAttention:
         self.slopes: Tensor = bias[:, 0, 1] - bias[:, 0, 0]
         self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
 
-    def options(self, running: Pass) -> dict[str, Any]:
+    def options(self, running: RunningPass) -> dict[str, Any]:
         """Arguments for the model's forward: a mask of one element, which the model passes on and nothing reads."""
         self.running = running
         return {"attention_mask": self._mask}

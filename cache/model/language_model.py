@@ -8,17 +8,25 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cache.attention.forward_pass import Pass, Rotation, ScoringFinished, attention_function, never
+from cache.attention.forward_pass import (
+    Pass,
+    Rotation,
+    RunningPass,
+    ScoringFinished,
+    attention_function,
+    never,
+)
 from cache.attention.items import Chunk
 from cache.attention.kernels import Kernel, default_kernel
 from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
+from cache.gpu.choice import tiled_pass_for
 from cache.memory.arena import Arena, KVShape
 from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
@@ -26,6 +34,9 @@ from cache.model.families import PositionScheme, find_position_scheme, usable_po
 from cache.model.packed_linear import prepack
 from cache.native.decoder import Weights, native_decoder_of
 from cache.prompt.model_tokenizer import ModelTokenizer
+
+if TYPE_CHECKING:
+    from cache.gpu.tiled_pass import TiledPass
 
 ATTENTION = "warmdesk"
 
@@ -88,8 +99,8 @@ class Model(Protocol):
 
 class LanguageModel:
     """A transformers causal model that attends over an arena. Passes run through compiled code where it covers a model
-    (`cache.native`); else through transformers' classes with their attention replaced, and on CPU in bfloat16 with
-    prepacked linear layers (bitwise the same results).
+    (`cache.native`); else through transformers' classes with their attention replaced, on GPUs by kernels of our own
+    (`cache.gpu`), and on CPU in bfloat16 with prepacked linear layers (bitwise the same results).
     """
 
     def __init__(
@@ -102,14 +113,17 @@ class LanguageModel:
         kernel: Kernel | None = None,
         compiled: Path | None = None,
         weights: Weights = "model",
+        tiled: "type[TiledPass] | None" = None,
     ) -> None:
         """compiled: folder for compiled code; None: none is used. weights: of compiled code; those of 8 bits
-        make another fingerprint. Raises ModelError for an unknown family.
+        make another fingerprint. tiled: passes with kernels for GPUs; None: where the device has them. Raises
+        ModelError for an unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
+        self._tiled, self._heads = tiled or tiled_pass_for(self.device), hf.config.num_attention_heads
         self.rotation = find_rotation(hf) if self.info.position_scheme == "rotary" else None
         self.native = None if compiled is None else native_decoder_of(hf, self.rotation, compiled, weights)
         if self.native is not None and weights != "model":
@@ -133,18 +147,7 @@ class LanguageModel:
     ) -> Tensor:
         if self.native is not None:
             return self.native.forward(chunks, arena, outputs, give_up, scored, self.info.scored_layers)
-        alibi = self._alibi
-        plan = Pass(
-            chunks,
-            arena,
-            self.kernel,
-            self.device,
-            rotation=self.rotation,
-            slopes=alibi.slopes if alibi else None,
-            scored=scored,
-            scored_layers=self.info.scored_layers,
-            give_up=give_up,
-        )
+        plan, alibi = self._new_pass(chunks, arena, give_up, scored), self._alibi
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
         logits = torch.empty(0, self.info.vocabulary, device=self.device)
         with suppress(ScoringFinished):
@@ -156,6 +159,25 @@ class LanguageModel:
             )
             logits = result.logits[0] if outputs else logits
         return logits.float()
+
+    def _new_pass(
+        self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
+    ) -> RunningPass:
+        """A pass with kernels for GPUs where there are any, unless it is scored: they compute no scores."""
+        slopes = self._alibi.slopes if self._alibi else None
+        if self._tiled is not None and not scored:
+            return self._tiled(chunks, arena, self._heads, rotation=self.rotation, slopes=slopes, give_up=give_up)
+        return Pass(
+            chunks,
+            arena,
+            self.kernel,
+            self.device,
+            rotation=self.rotation,
+            slopes=slopes,
+            scored=scored,
+            scored_layers=self.info.scored_layers,
+            give_up=give_up,
+        )
 
 
 def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> ModelInfo:

@@ -1,0 +1,115 @@
+"""What the kernels for GPUs compute in one pass: its items as tables of numbers, cut into tiles.
+
+A tile is some readers of a run and a range of its keys. It is computed once for all of these, and gives each reader a
+partial result; those of a row are merged. Tables are made in host memory and copied to the device at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cache.attention.items import Chunk, plan_items
+from cache.attention.runs import plan_arrays
+
+Ints = npt.NDArray[np.int32]
+
+FEW_ROWS = 64
+KEYS_FOR_FEW, KEYS_FOR_MANY = 512, 4096
+"""Keys of a tile, at most. Few rows leave a GPU idle unless their keys are cut. Many fill it, and the partial results
+of short cuts would take gigabytes."""
+SMALL_BLOCK, LARGE_BLOCK = 16, 64
+"""Query rows of a tile, heads counted as rows: few sizes, because each is compiled on its own."""
+ALIGNED = 4
+"""Tables begin at multiples of so many numbers: Triton compiles a kernel for aligned addresses and one for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """What the kernels are told of a pass. num_partials: partial results, of all tiles. block: query rows of a tile, heads
+    counted as rows. turns: ids that each turn rotates back.
+
+    The rest are tables on the device, int32. tiles `[N, 6]`: start of the run, first key of it, keys, first reader,
+    readers, first partial result. readers `[R, 3]`: packed row, how many of the run's keys it sees, turn (-1: none).
+    offsets: the turns. first_partial `[T + 1]`: where the part of `partials` begins that lists
+    the partial results of a packed row. slots, positions `[T]`: of packed rows.
+    """
+
+    num_partials: int
+    block: int
+    turns: tuple[int, ...]
+    tiles: Tensor
+    readers: Tensor
+    offsets: Tensor
+    first_partial: Tensor
+    partials: Tensor
+    slots: Tensor
+    positions: Tensor
+
+
+def plan_tiles(chunks: Sequence[Chunk], group: int, device: torch.device, most_keys: int | None = None) -> TilePlan:
+    """The tiles of a packed pass. group: query heads that share a key/value head. most_keys: of a tile; None: what
+    suits the number of rows.
+    """
+    turns: dict[int, int] = {}
+    runs, readers = (np.array(numbers, np.int32) for numbers in plan_arrays(plan_items(chunks), turns))
+    runs, readers = runs.reshape(-1, 4), readers.reshape(-1, 3)
+    rows = sum(len(chunk.tokens) for chunk in chunks)
+    block = block_size(int(runs[:, 3].max()), group)
+    keys = most_keys or (KEYS_FOR_FEW if rows <= FEW_ROWS else KEYS_FOR_MANY)
+    tiles = cut(runs, readers, keys, block // group)
+    first_partial, partials = partials_of_rows(tiles, readers, rows)
+    tables = on_device(
+        [
+            tiles,
+            readers,
+            np.array([*turns], np.int32),
+            first_partial,
+            partials,
+            np.array([slot for chunk in chunks for slot in chunk.slots], np.int32),
+            np.array([position for chunk in chunks for position in chunk.positions], np.int32),
+        ],
+        device,
+    )
+    return TilePlan(int(tiles[:, 4].sum()), block, tuple(turns), *tables)
+
+
+def block_size(most_readers: int, group: int) -> int:
+    """Query rows of a tile: a power of two that holds a whole group."""
+    fitting = SMALL_BLOCK if most_readers * group <= SMALL_BLOCK else LARGE_BLOCK
+    return max(fitting, 1 << (group - 1).bit_length())
+
+
+def cut(runs: Ints, readers: Ints, most_keys: int, most_readers: int) -> Ints:
+    """Runs and readers, as `plan_arrays` has them, cut into tiles. Keys that no reader of a tile sees are left out."""
+    tiles: list[tuple[int, ...]] = []
+    partial = 0
+    for start, _, first_reader, num_readers in runs.tolist():
+        for at in range(first_reader, first_reader + num_readers, most_readers):
+            count = min(most_readers, first_reader + num_readers - at)
+            longest = int(readers[at : at + count, 1].max())
+            for first in range(0, longest, most_keys):
+                tiles.append((start, first, min(most_keys, longest - first), at, count, partial))
+                partial += count
+    return np.array(tiles, np.int32)
+
+
+def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]:
+    """`first_partial` and `partials` of a `TilePlan`, without those of readers that see no key of their tile."""
+    tile = np.repeat(np.arange(len(tiles)), tiles[:, 4])
+    reader = readers[tiles[tile, 3] + np.arange(len(tile)) - tiles[tile, 5]]
+    seen = np.flatnonzero(reader[:, 1] > tiles[tile, 1])
+    row = reader[seen, 0]
+    first_partial = np.concatenate(([0], np.bincount(row, minlength=rows).cumsum()))
+    return first_partial.astype(np.int32), seen[np.argsort(row, kind="stable")].astype(np.int32)
+
+
+def on_device(tables: Sequence[Ints], device: torch.device) -> list[Tensor]:
+    """The tables on a device, in one copy."""
+    padded = [np.pad(table.ravel(), (0, -table.size % ALIGNED)) for table in tables]
+    together = torch.from_numpy(np.concatenate(padded)).to(device)
+    parts = torch.split(together, [len(table) for table in padded])
+    return [part[: table.size].view(table.shape) for part, table in zip(parts, tables, strict=True)]

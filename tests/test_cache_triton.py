@@ -1,0 +1,300 @@
+"""Kernels for GPUs, in Triton's interpreter on a processor, against the plain kernels and the oracle; and compiled."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recording import Recorder, answer, running
+from test_cache_engine import plan_of
+from tiny import build, make_segment, oracle_logits, stock
+from torch import Tensor
+
+from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
+from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.attention.kernels import matmul
+from cache.attention.scoring import ScoredChunk
+from cache.gpu import choice
+from cache.gpu.tiles import TilePlan, plan_tiles
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena, KVShape
+
+pytest.importorskip("triton")
+
+from triton.runtime import interpreter
+
+from cache.gpu.tiled_pass import TiledPass
+from cache.gpu.triton_kernels import attend_tiles
+
+CPU = torch.device("cpu")
+SLOTS, SCALE, TOLERANCE = 400, 0.4, 1e-4
+SHARED = [Extent(0, 70), Extent(70, 1), Extent(71, 13), Extent(84, 0)]
+ROTATION = Rotation(torch.tensor([1.0, 0.3, 0.05]))
+"""Of 6 dimensions; heads have more, which stay as they are."""
+PARTS = st.sampled_from([(), (VisibleRange(0, 4, 1), VisibleRange(6, 12, 3)), (VisibleRange(2, 5, 90),)])
+"""Of what is visible of the third shared extent; the last ones are seen by no row."""
+
+
+def chunk_at(first: int, last: int, own: list[Extent], views: list[KVView]) -> Chunk:
+    """Rows that stand behind all that they see."""
+    rows = range(first, last)
+    return Chunk([0] * len(rows), [1000 + row for row in rows], first, own, views)
+
+
+@st.composite
+def passes(draw: st.DrawFn) -> list[Chunk]:
+    """Sequences that share extents, placed elsewhere than encoded; single rows and chunks, in pieces."""
+    chunks: list[Chunk] = []
+    for i in range(draw(st.integers(1, 3))):
+        length = draw(st.integers(1, 20))
+        first = draw(st.integers(0, length - 1))
+        last = draw(st.sampled_from([first + 1, length]))
+        views = [
+            KVView(extent, draw(st.integers(0, 9)), draw(st.integers(0, 3)), draw(PARTS) if extent.length == 13 else ())
+            for extent in draw(st.lists(st.sampled_from(SHARED), max_size=3, unique=True))
+        ]
+        ends = [0, *sorted(draw(st.sets(st.integers(1, length), max_size=2))), length + 2]
+        chunks.append(chunk_at(first, last, [Extent(160 + 60 * i - b, b - a) for a, b in pairwise(ends)], views))
+    return chunks
+
+
+def arena_of(kv_heads: int, size: int, dtype: torch.dtype) -> Arena:
+    """Random keys and values whose ids ascend with jumps."""
+    arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=size, dtype=dtype), SLOTS, CPU)
+    random = torch.Generator().manual_seed(1)
+    for layer in (*arena.keys, *arena.values):
+        layer.copy_(torch.randn(layer.shape, generator=random))
+    arena.positions.copy_(torch.arange(SLOTS) * 2)
+    return arena
+
+
+def both(
+    chunks: list[Chunk],
+    kv_heads: int = 1,
+    group: int = 2,
+    size: int = 10,
+    dtype: torch.dtype = torch.float32,
+    most_keys: int | None = None,
+    slopes: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """What the kernels for GPUs give, and the plain kernel."""
+    random = torch.Generator().manual_seed(0)
+    rows = sum(len(chunk.tokens) for chunk in chunks)
+    q = torch.randn(1, kv_heads * group, rows, size, generator=random).to(dtype)
+    k, v = torch.randn(2, 1, kv_heads, rows, size, generator=random).to(dtype)
+    ours, theirs = (arena_of(kv_heads, size, dtype) for _ in range(2))
+    tiled = TiledPass(chunks, ours, kv_heads * group, rotation=ROTATION, slopes=slopes, most_keys=most_keys)
+    plain = Pass(chunks, theirs, matmul, CPU, rotation=ROTATION, slopes=slopes)
+    outs = tiled.attend(0, q, k, v, SCALE, **options), plain.attend(0, q, k, v, SCALE, **options)
+    assert outs[0].dtype == dtype
+    assert torch.equal(tiled.positions, plain.positions)
+    for mine, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+        assert torch.equal(mine[0], other[0])
+    assert torch.equal(ours.positions, theirs.positions)
+    return outs
+
+
+@settings(max_examples=25, deadline=None)
+@given(chunks=passes(), most_keys=st.sampled_from([16, 40, 512]))
+def test_items_of_all_kinds_equal_the_plain_kernel(chunks: list[Chunk], most_keys: int) -> None:
+    out, expected = both(chunks, most_keys=most_keys)
+    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@settings(max_examples=12, deadline=None)
+@given(chunks=passes(), steepest=st.sampled_from([0.01, 1.0]))
+def test_alibi_equals_the_plain_kernel(chunks: list[Chunk], steepest: float) -> None:
+    slopes = steepest / 2 ** torch.arange(2, dtype=torch.float32)
+    out, expected = both(chunks, kv_heads=2, group=1, most_keys=40, slopes=slopes)
+    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+VIEWS = [KVView(SHARED[0], 5), KVView(SHARED[2], 9, 1, (VisibleRange(3, 9, 2),))]
+CHUNKS = [
+    chunk_at(3, 9, [Extent(200, 12)], VIEWS),
+    chunk_at(4, 5, [Extent(300, 12)], VIEWS[:1]),
+    chunk_at(0, 40, [Extent(320, 40)], []),
+]
+"""With a prompt that is longer than a tile and has more rows than one."""
+
+
+@pytest.mark.parametrize("size", [32, 80, 256])
+def test_sizes_of_heads(size: int) -> None:
+    out, expected = both(CHUNKS[:2], group=3, size=size)
+    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("group", [1, 7, 20])
+def test_heads_that_share_keys(group: int) -> None:
+    out, expected = both(CHUNKS if group == 7 else CHUNKS[:2], group=group, most_keys=16)
+    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("options", [{"window": 1700}, {"window": 30}, {"window": 1}, {"softcap": 0.7}], ids=str)
+def test_windows_and_soft_caps(options: dict[str, Any]) -> None:
+    """In a narrow window most rows see no key of most extents."""
+    chunks = [replace(chunk, views=[replace(view, offset=0) for view in chunk.views]) for chunk in CHUNKS]
+    out, expected = both(chunks, most_keys=16, group=1, **options)
+    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter multiplies bfloat16 as whole numbers; here it is made to convert them first."""
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def in_float32(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        a, b = (
+            self.create_fp_ext(x, interpreter.tl.float32) if x.dtype != interpreter.tl.float32 else x for x in (a, b)
+        )
+        return dot(self, a, b, *others)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", in_float32)
+    out, expected = both(CHUNKS[:2], dtype=dtype)
+    torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
+
+
+def test_rows_that_see_no_key_are_zero() -> None:
+    plan = plan_tiles(CHUNKS[:2], 2, CPU)
+    plan.readers[:, 1] = 0
+    arena = arena_of(1, 10, torch.float32)
+    out = attend_tiles(plan, torch.randn(7, 2, 10), arena.keys[0], arena.values[0], arena.positions, SCALE)
+    assert torch.equal(out, torch.zeros(7, 2, 10))
+
+
+def tables(plan: TilePlan) -> list[Tensor]:
+    return [getattr(plan, field) for field in TilePlan.__slots__ if isinstance(getattr(plan, field), Tensor)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(chunks=passes(), group=st.sampled_from([1, 4, 7, 71]), most_keys=st.sampled_from([1, 16, 512]))
+def test_tiles_hold_every_row_and_key_once(chunks: list[Chunk], group: int, most_keys: int) -> None:
+    """As the whole runs do, and tables lie where Triton takes them all for aligned."""
+    plan, whole = plan_tiles(chunks, group, CPU, most_keys), plan_tiles(chunks, 1, CPU, 10_000)
+
+    def seen(of: TilePlan) -> list[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        for start, first, keys, first_reader, readers, _ in of.tiles.tolist():
+            for row, length, turn in of.readers[first_reader : first_reader + readers].tolist():
+                found += [(row, turn, start + key) for key in range(first, min(first + keys, length))]
+        return sorted(found)
+
+    assert seen(plan) == seen(whole)
+    assert int(plan.tiles[:, 2].max()) <= most_keys
+    assert int(plan.tiles[:, 4].max()) * group <= plan.block
+    assert all(table.data_ptr() % 16 == 0 for table in tables(plan))
+    owners = [
+        row for _, _, _, at, readers, _ in plan.tiles.tolist() for row in plan.readers[at : at + readers, 0].tolist()
+    ]
+    assert len(owners) == plan.num_partials
+    for row, (begin, end) in enumerate(pairwise(plan.first_partial.tolist())):
+        mine = plan.partials[begin:end].tolist()
+        assert mine
+        assert {owners[partial] for partial in mine} == {row}
+        assert len(set(mine)) == len(mine)
+
+
+SYSTEM = make_segment("system", "Answer so. ")
+A = make_segment("a", "Returns take a month.", SYSTEM)
+B = make_segment("b", "Not gift cards.", SYSTEM)
+PLAN = plan_of(SYSTEM, B, A, "Gift?")
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom"])
+def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
+    model = build(family, tiled=TiledPass)
+    recorder = Recorder(model)
+    with running(model) as engine:
+        answer(engine, PLAN, 2)
+    assert (recorder.logits[-2] - oracle_logits(stock(family), PLAN)).abs().max() < TOLERANCE
+
+
+def test_a_pass_is_given_up() -> None:
+    running_pass = TiledPass(CHUNKS, arena_of(1, 10, torch.float32), 2, rotation=ROTATION, give_up=lambda: True)
+    with pytest.raises(PassGivenUp):
+        running_pass.attend(0, *(torch.zeros(1, 2, 47, 10) for _ in range(3)), SCALE)
+
+
+def test_scoring_runs_through_plain_kernels() -> None:
+    model = build(tiled=TiledPass)
+    arena = Arena(model.info.kv, SLOTS, CPU)
+    squares = {SHARED[2]: torch.zeros(len(model.info.scored_layers), 13)}
+    chunks = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])]
+    model.forward(chunks, arena, [], scored=[ScoredChunk(0, 2, squares)])
+    assert squares[SHARED[2]].count_nonzero() == squares[SHARED[2]].numel()
+
+
+def test_other_devices_and_those_without_triton(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert choice.tiled_pass_for(CPU) is None
+    assert choice.tiled_pass_for(torch.device("cuda", 0)) is TiledPass
+    assert not caplog.records
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    with caplog.at_level(logging.INFO):
+        assert choice.tiled_pass_for(torch.device("cuda", 0)) is None
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "attention on cuda:0 runs through slower kernels, because Triton is missing: pip install triton"
+    )
+
+
+def child(code: str, tmp_path: Path, **environment: str) -> None:
+    """Run Python code in a process of its own, without the interpreter."""
+    changed = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=changed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_models_load_where_triton_is_missing(tmp_path: Path) -> None:
+    child("import sys; sys.modules['triton'] = None\nimport cache.model.language_model", tmp_path)
+
+
+COMPILE = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from cache.gpu.triton_kernels import attend_tile, key_block, merge_partials
+import torch
+
+def compiled(kernel, architecture, numbers, **arguments):
+    constants = {name: value for name, value in arguments.items() if not isinstance(value, str)}
+    types = {name: arguments[name] if name not in constants else "constexpr" for name in kernel.arg_names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(types.values()) if kind[0] == "*"}
+    target = GPUTarget("cuda", architecture, 32)
+    return compile(ASTSource(kernel, types, constants, aligned), target=target, options=numbers).metadata.shared
+
+TABLES = dict.fromkeys(("tiles", "readers", "offsets", "positions"), "*i32")
+OUT = {"out": "*fp32", "lse": "*fp32"}
+MIXES = [
+    (80, "bf16", 128, 4, 64, {"turn_cos": "*fp32", "turn_sin": "*fp32"}),
+    (80, "fp32", 64, 1, 16, {"slopes": "*fp32"}),
+    (90, "bf16", 256, 2, 64, {"window": "i32", "softcap": "fp32", "turn_cos": "*fp32", "turn_sin": "*fp32"}),
+]
+for architecture, kind, size, group, rows, options in MIXES:
+    given = {**dict.fromkeys(("q", "keys", "values"), "*" + kind), "key_positions": "*i64", "scale": "fp32"}
+    given |= {**TABLES, **OUT, **dict.fromkeys(("turn_cos", "turn_sin", "slopes", "window", "softcap")), **options}
+    keys = key_block(size, torch.float32 if kind == "fp32" else torch.bfloat16)
+    shared = compiled(attend_tile, architecture, {"num_stages": 2}, KV_HEADS=2, GROUP=group, SIZE=size, PADDED=size,
+                      ROTARY=size // 2 if "turn_cos" in options else 0, ROWS=rows, KEYS=keys, **given)
+    assert shared <= 99 * 1024, (kind, size, shared)
+compiled(merge_partials, 80, {}, first_partial="*i32", partials="*i32", merged="*bf16", SIZE=80, PADDED=128, PARTS=8,
+         **OUT)
+"""
+"""For two kinds of GPU; a kernel needs no more memory than small GPUs have for a block, 99 KiB."""
+
+
+def test_kernels_can_be_compiled_for_gpus(tmp_path: Path) -> None:
+    """The interpreter takes what a compiler refuses. This does not run them."""
+    child(COMPILE, tmp_path)
