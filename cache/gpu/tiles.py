@@ -29,13 +29,13 @@ ALIGNED = 4
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """What the kernels are told of a pass. num_partials: partial results, of all tiles. block: query rows of a tile, heads
-    counted as rows. turns: ids that each turn rotates back.
+    """What the kernels are told of a pass. num_partials: partial results of all tiles. block: query rows of a tile,
+    heads counted as rows. turns: ids that each turn rotates back.
 
     The rest are tables on the device, int32. tiles `[N, 6]`: start of the run, first key of it, keys, first reader,
     readers, first partial result. readers `[R, 3]`: packed row, how many of the run's keys it sees, turn (-1: none).
-    offsets: the turns. first_partial `[T + 1]`: where the part of `partials` begins that lists
-    the partial results of a packed row. slots, positions `[T]`: of packed rows.
+    offsets: the turns. first_partial `[T + 1]`: where the part of `partials` begins that lists the partial results of
+    a packed row. slots, positions `[T]`: of packed rows.
     """
 
     num_partials: int
