@@ -178,7 +178,7 @@ def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
     started = time.perf_counter()
     pieces = iter(engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))))
     try:
-        next(pieces)
+        next(pieces, None)  # a short answer may have no text
     except EngineFull:
         return None
     ttft = time.perf_counter() - started

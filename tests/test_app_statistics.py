@@ -19,7 +19,7 @@ from sqlalchemy import delete, select
 from stored_answers import add_turn, an_answer, details
 
 from app.desk.json_output import overview_json
-from app.desk.overview import Tiers, summarise
+from app.desk.overview import summarise
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.storage.database import Database, open_database
@@ -29,6 +29,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import Statistics
 from app.storage.tables import ConversationRow, ModuleTallyRow, TallyRow
+from cache.memory.contents import TierContents
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: 
     question_id = history.record_question(conversation_id, "y")
     answer = replace(an_answer(conversation_id), grounding=0.25, quoted=True)
     history.record_answer(answer, details(question_id, answer))
-    document = json.loads(json.dumps(overview_json(summarise(Library(database), stats, Tiers()))))
+    document = json.loads(json.dumps(overview_json(summarise(Library(database), stats, TierContents(), ()))))
     assert (document["answers"], document["grounding"], document["quoted"]) == (2, 0.25, 1)
     assert all(document[rows] for rows in ("reasons", "misses", "points", "weak"))
     assert (document["weak"][0]["question"], document["weak"][0]["quoted"]) == ("y", True)

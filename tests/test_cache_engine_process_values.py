@@ -215,6 +215,6 @@ def test_methods_take_and_return_values(name: CallName) -> None:
     assert callable(getattr(EngineInterface, name))
     assert decoded(encoded(VALUES.get(name)), result_of(name) if name in VALUES else None) == VALUES.get(name)
     segment = Segment(name="a", tokens=(1,), prefix=Segment(name="b", tokens=(2,)), start=1)
-    given_ = {"str": "a", "Set": {"a"}, "int": 3, "Segment": segment}
+    given_ = {"str": "a", "Set": {"a"}, "int": 3, "bool": False, "Segment": segment}
     values = tuple(given_[kind.__name__] for kind in getattr(arguments_of(name), "__args__", ()))
     assert decoded(encoded(values), arguments_of(name)) == values

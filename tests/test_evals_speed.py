@@ -177,6 +177,17 @@ def test_a_refusal_is_no_error() -> None:
     assert throughput.ask_engine(Full(), documents.plan((5,), documents.modules), 2) is None  # type: ignore[arg-type]
 
 
+def test_an_answer_without_text_is_no_error() -> None:
+    """Was wrong once: two random tokens may be half a character, and the whole load test ended."""
+
+    class Silent:
+        def submit(self, request: Any) -> Any:
+            return iter(())
+
+    documents = RandomDocuments.make(20, 300, random.Random(0))
+    assert throughput.ask_engine(Silent(), documents.plan((5,), documents.modules), 2) is not None  # type: ignore[arg-type]
+
+
 def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> None:
     rng = random.Random(0)
     documents = RandomDocuments.make(50, 300, rng, module_tokens=25)
