@@ -55,7 +55,7 @@ class TiledPass:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """As `Pass.attend`."""
+        """As `RunningPass.attend`."""
         if self._give_up():
             raise PassGivenUp
         keys, values = self._arena.keys[layer], self._arena.values[layer]
