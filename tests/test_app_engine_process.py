@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import pytest
 from desks import finish, small_desk, write_pages
 from forgetting import NOTHING, SECRET, files_with, write_secret
 from test_cache_engine_process import has_ended
+from waiting import wait_until
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
@@ -61,13 +63,14 @@ def test_an_admin_looks_after_passages(desk: Service) -> None:
 def test_a_killed_engine_is_one_line_and_the_next_question_is_answered(
     desk: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = desk.ask("Can gift cards be returned?")
-    pieces = iter(stream)
-    next(pieces)
-    with caplog.at_level(logging.CRITICAL):
-        os.kill(engine_of(desk).pid, signal.SIGKILL)
+    engine = engine_of(desk)
+    with caplog.at_level(logging.CRITICAL), ThreadPoolExecutor(1) as reader:
+        os.kill(engine.pid, signal.SIGSTOP)  # so that the answer does not end before the process does
+        answer = reader.submit(finish, desk, "Can gift cards be returned?")
+        wait_until(lambda: engine._exchange.num_open > 0)
+        os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(DeskError, match=r"^the engine failed and begins anew, the log says why: ask again$"):
-            list(pieces)
+            answer.result()
         assert desk.missing() == ("engine",)
         assert desk.load().restarts == 0
         assert finish(desk, "Can gift cards be returned?").answer

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
+from waiting import wait_until
 
 from app.cli.demo import serve_demo
 from app.desk.service import Service
@@ -33,13 +34,6 @@ def stored(service: Service) -> list[bool]:
         service.engine.store.key(service.engine.segment(service.prompts.module(PassageText.of(p)))) for p in passages
     ]
     return service.engine.call(lambda store: [store.tier(key) is not None for key in keys])
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Without a time of its own: the test's limit ends it."""
-    waiting = threading.Event()
-    while not holds():
-        waiting.wait(0.01)
 
 
 def test_what_was_not_read_is_read_behind(tmp_path: Path) -> None:

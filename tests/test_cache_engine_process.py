@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import make_segment
+from waiting import wait_until
 
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
@@ -334,7 +335,7 @@ def test_a_parent_that_is_killed_leaves_no_process(tiny_folder: Path, tmp_path: 
     parent.stdout.read()
     parent.stderr.read()  # to its end, which comes when the child has closed it, too
     parent.wait()
-    assert has_ended(child)
+    wait_until(lambda: has_ended(child))  # files are closed a little before a process has ended
 
 
 def has_ended(pid: int) -> bool:
