@@ -136,3 +136,26 @@ def draw_latency(result: dict[str, Any], file: Path) -> None:
             tick_at(axes.xaxis, (row["document_tokens"] for row in own))
             write_in_full(axes.yaxis)
         add_legend(panels[0])
+
+
+def draw_gpu(result: dict[str, Any], file: Path) -> bool:
+    """How many times the floor of the card each row is, beside its baseline where that is measured in the same run.
+    Gives whether there was anything to draw.
+    """
+    rows = [row for row in result["rows"] if row["of_floor"]]
+    if not rows:
+        return False
+    floors = [row["of_floor"] for row in rows]
+    others = [row["of_floor"] * row["ratio"] if row["ratio"] else 0.0 for row in rows]
+    with drawn(file) as (axes,):
+        (ours, *_), (theirs, *_) = LINES[:2]
+        places = range(len(rows))
+        axes.barh([place + 0.2 for place in places], floors, 0.4, label="warmdesk", color=ours)
+        axes.barh([place - 0.2 for place in places], others, 0.4, label="baseline", color=theirs)
+        axes.axvline(1, color="#000000", linestyle="--", linewidth=1)
+        axes.set_yticks(places, [f"{row['row']}" for row in rows])
+        axes.set(xscale="log", xlabel="times the floor of the card")
+        axes.invert_yaxis()
+        write_in_full(axes.xaxis)
+        add_legend(axes)
+    return True

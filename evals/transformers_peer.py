@@ -43,17 +43,21 @@ class TransformersPeer:
             before, past = self._cached
             known = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
             past.crop(known - len(before))
-        ids = torch.tensor([prompt[known:]])
+        ids = torch.tensor([prompt[known:]], device=self.hf.device)
         result = self.hf(input_ids=ids, past_key_values=past, use_cache=True, logits_to_keep=1)
         result.logits[0, -1].argmax().item()
         if keep:
             self._cached = (prompt, result.past_key_values)
         return time.perf_counter() - started
 
+    def drop_cache(self) -> None:
+        """Give back the memory of the previous prompt's cache."""
+        self._cached = None
+
     @torch.inference_mode()
     def decode_rate(self, prompt: list[int], new_tokens: int) -> float:
         """Tokens per second of `generate` after the prompt, prefill taken off."""
-        ids = torch.tensor([prompt])
+        ids = torch.tensor([prompt], device=self.hf.device)
         mask = torch.ones_like(ids)
         seconds = {}
         for count in (1, new_tokens + 1):
@@ -68,17 +72,35 @@ class TransformersPeer:
             seconds[count] = time.perf_counter() - started
         return new_tokens / (seconds[new_tokens + 1] - seconds[1])
 
+    def batch_rate(self, prompts: list[list[int]], new_tokens: int, room: int) -> float:
+        """Tokens per second of its continuous batching, of all answers together, while none of them waits for its first
+        token and none has ended; of the whole run if there is no such time. room: tokens that its cache holds. Raises
+        RuntimeError if a prompt is not answered.
+        """
+        self.hf.set_attn_implementation("sdpa")
+        outputs = self.hf.generate_batch(
+            prompts,
+            generation_config=sampled(),
+            continuous_batching_config=batches_of(room),
+            record_timestamps=True,
+            max_new_tokens=new_tokens,
+        )
+        if len(outputs) < len(prompts) or any(output.error for output in outputs.values()):
+            why = next((output.error for output in outputs.values() if output.error), "some answers are missing")
+            raise RuntimeError(f"transformers could not answer: {why}")
+        times = [output.timestamps for output in outputs.values()]
+        begin, end = max(min(one) for one in times), min(max(one) for one in times)
+        if begin >= end:
+            begin, end = min(min(one) for one in times), max(max(one) for one in times)
+        return float(sum(begin < at <= end for one in times for at in one) / (end - begin))
+
 
 class ContinuousBatching:
     """transformers' continuous batching; a context manager. tokens: of all prompts and answers at the same time."""
 
     def __init__(self, hf: Any, tokens: int) -> None:
-        settings = GenerationConfig(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, eos_token_id=NO_TOKEN)
-        batching = ContinuousBatchingConfig(
-            page_size=PAGE_TOKENS, num_blocks=tokens // PAGE_TOKENS + 1, max_batch_tokens=BATCH_TOKENS
-        )
         hf.set_attn_implementation("sdpa")
-        self._manager = hf.init_continuous_batching(settings, batching)
+        self._manager = hf.init_continuous_batching(sampled(), batches_of(tokens))
         self._names = itertools.count()
         self._outputs: dict[str, queue.SimpleQueue[Any]] = {}
         self._closing = threading.Event()
@@ -116,3 +138,15 @@ class ContinuousBatching:
             output = self._manager.get_result(timeout=0.1)
             if output is not None:
                 self._outputs[output.request_id].put(output)
+
+
+def sampled() -> GenerationConfig:
+    """How answers are generated: as by every other program that is compared."""
+    return GenerationConfig(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, eos_token_id=NO_TOKEN)
+
+
+def batches_of(tokens: int) -> ContinuousBatchingConfig:
+    """Settings of its continuous batching with room for so many tokens."""
+    return ContinuousBatchingConfig(
+        page_size=PAGE_TOKENS, num_blocks=tokens // PAGE_TOKENS + 1, max_batch_tokens=BATCH_TOKENS
+    )

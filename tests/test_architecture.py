@@ -72,6 +72,8 @@ ONLY_IN = {
         "cache.model.language_model",
         "cache.model.loading",
         "cache.training.training_model",
+        "evals.gpu.child",
+        "evals.gpu.shapes",
         "evals.random_model",
         "evals.transformers_peer",
         "retrieval.ranking.encoder",

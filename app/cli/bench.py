@@ -314,3 +314,49 @@ def eviction(
     command = f"warmdesk bench eviction --trace {trace.name}" if trace else f"warmdesk bench eviction --zipf {zipf:g}"
     command += f" --changes {changes}" if changes and not trace else ""
     publish(common, result, "eviction", markdown, f"{command} --budget {budget}", write)
+
+
+@bench.command()
+@takes("data_dir", "device", "as_json")
+def gpu(
+    common: Common,
+    rows: Annotated[str | None, typer.Option(help="Comma-separated; default: all, see docs/gpu.md.")] = None,
+    minutes: Annotated[float, typer.Option(help="The most that all of it may take.", min=0.1)] = 10,
+    size: Annotated[
+        str | None, typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny")
+    ] = None,
+    write: Write = None,
+    plot: Plot = None,
+) -> None:
+    """All there is to measure on a GPU: correctness, the first token by where modules are, decoding, memory; beside
+    transformers and what the card allows. Models have random weights. --device: cuda if there is one.
+    """
+    from evals.gpu.report import drawing_of, markdown
+    from evals.gpu.run import measure_gpu, row_names
+    from evals.gpu.sizes import size_named
+    from evals.plots import draw_gpu
+
+    names = row_names(rows)
+    device = common.flags["device"] or default_device(common.settings.device)
+    need_section(write, "gpu")
+    need_plot(plot)
+    result = measure_gpu(
+        device=device,
+        size=size_named(size, device),
+        models=common.settings.models_folder,
+        names=names,
+        minutes=minutes,
+        report=progress_line,
+    )
+    picture = ""
+    if plot is not None and draw_gpu(result, plot):
+        picture = drawing_of(plot, write)
+    command = f"warmdesk bench gpu --device {device}" + (f" --rows {rows}" if rows else "")
+    publish(common, result, "gpu", lambda result, command: markdown(result, command) + picture, command, write)
+
+
+def default_device(setting: str) -> str:
+    """What the settings say, but a GPU rather than the processor."""
+    import torch
+
+    return "cuda" if setting == "cpu" and torch.cuda.is_available() else setting

@@ -1,0 +1,117 @@
+"""The process that measures, one row after another as its parent asks for them: `python -m evals.gpu.child OPTIONS`.
+
+OPTIONS is one JSON object: device, size, models. Lines of JSON go both ways. It reads {"row": name, "seconds": share};
+it writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value as soon as it has it, and at the
+end of each row {"done": why it failed, or ""}. It ends when its input does, and after a row that left the device
+unusable: such errors stay with a process.
+"""
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from cache.errors import ModelError
+from cache.model.files import first_line
+from cache.model.loading import find_device
+from evals.gpu.card import describe_card
+from evals.gpu.plan import PLANS, Measure
+from evals.gpu.session import Session
+from evals.gpu.timing import Share, synchronize
+
+
+class LastError(logging.Handler):
+    """Remembers what a thread of the engine failed with: those who ask it are told less."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            self.error = record.exc_info[1]
+
+
+def main() -> None:
+    tell = own_output()
+    options = json.loads(sys.argv[1])
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger().addHandler(seen := LastError())
+    try:
+        device = find_device(options["device"])
+    except ModelError as error:
+        tell({"unusable": str(error)})
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with tempfile.TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
+        session = Session(device, options["size"], Path(folder), Path(options["models"]))
+        tell({"card": describe_card(device)})
+        for line in sys.stdin:
+            asked = json.loads(line)
+            seen.error = None
+            session.share = Share(asked["seconds"])
+            tell({"done": measure(session, asked["row"], tell, seen)})
+            if not works(device):
+                sys.exit(f"after the row {asked['row']} the device cannot be used any more")
+
+
+def own_output() -> Callable[[dict[str, Any]], None]:
+    """What writes a line to the parent; what libraries print goes to stderr from now on."""
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(message: dict[str, Any]) -> None:
+        stream.write(json.dumps(message) + "\n")
+        stream.flush()
+
+    return tell
+
+
+def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None], seen: LastError) -> str:
+    """A row; gives why it failed, in one line."""
+    plan = next(plan for plan in PLANS if plan.name == name)
+    file, function = plan.where.split(".")
+    run: Measure = getattr(import_module(f"evals.gpu.{file}"), function)
+    try:
+        for row in run(session, plan):
+            tell({"line": (row if session.is_gpu else replace(row, met=None)).as_json()})
+    except Exception as error:
+        traceback.print_exc()
+        why = reason_of(error)
+        cause = "" if seen.error is None else f" ({reason_of(seen.error)})"
+    else:
+        return ""
+    session.close()  # behind the except clause, which holds what the failed row had
+    return why + cause
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {first_line(error)}"  # type: ignore[arg-type]
+
+
+def works(device: torch.device) -> bool:
+    """Whether a device can still be used."""
+    try:
+        synchronize(device)
+        torch.ones(1, device=device).item()
+    except Exception:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

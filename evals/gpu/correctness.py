@@ -1,0 +1,225 @@
+"""Whether the device computes what it should: each attention kernel over random items, and whole models.
+
+The references share no code with what they check. That of the kernels is one product with a block mask in float64, in
+which keys are rotated to where they are placed, not queries back. That of models is one forward pass of transformers
+over all tokens, with the same block mask and position ids, in float32.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cache.attention.forward_pass import Pass, Rotation, RunningPass
+from cache.attention.items import Chunk, KVView
+from cache.attention.kernels import default_kernel, matmul
+from cache.engine.engine import Engine
+from cache.engine.request import Request
+from cache.gpu.choice import tiled_pass_for
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena, KVShape
+from cache.memory.keys import digest
+from cache.model.language_model import LanguageModel
+from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.plan import Plan
+from evals.gpu.plan import RowPlan
+from evals.gpu.row import Goal, GpuRow
+from evals.gpu.session import Session
+from evals.gpu.shapes import random_model, word_tokenizer
+from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
+
+PassOf = Callable[[Sequence[Chunk], Arena], RunningPass]
+
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+LOGITS = 1e-3
+"""In float32."""
+KV_HEADS, GROUP, HEAD_DIM = 4, 4, 64
+SCALE = HEAD_DIM**-0.5
+SLOTS, LONGEST, TRIALS = 4096, 600, 6
+
+
+def measure_attention(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Each kernel that the device has, in each dtype, over the same items."""
+    trials = 1 if session.is_tiny else TRIALS
+    for dtype, tolerance in TOLERANCES.items():
+        for name, pass_of in kernels(session.device).items():
+            worst = max(
+                difference(
+                    pass_of, random_chunks(seed, LONGEST // (8 if session.is_tiny else 1)), dtype, session.device
+                )
+                for seed in range(trials)
+            )
+            yield plan.line(session, what=f"{plan.what}: {name}, {type_name(dtype)}", value=worst, runs=trials).judged(
+                Goal(at_most=tolerance)
+            )
+
+
+def kernels(device: torch.device) -> dict[str, PassOf]:
+    """Ways to compute a pass on a device, by name."""
+    rotation = rotation_of(HEAD_DIM)
+    heads = KV_HEADS * GROUP
+    found: dict[str, PassOf] = {"matmul": partial(Pass, kernel=matmul, device=device, rotation=rotation)}
+    if (default := default_kernel(device)) is not matmul:
+        found["flash"] = partial(Pass, kernel=default, device=device, rotation=rotation)
+    if (tiled := tiled_pass_for(device)) is not None:
+        found["Triton"] = partial(tiled, heads=heads, rotation=rotation)
+    return found
+
+
+def rotation_of(size: int) -> Rotation:
+    """Rotary frequencies of all dimensions."""
+    return Rotation(10_000 ** -(torch.arange(0, size, 2) / size))
+
+
+def random_chunks(seed: int, longest: int) -> list[Chunk]:
+    """Sequences that share modules, placed elsewhere than encoded: some decode a row, some read a question."""
+    rng = random.Random(seed)
+    modules: list[Extent] = []
+    at = 0
+    for _ in range(4):
+        modules.append(Extent(at, rng.randint(1, longest)))
+        at = modules[-1].end + rng.randint(0, 3)
+    chunks = []
+    for number in range(4):
+        views = [KVView(one, rng.randint(0, 5000)) for one in rng.sample(modules, rng.randint(1, 4))]
+        length = rng.randint(2, 40)
+        first = length - 1 if number % 2 else rng.randint(0, length - 2)
+        own = [Extent(at, length // 2), Extent(at + length // 2 + 1, length - length // 2)]
+        at += length + 2
+        rows = range(first, length)
+        chunks.append(Chunk([0] * len(rows), [9000 + row for row in rows], first, own, views))
+    return chunks
+
+
+def difference(pass_of: PassOf, chunks: Sequence[Chunk], dtype: torch.dtype, device: torch.device) -> float:
+    """Between a kernel and the reference, the largest of all numbers."""
+    shape = KVShape(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=dtype)
+    arena = Arena(shape, SLOTS, device)
+    numbers = torch.Generator(device).manual_seed(0)
+    for layer in (*arena.keys, *arena.values):
+        layer.normal_(generator=numbers)
+    rows = sum(len(chunk.tokens) for chunk in chunks)
+    q = torch.randn(1, KV_HEADS * GROUP, rows, HEAD_DIM, generator=numbers, device=device).to(dtype)
+    k, v = torch.randn(2, 1, KV_HEADS, rows, HEAD_DIM, generator=numbers, device=device).to(dtype)
+    out = pass_of(chunks, arena).attend(0, q, k, v, SCALE)[0]
+    return float((out.double() - reference(chunks, arena, q[0].double())).abs().max())
+
+
+def reference(chunks: Sequence[Chunk], arena: Arena, q: Tensor) -> Tensor:
+    """Attention of all rows, float64 `[T, heads, D]`, over an arena in which their keys and values stand. q `[heads, T,
+    D]`.
+    """
+    outs, at = [], 0
+    for chunk in chunks:
+        views = [*((view.extent, view.offset) for view in chunk.views), *((one, 0) for one in chunk.own)]
+        keys = torch.cat([turned(arena.keys[0][one.start : one.end].double(), offset) for one, offset in views])
+        values = torch.cat([arena.values[0][one.start : one.end].double() for one, _ in views])
+        placed = sum(view.extent.length for view in chunk.views)
+        rows = torch.arange(chunk.first, chunk.last, device=q.device)
+        column = torch.arange(len(keys), device=q.device) - placed
+        sees = column <= rows[:, None]  # all of the modules, and its own rows up to itself
+        grouped = torch.unflatten(q[:, at : at + len(rows)], 0, (KV_HEADS, GROUP))
+        scores = torch.einsum("hgtd,lhd->hgtl", grouped, keys) * SCALE
+        weights = scores.masked_fill(~sees, float("-inf")).softmax(-1)
+        outs.append(torch.einsum("hgtl,lhd->thgd", weights, values).flatten(1, 2))
+        at += len(rows)
+    return torch.cat(outs)
+
+
+def turned(keys: Tensor, offset: int) -> Tensor:
+    """Keys `[L, H, D]` rotated on by so many position ids."""
+    angles = offset * rotation_of(HEAD_DIM).frequencies.double().to(keys.device)
+    cos, sin = torch.cat((angles, angles)).cos(), torch.cat((angles, angles)).sin()
+    first, second = keys.chunk(2, -1)
+    return keys * cos + torch.cat((-second, first), -1) * sin
+
+
+def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """What the engine predicts behind placed modules. In bfloat16 it may be twice as far off as transformers is in that
+    type.
+    """
+    assert plan.shape is not None
+    session.close()
+    shape, sizes = "tiny" if session.is_tiny else plan.shape, session.sizes
+    half = random_model(shape, session.device, torch.bfloat16)
+    whole = deepcopy(half).float()
+    vocabulary, rng = half.config.vocab_size, random.Random(6)
+    size = sizes.cached - SYSTEM_TOKENS
+    documents = RandomDocuments.make(size, vocabulary, rng, -(-size // sizes.modules))
+    prompt = documents.shuffled(tokens(sizes.question, vocabulary, rng), rng)
+    right = one_pass(whole, prompt)
+    theirs = largest(one_pass(half, prompt) - right)
+    for hf, allowed in ((whole, LOGITS), (half, 2 * theirs)):
+        dtype = hf.dtype
+        yield plan.line(
+            session,
+            what=f"{plan.what}: {type_name(dtype)}",
+            value=largest(engine_logits(hf, shape, documents, prompt) - right),
+            runs=1,
+            baseline=theirs if dtype == torch.bfloat16 else None,
+            baseline_name="transformers in bfloat16" if dtype == torch.bfloat16 else "",
+            note=f"the largest logit is {largest(right):.3g}",
+        ).judged(Goal(at_most=allowed))
+
+
+def engine_logits(hf: Any, shape: str, documents: RandomDocuments, prompt: Plan) -> Tensor:
+    """Of the first token, float32 in host memory, with all modules placed."""
+    tokenizer = ModelTokenizer(word_tokenizer(hf.config.vocab_size))
+    model = LanguageModel(hf, tokenizer, name=shape, fingerprint=digest("logits", shape))
+    engine = Engine(model, memory=2 * (prompt.num_tokens + SYSTEM_TOKENS) * model.info.kv.bytes_per_token).start()
+    try:
+        engine.encode(documents.modules).result()
+        completion = engine.submit(Request(plan=prompt, teacher_forced=(0,))).completion
+    finally:
+        engine.close()
+    assert completion.logits is not None
+    return completion.logits[0]
+
+
+@torch.inference_mode()
+def one_pass(hf: Any, prompt: Plan) -> Tensor:
+    """Logits of a prompt's first token by transformers, as `engine_logits`: each module stands behind a copy of the
+    system text, as far from it as when it was encoded, and sees nothing else.
+    """
+    system, *modules, question = prompt.spans
+    ids: list[int] = []
+    positions: list[int] = []
+    owners: list[int] = []
+    copies: list[bool] = []
+
+    def add(tokens: Sequence[int], start: int, owner: int, *, is_copy: bool = False) -> None:
+        ids.extend(tokens)
+        positions.extend(range(start, start + len(tokens)))
+        owners.extend([owner] * len(tokens))
+        copies.extend([is_copy] * len(tokens))
+
+    for number, span in enumerate(modules):
+        add(system.tokens, span.start - len(system.tokens), number, is_copy=True)
+        add(span.tokens, span.start, number)
+    add(system.tokens, 0, len(modules))
+    add(question.tokens, question.start, asking := len(modules) + 1)
+    owner, row = torch.tensor(owners), torch.arange(len(ids))
+    sees = (owner[:, None] == owner) | ((owner == asking)[:, None] & ~torch.tensor(copies))
+    sees &= row[:, None] >= row
+    logits: Tensor = hf(
+        input_ids=torch.tensor([ids], device=hf.device),
+        position_ids=torch.tensor([positions], device=hf.device),
+        attention_mask=sees[None, None].to(hf.device),
+        use_cache=False,
+        logits_to_keep=1,
+    ).logits
+    return logits[0, -1].float().cpu()
+
+
+def largest(tensor: Tensor) -> float:
+    """The largest number, whatever its sign."""
+    return float(tensor.abs().max())
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """As people write it."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,152 @@
+"""Tokens per second of answers behind cached modules, one and many at the same time, and the KV memory that many take.
+
+All answers have the same modules in an order of their own, and their prompts were computed before, so that only
+decoding counts. The floor of a step is that of a pass with a row for each answer: weights, and keys and values that are
+there, read once each, or its multiplications (`ModelCost.decode_rate`).
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+
+from cache.engine.engine import Engine
+from cache.engine.request import Request
+from cache.prompt.plan import Plan
+from evals.gpu.plan import RowPlan
+from evals.gpu.row import GpuRow
+from evals.gpu.session import OpenedModel, Session, running
+from evals.gpu.timing import repeated
+from evals.memory import slots_in_use
+from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
+
+RATE_REPEATS = 5
+BATCHING = "transformers, continuous batching"
+FREE_SHARE = 0.6
+"""Of the memory that is free, for transformers' cache."""
+
+
+def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Many answers that share modules. transformers gets the modules in the same order in every prompt, the only one in
+    which it can share their memory.
+    """
+    assert plan.shape is not None
+    subject, sizes = session.opened(plan.shape), session.sizes
+    documents = shared_documents(session, subject)
+    count, own = sizes.conversations, sizes.question + sizes.answer
+    stored = SYSTEM_TOKENS + sizes.shared_modules * sizes.shared_tokens
+    prompts = questions(session, subject, documents)
+    with running(subject, 2 * stored + (RATE_REPEATS + 4) * count * own) as engine:
+        engine.encode(documents.modules).result()
+        repeats = min(RATE_REPEATS, sizes.repeats)
+        rates = repeated(lambda: rate(engine, prompts, sizes.answer), repeats, session.share, warm_up=2)
+    half = sizes.question + sizes.answer // 2
+    floor = subject.cost.decode_rate(
+        session.floor.own, conversations=count, seen=stored + half, stored=stored + count * half
+    )
+    row = plan.line(
+        session,
+        value=rates.median,
+        best=rates.most,
+        unit="tokens/s",
+        runs=len(rates.values),
+        floor=floor,
+        note="the rate of continuous batching was not measured",
+    )
+    yield row.judged(plan.goal)
+    same = [token_ids(documents.plan(prompt.spans[-1].tokens, documents.modules)) for prompt in prompts]
+    room = room_for_batching(session, subject, same)
+    batched = subject.peer.batch_rate(same, sizes.answer, room)
+    note = f"the cache of continuous batching had room for {room:,} tokens"
+    yield replace(row, baseline=batched, baseline_name=BATCHING, note=note).judged(plan.goal)
+
+
+def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Slots in use at any moment, counted in an engine that has nothing else."""
+    assert plan.shape is not None
+    subject, sizes = session.opened(plan.shape), session.sizes
+    documents = shared_documents(session, subject)
+    prompts, answer = questions(session, subject, documents), max(2, sizes.answer // 4)
+    shared = SYSTEM_TOKENS + sizes.shared_modules * sizes.shared_tokens
+    private = len(prompts) * (sizes.question + answer)
+    used = 0
+    with running(subject, 2 * (shared + private)) as engine:
+        engine.encode(documents.modules).result()
+        answers = [engine.submit(Request(plan=prompt, sampling=answer_of(answer))) for prompt in prompts]
+        for one in answers:
+            for _ in one:
+                used = max(used, engine.call(slots_in_use))
+        used = max(used, engine.call(slots_in_use))
+    yield plan.line(
+        session,
+        value=used / (shared + private),
+        unit="times",
+        runs=1,
+        note=f"{used:,} tokens used, of {subject.token_bytes:,} bytes; one copy {shared:,}, private {private:,}",
+    ).judged(plan.goal)
+
+
+def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """One answer, beside `generate` of transformers with its cache."""
+    assert plan.shape is not None
+    subject, sizes = session.opened(plan.shape), session.sizes
+    prompt, own = session.prompt(subject), sizes.question + sizes.answer
+    with running(subject, 2 * sizes.cached + (sizes.repeats + 4) * own) as engine:
+        engine.encode(subject.documents.modules).result()
+        rates = repeated(lambda: rate(engine, [prompt], sizes.answer), sizes.repeats, session.share)
+    half = sizes.question + sizes.answer // 2
+    row = plan.line(
+        session,
+        value=rates.median,
+        best=rates.most,
+        unit="tokens/s",
+        runs=len(rates.values),
+        floor=subject.cost.decode_rate(
+            session.floor.own, conversations=1, seen=sizes.cached + half, stored=sizes.cached + half
+        ),
+    )
+    yield row.judged(plan.goal)
+    theirs = repeated(lambda: subject.peer.decode_rate(token_ids(prompt), sizes.answer), 3, session.share, warm_up=1)
+    yield plan.line(
+        session, what="the same by transformers, generate", value=theirs.median, best=theirs.most, unit="tokens/s"
+    )
+
+
+def shared_documents(session: Session, subject: OpenedModel) -> RandomDocuments:
+    """The modules that all answers share."""
+    sizes = session.sizes
+    size = sizes.shared_modules * sizes.shared_tokens
+    return RandomDocuments.make(size, subject.vocabulary, random.Random(2), sizes.shared_tokens)
+
+
+def questions(session: Session, subject: OpenedModel, documents: RandomDocuments) -> list[Plan]:
+    """Prompts of all conversations."""
+    rng, sizes = random.Random(3), session.sizes
+    return [
+        documents.shuffled(tokens(sizes.question, subject.vocabulary, rng), rng) for _ in range(sizes.conversations)
+    ]
+
+
+def rate(engine: Engine, prompts: Sequence[Plan], answer: int) -> float:
+    """Tokens after the first of each answer, per second from the first token of all to the last one of all."""
+    started = [0.0] * len(prompts)
+    answers = []
+    for i, prompt in enumerate(prompts):
+        started[i] = perf_counter()
+        answers.append(engine.submit(Request(plan=prompt, sampling=answer_of(answer))))
+    timings = [one.completion.timings for one in answers]
+    first = min(at + 1e-3 * timing.ttft for at, timing in zip(started, timings, strict=True))
+    last = max(at + 1e-3 * timing.total for at, timing in zip(started, timings, strict=True))
+    return len(prompts) * (answer - 1) / (last - first)
+
+
+def room_for_batching(session: Session, subject: OpenedModel, prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens of transformers' cache: those of all prompts and answers, as far as memory goes."""
+    wanted = sum(len(prompt) + session.sizes.answer + 256 for prompt in prompts)
+    if not session.is_gpu:
+        return wanted
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(session.device)
+    return min(wanted, int(FREE_SHARE * free) // subject.token_bytes)

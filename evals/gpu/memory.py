@@ -1,0 +1,80 @@
+"""Device memory: what the engine takes at most, and whether it takes more with every question.
+
+Counted is what PyTorch has given out, not what it keeps for later. The engine's own books are checked as well: that
+slots of its KV memory tile it, and that nothing is held while nothing runs.
+"""
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+from cache.engine.engine import Engine
+from cache.engine.request import Request
+from evals.gpu.plan import RowPlan
+from evals.gpu.row import GpuRow
+from evals.gpu.session import OpenedModel, Session, running
+from evals.gpu.timing import synchronize
+from evals.random_prompts import answer_of
+
+SETTLED = 2
+"""Rounds until everything is there that is made once."""
+AT_ONCE = 4
+
+
+def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Rounds of questions with too little room for all that they compute, so that much is evicted."""
+    assert plan.shape is not None
+    subject, sizes = session.opened(plan.shape), session.sizes
+    before = in_use(session)
+    if session.is_gpu:
+        torch.cuda.reset_peak_memory_stats(session.device)
+    room = sizes.cached + 2 * AT_ONCE * (sizes.question + sizes.answer) + 64
+    used: list[int] = []
+    with running(subject, room) as engine:
+        for _ in range(sizes.rounds):
+            ask(session, subject, engine)
+            used.append(in_use(session))
+            if session.share.is_over:
+                break
+    after = in_use(session)
+    if not session.is_gpu:
+        yield plan.line(session, note="the engine's books agree; a processor has no device memory to count")
+        return
+    mebi = 2**20
+    yield plan.line(
+        session,
+        value=(used[-1] - used[min(SETTLED, len(used)) - 1]) / mebi,
+        unit="MiB",
+        runs=len(used),
+        note=f"the engine's books agree; {(after - before) / mebi:,.1f} MiB more in use once it is closed than before",
+    ).judged(plan.goal)
+    taken = subject.weight_bytes + room * subject.token_bytes
+    yield plan.line(
+        session,
+        what="device memory in use at most; the floor is weights and KV memory",
+        value=torch.cuda.max_memory_allocated(session.device) / 2**30,
+        floor=taken / 2**30,
+        unit="GiB",
+    )
+
+
+def ask(session: Session, subject: OpenedModel, engine: Engine) -> None:
+    """Some questions at the same time, to their ends, and a look at the books."""
+    rng = random.Random(0)
+    prompts = [session.prompt(subject) for _ in range(AT_ONCE)]
+    lengths = [rng.randint(2, session.sizes.answer) for _ in prompts]
+    answers = [
+        engine.submit(Request(plan=prompt, sampling=answer_of(length)))
+        for prompt, length in zip(prompts, lengths, strict=True)
+    ]
+    for answer in answers:
+        _ = answer.completion
+    engine.settle()
+    engine.call(lambda store: store.check_integrity())
+
+
+def in_use(session: Session) -> int:
+    """Bytes of device memory that PyTorch has given out; 0 on a processor."""
+    synchronize(session.device)
+    return torch.cuda.memory_allocated(session.device) if session.is_gpu else 0

@@ -1,0 +1,305 @@
+"""The bench for GPUs: its arithmetic by hand, its references, the time that it keeps, and all of it on a processor."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import oracle_logits, stock
+
+from app.domain.errors import DeskError
+from cache.attention.forward_pass import Pass, Rotation
+from cache.attention.kernels import matmul
+from cache.prompt.model_tokenizer import ModelTokenizer
+from evals.gpu import child, correctness
+from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, RowPlan
+from evals.gpu.report import drawing_of, markdown, nothing_measured
+from evals.gpu.row import Goal, GpuRow
+from evals.gpu.run import NO_GPU, measure_gpu, row_names
+from evals.gpu.session import Session
+from evals.gpu.shapes import tensors_of, twin, word_tokenizer
+from evals.gpu.sizes import size_named
+from evals.gpu.timing import Share, repeated
+from evals.markdown_sections import read_section
+from evals.plots import draw_gpu
+from evals.random_prompts import RandomDocuments
+
+CPU = torch.device("cpu")
+PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
+DIFFERENCES = {"float32": 1e-4, "bfloat16": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every row on a processor, in a process of its own."""
+    return measure_gpu(
+        device="cpu",
+        size="tiny",
+        models=tmp_path_factory.mktemp("models"),
+        names=row_names(None),
+        minutes=MINUTES,
+        report=lambda line: None,
+    )
+
+
+def test_a_trial_run_measures_every_row_and_judges_none(trial: dict[str, Any]) -> None:
+    assert {row["row"] for row in trial["rows"]} == {plan.name for plan in PLANS}
+    assert [row["note"] for row in trial["rows"] if row["value"] is None] == [
+        "the engine's books agree; a processor has no device memory to count"
+    ]
+    assert all(row["met"] is None and TRIAL in row["what"] for row in trial["rows"])
+    assert (trial["is_gpu"], trial["note"], trial["size"]) == (False, NO_GPU, "tiny")
+    assert {"device", "card", "torch", "transformers", "seconds"} <= set(trial)
+    assert "this says nothing of a GPU" in markdown(trial, "command")
+
+
+def test_what_has_a_goal_has_a_baseline_or_a_floor(trial: dict[str, Any]) -> None:
+    found = {row["row"]: row for row in trial["rows"] if row["goal"]}
+    for name in ("ttft-8b", "ttft-4b", "decode-64-8b"):
+        assert found[name]["ratio"] > 0, name
+    for name in ("ttft-8b", "ttft-host-8b", "decode-1-8b", "decode-64-8b"):
+        assert found[name]["of_floor"] > 0, name
+    assert "host" in found["ttft-host-8b"]["note"]
+    assert "disk" in found["ttft-disk-8b"]["note"]
+    assert 0.5 < found["kv-memory-8b"]["value"] <= 1.2
+
+
+def test_a_processor_computes_what_it_should(trial: dict[str, Any]) -> None:
+    rows = [row for row in trial["rows"] if row["row"] in ("attention", "logits")]
+    assert len(rows) == 6
+    for row in rows:
+        allowed = next(size for name, size in DIFFERENCES.items() if name in row["what"])
+        assert row["value"] < allowed, row
+
+
+def test_modules_are_found_in_every_place(trial: dict[str, Any]) -> None:
+    places = " ".join(row["what"] for row in trial["rows"] if row["row"] == "many-modules" and row["unit"] == "ms")
+    assert all(f"the slowest from: {place}" in places for place in ("host", "disk"))
+
+
+FAKE = """
+import json, sys, time
+print(json.dumps({"card": {"device": "cuda:0", "card": "fake"}}), flush=True)
+for line in sys.stdin:
+    row = json.loads(line)["row"]
+    value = dict.fromkeys(("best", "p95", "baseline", "ratio", "floor", "of_floor", "met"))
+    value |= {"row": row, "what": "w", "shape": "", "value": 2.0, "unit": "ms", "goal": "", "note": "", "runs": 1}
+    print(json.dumps({"line": value}), flush=True)
+    if row == "attention": sys.exit(3)
+    if row == "ttft-8b": time.sleep(60)
+    print(json.dumps({"done": "OutOfMemoryError: too large" if row == "decode-64-8b" else ""}), flush=True)
+"""
+
+
+def faked(code: str, names: str, minutes: float) -> tuple[list[tuple[str, Any, str]], list[str]]:
+    """Row, value and note of what a process with this code measures, and what was reported."""
+    said: list[str] = []
+    result = measure_gpu(
+        device="cuda",
+        size="full",
+        models=Path("."),
+        names=row_names(names),
+        minutes=minutes,
+        report=said.append,
+        command=(sys.executable, "-c", code),
+    )
+    return [(row["row"], row["value"], row["note"]) for row in result["rows"]], said
+
+
+def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
+    names = "card,attention,ttft-8b,decode-64-8b,kv-memory-8b"
+    rows, said = faked(FAKE, names, minutes=0.3)
+    assert rows == [
+        ("card", 2.0, ""),
+        ("attention", 2.0, ""),
+        (
+            "attention",
+            None,
+            "not measured further: its process ended (exit status 3): see what it wrote to stderr",
+        ),
+        ("ttft-8b", 2.0, ""),
+        (
+            "ttft-8b",
+            None,
+            "not measured further: it took more than 2 times its share of 2 s, or there is no time left",
+        ),
+        ("decode-64-8b", 2.0, ""),
+        ("decode-64-8b", None, "not measured further: OutOfMemoryError: too large"),
+        ("kv-memory-8b", 2.0, ""),
+    ]
+    assert len(said) == len(rows)
+
+
+def test_what_does_not_fit_into_the_time_says_so() -> None:
+    rows, _ = faked(FAKE, "card,many-modules", minutes=0.001)
+    assert rows == [("card", None, NO_TIME), ("many-modules", None, NO_TIME)]
+
+
+def test_a_device_that_cannot_be_used_is_one_line() -> None:
+    with pytest.raises(DeskError, match="no such device"):
+        faked('import json; print(json.dumps({"unusable": "no such device"}))', "card", minutes=1)
+    rows, _ = faked("exit(1)", "card", minutes=1)
+    assert rows == [("card", None, "not measured: its process could not begin: see what it wrote to stderr")]
+
+
+def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    seen = child.LastError()
+    log = logging.getLogger("engine")
+    log.addHandler(seen)
+
+    def fail(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+        yield plan.line(session, value=1.0).judged(Goal(at_most=2))
+        try:
+            raise ValueError("the kernel\nis wrong")
+        except ValueError:
+            log.exception("the engine failed")
+        raise RuntimeError("ask again")
+
+    monkeypatch.setattr("evals.gpu.limits.measure_limits", fail)
+    session = Session(CPU, "tiny", tmp_path, tmp_path)
+    why = child.measure(session, "card", told.append, seen)
+    assert why == "RuntimeError: ask again (ValueError: the kernel)"
+    assert [(message["line"]["value"], message["line"]["met"]) for message in told] == [(1.0, None)]
+
+
+def a_row(**fields: Any) -> GpuRow:
+    return GpuRow(row="r", what="w", shape="s", **fields)
+
+
+def test_times_as_good_and_times_the_floor() -> None:
+    faster = a_row(unit="ms", value=10.0, baseline=150.0, floor=8.0)
+    assert (faster.ratio, faster.of_floor) == (15, 1.25)
+    rate = a_row(unit="tokens/s", value=100.0, baseline=50.0, floor=160.0)
+    assert (rate.ratio, rate.of_floor) == (2, 1.6)
+    assert (a_row(value=1.0).ratio, a_row(baseline=1.0).of_floor) == (None, None)
+    assert faster.as_json()["ratio"] == 15
+
+
+@pytest.mark.parametrize(
+    ("goal", "met"),
+    [
+        (Goal(faster=15, of_floor=1.25), True),
+        (Goal(faster=15.1), False),
+        (Goal(of_floor=1.2), False),
+        (Goal(at_most=10), True),
+        (Goal(at_most=9.9), False),
+        (Goal(words="by hand"), None),
+    ],
+    ids=str,
+)
+def test_goals(goal: Goal, met: bool | None) -> None:
+    row = a_row(unit="ms", value=10.0, baseline=150.0, floor=8.0).judged(goal)
+    assert (row.met, row.goal) == (met, str(goal))
+
+
+def test_a_goal_is_not_met_by_what_was_not_measured() -> None:
+    assert a_row(value=1.0, unit="ms", floor=1.0).judged(Goal(faster=2, of_floor=3)).met is None
+    assert a_row(value=9.0, unit="ms", floor=1.0).judged(Goal(faster=2, of_floor=3)).met is False
+
+
+def test_repeats_end_with_the_share() -> None:
+    runs = iter(range(100))
+    assert repeated(lambda: next(runs), 3, Share(60), warm_up=1).values == (1, 2, 3)
+    assert repeated(lambda: next(runs), 3, Share(0)).values == (4,)
+
+
+def test_a_wrong_kernel_is_far_from_the_reference() -> None:
+    """Of many keys one is left out, and modules are placed a little elsewhere."""
+    chunks = correctness.random_chunks(0, 60)
+    right = correctness.kernels(CPU)["matmul"]
+    assert correctness.difference(right, chunks, torch.float32, CPU) < 1e-5
+
+    def shortened(q: Any, k: Any, v: Any, group: int, causal: bool, scale: float, bias: Any) -> Any:
+        return (
+            matmul(q, k, v, group, causal, scale, bias)
+            if causal
+            else matmul(q, k[:, :, 1:], v[:, :, 1:], group, causal, scale, bias)
+        )
+
+    wrong = partial(Pass, kernel=shortened, device=CPU, rotation=correctness.rotation_of(correctness.HEAD_DIM))
+    assert correctness.difference(wrong, chunks, torch.float32, CPU) > 1e-3
+    turned = Rotation(1.001 * correctness.rotation_of(correctness.HEAD_DIM).frequencies)
+    moved = partial(Pass, kernel=matmul, device=CPU, rotation=turned)
+    assert correctness.difference(moved, chunks, torch.float32, CPU) > 1e-3
+
+
+def test_kernels_for_gpus_are_among_those_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
+    from cache.gpu.tiled_pass import TiledPass
+
+    monkeypatch.setattr(correctness, "tiled_pass_for", lambda device: TiledPass)
+    tiled = correctness.kernels(CPU)["Triton"]
+    assert correctness.difference(tiled, correctness.random_chunks(1, 20)[:2], torch.float32, CPU) < 1e-4
+
+
+def test_one_pass_of_transformers_is_the_oracle() -> None:
+    hf = stock()
+    documents = RandomDocuments.make(36, 300, random.Random(0), module_tokens=12)
+    plan = documents.plan((7, 8, 9), documents.modules[::-1])
+    torch.testing.assert_close(correctness.one_pass(hf, plan), oracle_logits(hf, plan), atol=1e-5, rtol=1e-5)
+
+
+def test_a_twin_has_the_same_tensors_and_modules_of_its_own() -> None:
+    hf = stock()
+    other = twin(hf)
+    assert [id(tensor) for tensor in tensors_of(other)] == [id(tensor) for tensor in tensors_of(hf)]
+    other.set_attn_implementation("eager")
+    assert hf.config._attn_implementation != "eager"
+    assert not {id(module) for module in hf.modules()} & {id(module) for module in other.modules()}
+
+
+def test_every_token_has_text() -> None:
+    tokenizer = ModelTokenizer(word_tokenizer(50))
+    assert tokenizer.decode([7, 49]) == "t7 t49"
+
+
+def test_the_page_has_every_row() -> None:
+    head, tail = read_section(PAGE, "gpu")
+    section = PAGE.read_text(encoding="utf-8")[len(head) : -len(tail)]
+    assert set(re.findall(r"^\| `([\w.-]+)` \|", section, re.MULTILINE)) == {plan.name for plan in PLANS}
+    assert all(f"`warmdesk bench gpu --rows {plan.name}`" in nothing_measured() for plan in PLANS)
+
+
+def test_a_result_becomes_a_table_and_a_plot(tmp_path: Path) -> None:
+    row = a_row(unit="ms", value=10.0, baseline=150.0, baseline_name="whole", floor=8.0, p95=12.0)
+    missing = a_row(note="not measured: no time left")
+    result = {
+        "device": "cuda:0",
+        "card": "H",
+        "torch": "2.13.0",
+        "seconds": 61.2,
+        "note": "",
+        "rows": [one.judged(Goal(faster=15)).as_json() for one in (row, missing)],
+    }
+    page = markdown(result, "warmdesk bench gpu")
+    assert "`warmdesk bench gpu` on H, torch 2.13.0, 61 s in all" in page
+    assert "| 10 ms, 95 % within 12 | 150, 15x (whole) | 8, 1.25x | at least 15x the baseline | yes |  |" in page
+    assert "*not measured*: `warmdesk bench gpu --rows r`" in page
+    assert draw_gpu(result, file := tmp_path / "gpu.svg")
+    assert "<!-- times the floor of the card -->" in file.read_text(encoding="utf-8")
+    assert drawing_of(file, tmp_path / "gpu.md").endswith("(gpu.svg)")
+    assert drawing_of(file, tmp_path / "docs" / "gpu.md") == ""
+    assert not draw_gpu({"rows": [missing.as_json()]}, tmp_path / "none.svg")
+
+
+def test_what_is_asked_for_wrongly_is_one_line() -> None:
+    with pytest.raises(DeskError, match="--rows has 'ttft'"):
+        row_names("card, ttft")
+    with pytest.raises(DeskError, match="--size is 'huge'"):
+        size_named("huge", "cuda")
+    assert (size_named(None, "cuda:1"), size_named(None, "cpu"), size_named("tiny", "cuda")) == ("full", "tiny", "tiny")
+
+
+def test_the_rows_fit_into_the_time() -> None:
+    assert sum(plan.seconds for plan in PLANS) < 60 * MINUTES - 30
