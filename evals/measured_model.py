@@ -10,7 +10,7 @@ from cache.engine.engine import Engine
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import find_device, load_stock, wrap_tokenizer
-from cache.native.decoder import Weights
+from cache.native.decoder import PackedWeights
 from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Segment
 from evals import random_model
@@ -26,7 +26,7 @@ class Measured:
     cost: ModelCost
 
     @classmethod
-    def load(cls, name: str | None, converted: Path, weights: Weights = "model") -> "Measured":
+    def load(cls, name: str | None, converted: Path, weights: PackedWeights = "model") -> "Measured":
         """On the CPU. Raises ModelError."""
         hf, tokenizer, fingerprint = load_stock(name, device=find_device("cpu"), converted=converted)
         return cls.of(hf, wrap_tokenizer(tokenizer, name), name or "bundled", fingerprint, converted, weights)
@@ -45,7 +45,7 @@ class Measured:
         name: str,
         fingerprint: str,
         converted: Path,
-        weights: Weights = "model",
+        weights: PackedWeights = "model",
     ) -> "Measured":
         """Of transformers' own model, which is changed by it. converted: folder for compiled code."""
         cost = ModelCost.of(hf)

@@ -79,6 +79,7 @@ ONLY_IN = {
         "retrieval.ranking.encoder",
     },
     "triton": {"cache.gpu.triton_kernels"},
+    "torchao": {"cache.model.rounding"},
     "peft": {"cache.model.adapters", "cache.training.trainer"},
     "faiss": {"retrieval.search.vector_segment"},
     "pdfplumber": {"retrieval.pdf.pages"},

@@ -29,7 +29,7 @@ from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 
-pytest.importorskip("triton", reason="needs pip install -e '.[kernels]'")
+pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
 
 from triton.runtime import interpreter
 

@@ -169,9 +169,10 @@ class Settings(BaseSettings):
     Unset: the shipped one with the bundled model, none with another."""
     device: NonEmpty = "cpu"
     """Where the language model runs: cpu, cuda or cuda:N."""
-    weights: Literal["model", "int8"] = "model"
-    """Weights on a CPU, in compiled code: as the model has them, or rounded
-    to 8 bits, which is faster and a little less exact. Needs the C compiler. Another value: passages are read again."""
+    weights: Literal["model", "int8", "fp8"] = "model"
+    """Weights as the model has them, or rounded to 8 bits (int8; fp8 on GPUs of compute capability 8.9 or higher),
+    which is a little less exact. On a CPU that is faster and needs the C compiler; on a GPU it saves memory and needs
+    torchao. Another value: passages are read again."""
     embedder: OptionalNonEmpty = None
     """sentence-transformers model for search: a folder or a hub name. Unset: the bundled one."""
     reranker: OptionalNonEmpty = None

@@ -32,7 +32,7 @@ from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
 from cache.model.families import PositionScheme, find_position_scheme, usable_positions
 from cache.model.packed_linear import prepack
-from cache.native.decoder import Weights, native_decoder_of
+from cache.native.decoder import PackedWeights, native_decoder_of
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class LanguageModel:
         fingerprint: str,
         kernel: Kernel | None = None,
         compiled: Path | None = None,
-        weights: Weights = "model",
+        weights: PackedWeights = "model",
         tiled: "type[TiledPass] | None" = None,
     ) -> None:
         """compiled: folder for compiled code; None: none is used. weights: of compiled code; those of 8 bits

@@ -13,7 +13,8 @@ from cache.model.adapters import merge_adapter
 from cache.model.families import find_position_scheme, usable_positions
 from cache.model.files import ModelSource, bundled_gguf, find_source, first_line
 from cache.model.language_model import LanguageModel
-from cache.native.decoder import Weights
+from cache.model.rounding import Weights, check_rounding, round_weights
+from cache.native.decoder import PackedWeights
 from cache.prompt.model_tokenizer import ModelTokenizer
 
 
@@ -28,21 +29,29 @@ def load_model(
 ) -> LanguageModel:
     """Load a model by name: None (bundled), a folder, a `.gguf` file, or a name on the hub. converted: folder for
     dequantised GGUF files and compiled code. adapter: folder of a LoRA adapter to be merged; part of the fingerprint.
-    weights: see `LanguageModel`. Raises ModelError.
+    weights: those of 8 bits make another fingerprint; on a CPU they are those of compiled code, if there is any, else
+    see `cache.model.rounding`. Raises ModelError.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    hf, tokenizer, fingerprint = load_stock(name, device=find_device(device), converted=converted, dtype=dtype)
+    place = find_device(device)
+    check_rounding(weights, place)
+    hf, tokenizer, fingerprint = load_stock(name, device=place, converted=converted, dtype=dtype)
     if adapter is not None:
         hf, adapted = merge_adapter(hf, adapter)
         fingerprint = digest(fingerprint, adapted)
+    packed: PackedWeights = "model"
+    if weights == "int8" and place.type == "cpu":
+        packed = "int8"
+    elif weights != "model":
+        fingerprint = digest(fingerprint, round_weights(hf, weights))
     return LanguageModel(
         hf,
         wrap_tokenizer(tokenizer, name),
         name=name or bundled_gguf().stem,
         fingerprint=fingerprint,
         compiled=converted,
-        weights=weights,
+        weights=packed,
     )
 
 

@@ -27,7 +27,7 @@ FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 BFLOAT16, FLOAT32, INT8 = range(3)
 INT8_GROUP = 32
 """As in linear.h: inputs that have a scale in common."""
-Weights = Literal["model", "int8"]
+PackedWeights = Literal["model", "int8"]
 """Weights as the model has them, or rounded to 8 bits."""
 LONG_ROWS = 64
 """Passes of more rows can be given up: shorter ones are over before asking pays."""
@@ -83,7 +83,7 @@ class _Step(ctypes.Structure):
 class NativeDecoder:
     """The packed weights of a model, and passes through them."""
 
-    def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL, weights: Weights = "model") -> None:
+    def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL, weights: PackedWeights = "model") -> None:
         """hf: a model that is covered, see `why_not_covered`."""
         config, body = hf.config, hf.model
         self._weights = weights
@@ -285,7 +285,7 @@ def address(numbers: "array[int]") -> int:
 
 
 def native_decoder_of(
-    hf: Any, rotation: Rotation | None, folder: Path, weights: Weights = "model"
+    hf: Any, rotation: Rotation | None, folder: Path, weights: PackedWeights = "model"
 ) -> NativeDecoder | None:
     """Compiled passes for a model, or None where they cannot be had. folder: for the compiled code."""
     if rotation is None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from cache.engine.limits import Limits
 from cache.memory.kv_format import KVStorage
-from cache.native.decoder import Weights
+from cache.model.rounding import Weights
 from cache.prompt.arrangement import Placement
 
 

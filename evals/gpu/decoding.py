@@ -18,7 +18,7 @@ from cache.prompt.plan import Plan
 from evals.gpu.plan import RowPlan
 from evals.gpu.row import GpuRow
 from evals.gpu.session import OpenedModel, Session, running
-from evals.gpu.timing import repeated
+from evals.gpu.timing import Times, repeated
 from evals.memory import slots_in_use
 from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
 
@@ -91,26 +91,34 @@ def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """One answer, beside `generate` of transformers with its cache."""
     assert plan.shape is not None
-    subject, sizes = session.opened(plan.shape), session.sizes
-    prompt, own = session.prompt(subject), sizes.question + sizes.answer
-    with running(subject, 2 * sizes.cached + (sizes.repeats + 4) * own) as engine:
+    subject = session.opened(plan.shape)
+    yield alone_row(session, plan, subject, alone_rates(session, subject)).judged(plan.goal)
+    prompt, answer = token_ids(session.prompt(subject)), session.sizes.answer
+    theirs = repeated(lambda: subject.peer.decode_rate(prompt, answer), 3, session.share, warm_up=1)
+    yield plan.line(
+        session, what="the same by transformers, generate", value=theirs.median, best=theirs.most, unit="tokens/s"
+    )
+
+
+def alone_rates(session: Session, subject: OpenedModel) -> Times:
+    """Tokens per second of one answer behind the cached modules."""
+    sizes, prompt = session.sizes, session.prompt(subject)
+    room = 2 * sizes.cached + (sizes.repeats + 4) * (sizes.question + sizes.answer)
+    with running(subject, room) as engine:
         engine.encode(subject.documents.modules).result()
-        rates = repeated(lambda: rate(engine, [prompt], sizes.answer), sizes.repeats, session.share)
-    half = sizes.question + sizes.answer // 2
-    row = plan.line(
+        return repeated(lambda: rate(engine, [prompt], sizes.answer), sizes.repeats, session.share)
+
+
+def alone_row(session: Session, plan: RowPlan, subject: OpenedModel, rates: Times) -> GpuRow:
+    """Rates of one answer, beside what the card allows the model."""
+    seen = session.sizes.cached + session.sizes.question + session.sizes.answer // 2
+    return plan.line(
         session,
         value=rates.median,
         best=rates.most,
         unit="tokens/s",
         runs=len(rates.values),
-        floor=subject.cost.decode_rate(
-            session.floor.own, conversations=1, seen=sizes.cached + half, stored=sizes.cached + half
-        ),
-    )
-    yield row.judged(plan.goal)
-    theirs = repeated(lambda: subject.peer.decode_rate(token_ids(prompt), sizes.answer), 3, session.share, warm_up=1)
-    yield plan.line(
-        session, what="the same by transformers, generate", value=theirs.median, best=theirs.most, unit="tokens/s"
+        floor=subject.cost.decode_rate(session.floor.own, conversations=1, seen=seen, stored=seen),
     )
 
 

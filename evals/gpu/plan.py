@@ -113,6 +113,13 @@ PLANS = (
         where="memory.measure_memory",
     ),
     RowPlan(
+        name="weights-8b",
+        what="one answer behind 4,096 cached tokens, weights of 8 bits",
+        shape="8b",
+        seconds=25,
+        where="weights.measure_weights",
+    ),
+    RowPlan(
         name="logits",
         what="largest difference of logits from one forward pass of transformers with the same block mask",
         shape="0.5b",
@@ -132,7 +139,7 @@ PLANS = (
         name="many-modules",
         what="20,000 modules on device, in host memory and on disk, asked for by Zipf",
         shape="0.5b",
-        seconds=90,
+        seconds=80,
         where="many.measure_many",
     ),
     RowPlan(
