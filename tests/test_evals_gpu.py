@@ -231,6 +231,8 @@ def test_a_wrong_kernel_is_far_from_the_reference() -> None:
     wrong = partial(Pass, kernel=shortened, device=CPU, rotation=correctness.rotation_of(correctness.HEAD_DIM))
     assert correctness.difference(wrong, chunks, torch.float32, CPU) > 1e-3
     turned = Rotation(1.001 * correctness.rotation_of(correctness.HEAD_DIM).frequencies)
+    nothing = partial(Pass, kernel=lambda q, *_: (q * torch.nan, q[..., 0].float()), device=CPU, rotation=turned)
+    assert correctness.difference(nothing, chunks, torch.float32, CPU) == correctness.NOT_A_NUMBER
     moved = partial(Pass, kernel=matmul, device=CPU, rotation=turned)
     assert correctness.difference(moved, chunks, torch.float32, CPU) > 1e-3
 

@@ -1,7 +1,7 @@
 """The process that measures, one row after another as its parent asks for them: `python -m evals.gpu.child OPTIONS`.
 
-OPTIONS is one JSON object: device, size, models. Lines of JSON go both ways. It reads {"row": name, "seconds": share};
-it writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value as soon as it has it, and at the
+OPTIONS is one JSON object: device, size, folder, models. Lines of JSON go both ways. It reads {"row": name, "seconds":
+share}. It writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value once it has it, and at the
 end of each row {"done": why it failed, or ""}. It ends when its input does, and after a row that left the device
 unusable: such errors stay with a process.
 """
@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,10 +21,10 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
-from cache.model.files import first_line
 from cache.model.loading import find_device
 from evals.gpu.card import describe_card
 from evals.gpu.plan import PLANS, Measure
+from evals.gpu.row import reason_of
 from evals.gpu.session import Session
 from evals.gpu.timing import Share, synchronize
 
@@ -55,17 +54,17 @@ def main() -> None:
         tell({"unusable": str(error)})
         return
     if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
-    with tempfile.TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
-        session = Session(device, options["size"], Path(folder), Path(options["models"]))
-        tell({"card": describe_card(device)})
-        for line in sys.stdin:
-            asked = json.loads(line)
-            seen.error = None
-            session.share = Share(asked["seconds"])
-            tell({"done": measure(session, asked["row"], tell, seen)})
-            if not works(device):
-                sys.exit(f"after the row {asked['row']} the device cannot be used any more")
+    session = Session(device, options["size"], Path(options["folder"]), Path(options["models"]))
+    tell({"card": describe_card(device)})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        seen.error = None
+        session.share = Share(asked["seconds"])
+        tell({"done": measure(session, asked["row"], tell, seen)})
+        if not works(device):
+            sys.exit(f"after the row {asked['row']} the device cannot be used any more")
 
 
 def own_output() -> Callable[[dict[str, Any]], None]:
@@ -96,11 +95,6 @@ def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None],
         return ""
     session.close()  # behind the except clause, which holds what the failed row had
     return why + cause
-
-
-def reason_of(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {first_line(error)}"  # type: ignore[arg-type]
 
 
 def works(device: torch.device) -> bool:

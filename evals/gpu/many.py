@@ -8,6 +8,7 @@ modules came from.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from cache.memory.disk import DiskTier, file_name, save_module
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.module_header import ModuleHeader
+from cache.prompt.plan import Segment
 from evals.gpu.first_token import sources_of
 from evals.gpu.plan import NO_TIME, RowPlan
 from evals.gpu.row import GpuRow
@@ -25,6 +27,7 @@ from evals.throughput import percentile
 PLACES = ("device", "host", "disk", "computed")
 """The slowest last."""
 EXPONENT = 1.0
+WRITERS = 8
 
 
 def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
@@ -97,10 +100,15 @@ def slowest(places: Sequence[str]) -> str:
 
 
 def write_modules(folder: Path, subject: OpenedModel, documents: RandomDocuments) -> None:
-    """Files of all modules, as the disk tier reads them."""
+    """Files of all modules, as the disk tier reads them; several at a time, as checksums take longest."""
     folder.mkdir(parents=True, exist_ok=True)
     info = subject.model.info
-    for module in documents.modules:
+
+    def write(module: Segment) -> None:
         header = ModuleHeader.of(module, fingerprint=info.fingerprint, tenant=PUBLIC_TENANT)
         size = (2, info.kv.layers, header.num_tokens, info.kv.kv_heads, info.kv.head_dim)
         save_module(folder / file_name(header.key), header, torch.full(size, 0.01, dtype=info.kv.dtype))
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        for _ in writers.map(write, documents.modules):
+            pass

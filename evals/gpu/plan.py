@@ -139,7 +139,7 @@ PLANS = (
         name="many-modules",
         what="20,000 modules on device, in host memory and on disk, asked for by Zipf",
         shape="0.5b",
-        seconds=80,
+        seconds=90,
         where="many.measure_many",
     ),
     RowPlan(

@@ -90,6 +90,12 @@ class GpuRow:
         return {name: rounded[name] for name in (*order, "floor", "of_floor", "goal", "met", "note")}
 
 
+def reason_of(error: BaseException) -> str:
+    """An error in one line."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
 def rounded_to_four(value: Any) -> Any:
     """Floating-point numbers with four digits that count."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

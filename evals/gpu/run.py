@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.domain.errors import DeskError
@@ -28,7 +29,7 @@ PATIENCE = 2.0
 """Times its share after which a row is ended."""
 STARTING_S = 90.0
 """A process may take so long to begin, in ten minutes."""
-WRITING_S = 2.0
+WRITING_S = 5.0
 """Kept for the result."""
 NO_GPU = "measured on a processor: this says nothing of a GPU, and no goal is judged"
 
@@ -94,10 +95,13 @@ def measure_gpu(
     """Measure rows; the result is ready for JSON. models: folder for the converted bundled model. names: of rows.
     command: of the process instead of the real one. Raises DeskError if the device cannot be used.
     """
-    options = json.dumps({"device": device, "size": size, "models": str(models)})
-    run = Run(command or (sys.executable, "-P", "-m", "evals.gpu.child", options), minutes, report)
-    rows = [row for plan in PLANS if plan.name in names for row in run.measure(plan)]
-    run.close()
+    with TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
+        options = json.dumps({"device": device, "size": size, "folder": folder, "models": str(models)})
+        run = Run(command or (sys.executable, "-P", "-m", "evals.gpu.child", options), minutes, report)
+        try:
+            rows = [row for plan in PLANS if plan.name in names for row in run.measure(plan)]
+        finally:
+            run.close()
     is_gpu = device.startswith("cuda")
     return {
         **(run.card or {"device": device}),
