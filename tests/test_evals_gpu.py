@@ -15,6 +15,7 @@ import pytest
 import torch
 from tiny import oracle_logits, stock
 
+from app.cli.main import main
 from app.domain.errors import DeskError
 from cache.attention.forward_pass import Pass, Rotation
 from cache.attention.kernels import matmul
@@ -294,6 +295,29 @@ def test_a_result_becomes_a_table_and_a_plot(tmp_path: Path) -> None:
     assert drawing_of(file, tmp_path / "gpu.md").endswith("(gpu.svg)")
     assert drawing_of(file, tmp_path / "docs" / "gpu.md") == ""
     assert not draw_gpu({"rows": [missing.as_json()]}, tmp_path / "none.svg")
+
+
+def test_the_command_writes_into_a_page_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def measure(**options: Any) -> dict[str, Any]:
+        asked.update(options)
+        rows = [a_row(unit="ms", value=10.0, floor=8.0).as_json()]
+        return {"device": "cuda", "seconds": 1.0, "note": "", "rows": rows}
+
+    monkeypatch.setattr("evals.gpu.run.measure_gpu", measure)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    page, plot = tmp_path / "gpu.md", tmp_path / "gpu.svg"
+    page.write_text("<!-- begin: gpu -->\n<!-- end: gpu -->\n")
+    options = ["--rows=card", f"--write={page}", f"--plot={plot}", f"--data-dir={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["warmdesk", "bench", "gpu", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert (asked["device"], asked["size"], asked["names"], asked["minutes"]) == ("cuda", "full", ["card"], 10)
+    assert "`warmdesk bench gpu --device cuda --rows card`" in page.read_text()
+    assert "(gpu.svg)" in page.read_text()
+    assert plot.is_file()
 
 
 def test_what_is_asked_for_wrongly_is_one_line() -> None:

@@ -8,10 +8,11 @@ as well, which may go on meanwhile: the longer of that pass and of the copy.
 from collections import Counter
 from collections.abc import Iterator
 
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
-from cache.engine.request import Completion
+from cache.engine.request import Completion, Request
 from cache.memory.disk import DiskTier
-from cache.prompt.plan import Segment
+from cache.prompt.plan import Plan, Segment, Span
 from evals.gpu.plan import RowPlan
 from evals.gpu.row import GpuRow
 from evals.gpu.session import OpenedModel, Session, running
@@ -81,10 +82,12 @@ def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[T
 
 
 def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
-    """Evict modules from device memory."""
+    """Evict modules from device memory. A short pass behind it, so that no copy of them waits for the next one."""
     keys = [engine.key(module) for module in modules]
     engine.call(lambda store: [store.device.evict(key) for key in keys])
     engine.settle()
+    short = Request(plan=Plan(spans=(Span(start=0, tokens=(1, 2, 3)),)), sampling=Sampling(max_tokens=1), reuse="off")
+    _ = engine.submit(short).completion
 
 
 def sources_of(completion: Completion) -> list[str]:
