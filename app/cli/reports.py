@@ -48,6 +48,27 @@ def print_ingest(report: dict[str, Any]) -> None:
     )
 
 
+def print_backup(backup: dict[str, Any]) -> None:
+    """Where it is and what it lacks, of the document of `backup`."""
+    modules = "with" if backup["with_modules"] else "without"
+    print(f"{backup['backup']}: {backup['files']} files, {size(backup['bytes'])}, {modules} encoded passages; checked")
+    for link in backup["left_out"]:
+        print(f"left out {link}: it is a link, save what it leads to by itself")
+    if backup["note"]:
+        print(f"note: {backup['note']}")
+
+
+def print_restored(restored: dict[str, Any]) -> None:
+    """What is in the data folder now, of the document of `restore`."""
+    print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
+    if restored["aside"] is not None:
+        print(f"what was there before is in {restored['aside']}: delete that folder when all is well")
+    if restored["database"] is None:
+        print("note: the database is on a server and not in the backup: put it back with pg_restore")
+    if not restored["with_modules"]:
+        print("note: the model reads the passages again when the desk is served")
+
+
 def print_forgotten(forgotten: dict[str, Any]) -> None:
     """What was removed, and that nothing is left."""
     removed = forgotten["removed"]

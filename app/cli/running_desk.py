@@ -38,6 +38,10 @@ class RunningDesk:
         """Let it remove everything of an owner. Gives how much it was as JSON. Raises DeskError."""
         return self._post("/erase", {"owner": owner}, no_progress)
 
+    def back_up(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+        """Let it back itself up: {file, with_modules, overwrite}. Gives the backup as JSON. Raises DeskError."""
+        return self._post("/backup", order, progress)
+
     def _post(self, path: str, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         try:
             with (

@@ -1,4 +1,5 @@
-"""Changes of the documents and of the FAQ in somebody's name: each is done by the desk and written to the audit log.
+"""Changes of the documents and of the FAQ, and backups, in somebody's name: each is done by the desk and written to the
+audit log.
 
 Routes and commands make them through this and not through the desk itself, so that none goes unrecorded. Not covered:
 accounts and keys (`app.access.administration`), and what the desk changes by itself, such as the document of the FAQ.
@@ -15,6 +16,7 @@ from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqSaved
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
+from app.storage.archiving import Backup, BackupOptions
 from app.storage.conversation_care import Erased
 
 NAMED = 3
@@ -62,6 +64,12 @@ class Changes:
         erased = self.desk.erase(owner)
         self.record(self.who, "visitor-erase", "")
         return erased
+
+    def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
+        """Make a backup: it is a copy of what customers wrote."""
+        backup = self.desk.back_up(file, progress, **options)
+        self.record(self.who, "backup", str(backup.file))
+        return backup
 
     def save_faq(self, draft: FaqDraft, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
         """Store a pair of the FAQ. The log has its number: its question may be a customer's."""

@@ -22,6 +22,7 @@ from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
+from app.storage.archiving import Backup, BackupOptions
 from app.storage.conversation_care import Erased
 
 Feedback = Literal["up", "down"]
@@ -159,6 +160,9 @@ class Desk(Protocol):
 
     def erase(self, owner: str) -> Erased:
         """Removes everything of an owner, at once and for good; counts over all customers stay."""
+
+    def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
+        """Save the data folder in one archive; see `app.storage.archiving`. Raises DeskError."""
 
     def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
         """The last hand-off of a conversation to a person; None if there never was one."""

@@ -13,6 +13,9 @@ from app.domain.answers import Answer, AnswerUsage, Overview
 from app.domain.documents import StoredDocument
 from app.domain.synced_folders import SyncedFolder
 from app.knowledge.ingest import IngestReport
+from app.storage.archive import Manifest
+from app.storage.archiving import Backup
+from app.storage.restoring import Restored
 from cache.engine.request import Usage
 
 
@@ -79,6 +82,28 @@ def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
         },
         "seconds": result.seconds,
     }
+
+
+def backup_json(backup: Backup) -> dict[str, Any]:
+    """The document of `backup`."""
+    left_out = list(backup.left_out)
+    return {"backup": str(backup.file), "bytes": backup.num_bytes, **manifest_json(backup.manifest)} | {
+        "left_out": left_out,
+        "note": backup.note,
+    }
+
+
+def restored_json(restored: Restored) -> dict[str, Any]:
+    """The document of `restore`."""
+    aside = None if restored.aside is None else str(restored.aside)
+    return {"restored": str(restored.folder), "aside": aside, **manifest_json(restored.manifest)}
+
+
+def manifest_json(manifest: Manifest) -> dict[str, Any]:
+    """What a backup holds: its files are counted."""
+    document = asdict(manifest)
+    document["files"] = len(manifest.files)
+    return document
 
 
 def synced_json(folder: SyncedFolder) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from app.knowledge.synchronising import Synchronising
 from app.knowledge.uploads import remove_partial_uploads
 from app.privacy.redaction import redact
 from app.replies.contacts import contact_links
+from app.storage.archiving import Backup, BackupOptions, back_up_folder
 from app.storage.audit import Audit
 from app.storage.conversation_care import ConversationCare, Erased
 from app.storage.savings import SavingsSamples
@@ -154,6 +155,10 @@ class Service(Parts):
     def measure_savings(self) -> None:
         """From now on compute some answers a second time without reuse, while nobody waits; once."""
         self._answering.meter.start()
+
+    def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
+        """Save the data folder in one archive."""
+        return back_up_folder(self.settings, file, progress, **options)
 
     # --- documents -----------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ STAGES = {
     "embedding": "Indexing passages",
     "encoding": "Encoding passages",
     "answering": "Answering",
+    "archiving": "Saving files",
+    "checking": "Reading them again",
 }
 """What each stage is called."""
 

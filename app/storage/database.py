@@ -14,9 +14,10 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -129,19 +130,14 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     date, after a copy of it was made (`backup`); unset for those who do not hold the data folder, because its desk may
     be running: then an older database is an error. Raises DeskError.
     """
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise DeskError(
-            "the database URL is not one: write it like sqlite:////folder/file.sqlite3", code="database-url"
-        ) from None
+    parsed = _parsed(url)
     is_sqlite = parsed.get_backend_name() == "sqlite"
     name = parsed.database if is_sqlite else parsed.render_as_string(hide_password=True)
     if is_sqlite and (not name or ":memory:" in name or "mode=memory" in url):
         raise DeskError("a database in memory is gone at exit: give the URL of a file", code="database-url")
     assert name is not None
     try:
-        engine = create_engine(parsed)
+        engine = create_engine(parsed, hide_parameters=True)  # errors are logged, and those are customers' words
     except NoSuchModuleError:
         raise DeskError(f"unknown kind of database in {name}", code="database-url") from None
     except ImportError as error:
@@ -171,6 +167,21 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
         database.close()
         raise
     return database
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite database; None for a database of another kind. Raises DeskError."""
+    parsed = _parsed(url)
+    return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError:
+        raise DeskError(
+            "the database URL is not one: write it like sqlite:////folder/file.sqlite3", code="database-url"
+        ) from None
 
 
 @contextmanager

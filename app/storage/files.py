@@ -25,8 +25,13 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(file.parent, os.O_RDONLY)
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that names which were given or changed in a folder outlive a crash. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)  # else the rename itself may be lost
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -1,5 +1,5 @@
-"""A served desk's socket for commands beside it: `warmdesk ingest`, `warmdesk forget` and `warmdesk sync` hand
-their work over.
+"""A served desk's socket for commands beside it: `warmdesk ingest`, `warmdesk forget`, `warmdesk sync` and
+`warmdesk backup` hand their work over.
 
 It is a Unix socket in the data folder that only the desk's user can open; who can may as well change the data folder
 itself. So there is no secret that another program could be told. Not covered: systems without Unix sockets, and data
@@ -21,7 +21,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from app.desk.changes import Changes
-from app.desk.json_output import ingest_json
+from app.desk.json_output import backup_json, ingest_json
 from app.storage.lock import SOCKET_FILE
 from app.web.event_stream import events
 
@@ -37,6 +37,14 @@ class IngestOrder(BaseModel):
     collection: str = ""
     sync: bool = False
     warm: bool = True
+
+
+class BackupOrder(BaseModel):
+    """What to save, as `Changes.back_up` takes it."""
+
+    file: Path
+    with_modules: bool = False
+    overwrite: bool = False
 
 
 def command_app(changes: Changes) -> FastAPI:
@@ -59,6 +67,11 @@ def command_app(changes: Changes) -> FastAPI:
     @app.post("/erase")
     def erase(owner: Annotated[str, Body(embed=True)]) -> Response:
         return events(lambda progress: asdict(changes.erase(owner)))
+
+    @app.post("/backup")
+    def backup(order: BackupOrder) -> Response:
+        options = order.model_dump(exclude={"file"})
+        return events(lambda progress: backup_json(changes.back_up(order.file, progress, **options)))
 
     return app
 

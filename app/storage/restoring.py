@@ -1,0 +1,145 @@
+"""Putting a backup back into a data folder: all of it, or nothing.
+
+Everything is unpacked and checked in a folder of its own within the data folder, which may be the root of a volume, and
+takes its place by renaming. Not covered: databases on a server; bringing an older database up to date, which the desk
+does when it opens it.
+"""
+
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from app.domain.errors import DeskError
+from app.domain.progress import Progress, no_progress
+from app.domain.settings import Settings
+from app.storage.archive import FORMAT, Manifest, read_archive
+from app.storage.archiving import REPLACED, STAGED, check_database, explained
+from app.storage.files import sync_folder
+from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
+from app.storage.migrations import MIGRATIONS
+
+_PATHS = (
+    ("documents", "path"),
+    ("message_citations", "document"),
+    ("message_modules", "document"),
+    ("forgotten_documents", "path"),
+)
+"""Where the database names files: those that were uploaded lie in the data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A backup that was put back. aside: where everything is now that was in the folder before; None: it was empty."""
+
+    folder: Path
+    manifest: Manifest
+    aside: Path | None
+
+
+def restore_folder(
+    settings: Settings, file: Path, progress: Progress = no_progress, *, force: bool = False
+) -> Restored:
+    """Check an archive, unpack it, and let it be the data folder. force: also in place of what is there, which is kept
+    aside. Raises DeskError; then the folder is as it was.
+    """
+    folder = settings.data_dir
+    stays = {LOCK_FILE, OWNER_FILE, settings.models_folder.name, "lost+found"}  # no backup has these
+    with explained(folder):
+        if not file.is_file():
+            raise DeskError(f"there is no file {str(file)!r}", code="no-such-file")
+        manifest = read_archive(file, progress=progress)
+        check_version(file, manifest)
+        with lock_data_folder(folder, "warmdesk restore"):
+            found = [path for path in sorted(folder.iterdir()) if path.name not in stays]
+            there = [path for path in found if not path.name.startswith((REPLACED, STAGED))]
+            if there and not force:
+                raise DeskError(
+                    f"data folder {folder} is not empty: use another --data-dir, or --force, which keeps it aside",
+                    code="data-folder-not-empty",
+                )
+            with tempfile.TemporaryDirectory(dir=folder, prefix=STAGED) as name:
+                staged = Path(name)
+                manifest = read_archive(file, staged, progress)
+                if manifest.database is not None:
+                    _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
+                _sync(staged)
+                aside = _aside(folder) if there else None
+                _swap(folder, staged, there, aside)
+    return Restored(folder, manifest, aside)
+
+
+def check_version(file: Path, manifest: Manifest) -> None:
+    """Raises DeskError for an archive of a newer Warmdesk."""
+    ours = version("warmdesk")
+    known = {migration.__name__ for migration in MIGRATIONS}
+    is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
+    if is_newer or (manifest.schema is not None and manifest.schema not in known):
+        raise DeskError(
+            f"{file} was written by a newer Warmdesk ({manifest.version}, {manifest.schema}): update this one, {ours}",
+            code="archive-newer",
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def _prepare(database: Path, before: str, now: str) -> None:
+    """Check a database, and let it name files of the data folder by where they are now."""
+    try:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            check_database(connection)
+            tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table, column in _PATHS if before != now else ():
+                if table in tables:
+                    connection.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                        [now, len(before) + 1, len(before) + 1, before + os.sep],
+                    )
+    except sqlite3.Error as error:
+        raise DeskError(f"the database of the backup cannot be used: {error}", code="archive-damaged") from error
+
+
+def _sync(folder: Path) -> None:
+    """Make sure that all files below a folder outlive a crash."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with open(Path(place, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(place))
+
+
+def _aside(folder: Path) -> Path:
+    aside = folder / f"{REPLACED}{datetime.now():%Y-%m-%d-%H%M%S}"
+    aside.mkdir(mode=0o700)
+    return aside
+
+
+def _swap(folder: Path, staged: Path, there: list[Path], aside: Path | None) -> None:
+    """Rename what is there to `aside` and what is staged to the data folder, all of it or nothing."""
+    new = [(path, folder / path.name) for path in sorted(staged.iterdir())]
+    old = [] if aside is None else [(path, aside / path.name) for path in there]
+    with _undone_on_failure(done := list[tuple[Path, Path]](), aside):
+        for source, target in (*old, *new):
+            source.rename(target)
+            done.append((source, target))
+    sync_folder(folder)
+
+
+@contextmanager
+def _undone_on_failure(done: list[tuple[Path, Path]], aside: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for source, target in reversed(done):
+            target.rename(source)
+        if aside is not None:
+            aside.rmdir()
+        raise
