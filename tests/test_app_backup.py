@@ -11,13 +11,12 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from desks import finish, small_desk, small_settings, write_pages
-from fake_desk import FakeDesk
 
 from app.cli.main import main
 from app.desk.changes import Changes
@@ -25,8 +24,8 @@ from app.desk.doctor import data_folder, documents, run
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage import archive, archiving, migrations, restoring, tables
-from app.storage.archive import MANIFEST, ArchivedFile, Manifest, read_archive, write_archive
+from app.storage import archive, archiving, migrations, tables
+from app.storage.archive import MANIFEST, ArchivedFile, Manifest, read_archive
 from app.storage.archiving import back_up_folder
 from app.storage.database import open_database
 from app.storage.lock import lock_data_folder
@@ -113,13 +112,9 @@ def test_it_is_put_back_into_a_new_folder_which_may_be_elsewhere(tmp_path: Path)
     settings = filled(tmp_path / "desk")
     with closing(open_database(settings.database_url)) as database, database.write() as session:
         for path in (settings.data_dir / "uploads/shop/one.md", tmp_path / "desk-help/two.md"):
-            session.execute(
-                tables.DocumentRow.__table__.insert().values(
-                    path=str(path), title="T", content_hash="h", loaded_at=tables.now(), num_passages=0, collection=""
-                )
-                if hasattr(tables, "now")
-                else _document(str(path))
-            )
+            when = datetime(2026, 1, 1, tzinfo=UTC)
+            row = tables.DocumentRow(path=str(path), title="T", content_hash="h", loaded_at=when, num_passages=0)
+            session.add(row)
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
     new = Settings(data_dir=tmp_path / "new")
     restored = restore_folder(new, made.file)
@@ -131,3 +126,285 @@ def test_it_is_put_back_into_a_new_folder_which_may_be_elsewhere(tmp_path: Path)
     with closing(sqlite3.connect(new.data_dir / "warmdesk.sqlite3")) as connection:
         paths = {path for [path] in connection.execute("SELECT path FROM documents")}
     assert paths == {str(new.data_dir / "uploads/shop/one.md"), str(tmp_path / "desk-help/two.md")}
+
+
+def test_what_is_there_is_kept_aside_and_only_with_force(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    with closing(open_database(settings.database_url)) as database, database.write() as session:
+        session.get_one(tables.FactRow, "who").value = "second"
+    with pytest.raises(DeskError, match="not empty") as caught:
+        restore_folder(settings, made.file)
+    assert caught.value.code == "data-folder-not-empty"
+    assert fact(settings.data_dir / "warmdesk.sqlite3") == "second"
+    aside = restore_folder(settings, made.file, force=True).aside
+    assert aside is not None
+    assert (fact(settings.data_dir / "warmdesk.sqlite3"), fact(aside / "warmdesk.sqlite3")) == ("first", "second")
+    assert not (settings.data_dir / "modules").exists(), "they may be of documents that are not there any more"
+    assert (settings.data_dir / "models" / "big.gguf").exists(), "no backup holds these"
+    assert (settings.data_dir / "replaced-2026-01-01-000000").is_dir()
+    assert not list(settings.data_dir.glob(".restore-*"))
+
+
+def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = filled(tmp_path / "desk")
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    before = sorted(settings.data_dir.rglob("*"))
+    rename, failed = Path.rename, list[Path]()
+
+    def failing(path: Path, target: Path) -> Path:
+        if target == settings.data_dir / "uploads" and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(DeskError, match="Input/output error"):
+        restore_folder(settings, made.file, force=True)
+    monkeypatch.undo()
+    assert failed
+    assert [path for path in sorted(settings.data_dir.rglob("*")) if path.name != "warmdesk.lock"] == before
+
+
+# --- refused -----------------------------------------------------------------------------------------------
+
+
+def test_where_no_backup_is_written(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    (tmp_path / "there.tar.gz").write_text("something else")
+    for file, code in (
+        (settings.data_dir / "own.tar.gz", "backup-inside"),
+        (tmp_path / "there.tar.gz", "file-exists"),
+        (tmp_path / "nowhere" / "a.tar.gz", "no-such-file"),
+    ):
+        with pytest.raises(DeskError) as caught:
+            back_up_folder(settings, file)
+        assert caught.value.code == code
+    assert (tmp_path / "there.tar.gz").read_text() == "something else"
+    back_up_folder(settings, tmp_path / "there.tar.gz", overwrite=True)
+    assert names(read_archive(tmp_path / "there.tar.gz")) == KEPT
+
+
+@pytest.mark.parametrize("place", ["os.fsync", "app.storage.archiving.copy_database"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    settings = filled(tmp_path / "desk")
+    monkeypatch.setattr(place, full)
+    with pytest.raises(DeskError, match="the disk is full") as caught:
+        back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("disk-full", [tmp_path / "desk"])
+
+
+def test_a_copy_that_does_not_fit_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = filled(tmp_path / "desk")
+    connect = sqlite3.connect
+
+    def small(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        if path.name == "database":
+            connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    monkeypatch.setattr(archiving.sqlite3, "connect", small)
+    with pytest.raises(DeskError) as caught:
+        back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("disk-full", [tmp_path / "desk"])
+
+
+def test_a_damaged_database_is_not_backed_up(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    file = settings.data_dir / "warmdesk.sqlite3"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET rootpage = 2 WHERE name = 'facts'")
+        connection.commit()
+    with pytest.raises(DeskError) as caught:
+        back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert caught.value.code in ("database-damaged", "database-error")
+    assert list(tmp_path.iterdir()) == [tmp_path / "desk"]
+
+
+def packed(file: Path, *members: tuple[tarfile.TarInfo, bytes], **about: object) -> Path:
+    """An archive made by hand, with a manifest that fits."""
+    files = tuple(ArchivedFile(one.name, len(data), archive.hashlib.sha256(data).hexdigest()) for one, data in members)
+    manifest: dict[str, Any] = {
+        **{"format": 1, "version": "0.1.0", "created": "2026-01-01T00:00:00+00:00", "folder": "/desk"},
+        **{"database": None, "schema": None, "with_modules": False, "files": files},
+    }
+    last = archive._MANIFESTS.dump_json(Manifest(**manifest | about))
+    with tarfile.open(file, "w:gz") as out:
+        for member, data in (*members, (tarfile.TarInfo(MANIFEST), last)):
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    return file
+
+
+def named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        *(named(name) for name in ("../out.txt", "/tmp/out.txt", "a/../../out.txt", "./a", "a//b")),
+        *(named("link", kind, "/etc/passwd") for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE)),
+        *(named("thing", kind) for kind in (tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)),
+    ],
+    ids=lambda member: f"{member.name} {member.type!r}",
+)
+def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, member: tarfile.TarInfo) -> None:
+    file = packed(tmp_path / "bad.tar.gz", (member, b""))
+    with pytest.raises(DeskError) as caught:
+        restore_folder(Settings(data_dir=tmp_path / "a" / "desk"), file)
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-damaged", [file])
+
+
+def test_an_archive_is_read_to_its_end_before_anything_is_changed(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    whole = back_up_folder(settings, tmp_path / "desk.tar.gz").file.read_bytes()
+    bad = tmp_path / "bad.tar.gz"
+    with tarfile.open(tmp_path / "desk.tar.gz") as opened:
+        contents = [(member, opened.extractfile(member).read()) for member in opened]  # type: ignore[union-attr]
+
+    def again(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w:gz") as archive:
+            for member, data in members:
+                archive.addfile(member, io.BytesIO(data))
+        return out.getvalue()
+
+    first, *rest = contents
+    altered = bytes([first[1][0] ^ 1]) + first[1][1:]
+    for data in (
+        *(whole[:end] for end in (0, 10, len(whole) // 2, len(whole) - 1)),
+        whole[: len(whole) // 2] + b"x" + whole[len(whole) // 2 + 1 :],
+        again(rest),
+        again([(first[0], altered), *rest]),
+        again(contents[:-1]),
+        again([*contents, (named("later"), b"")]),
+        again([first, first, *rest]),
+        again([*contents[:-1], (named("more"), b""), contents[-1]]),
+        b"no archive at all",
+    ):
+        bad.write_bytes(data)
+        with pytest.raises(DeskError) as caught:
+            restore_folder(settings, bad, force=True)
+        assert caught.value.code == "archive-damaged", caught.value
+        assert "\n" not in str(caught.value)
+    assert fact(settings.data_dir / "warmdesk.sqlite3") == "first"
+    assert len(list(settings.data_dir.glob("replaced-*"))) == 1, "the one of the beginning"
+
+
+@pytest.mark.parametrize("about", [{"format": 2}, {"version": "99.0"}, {"schema": "m999_later"}])
+def test_an_archive_of_a_newer_version_is_one_clear_line(tmp_path: Path, about: dict[str, object]) -> None:
+    file = packed(tmp_path / "newer.tar.gz", **about)
+    with pytest.raises(DeskError, match="newer Warmdesk") as caught:
+        restore_folder(Settings(data_dir=tmp_path / "desk"), file)
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-newer", [file])
+
+
+def test_a_served_folder_is_not_restored(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    with lock_data_folder(settings.data_dir, "warmdesk serve"), pytest.raises(DeskError) as caught:
+        restore_folder(settings, made.file, force=True)
+    assert caught.value.code == "data-folder-in-use"
+
+
+def test_a_database_on_a_server_is_named_with_its_tool(tmp_path: Path) -> None:
+    filled(tmp_path / "desk")
+    settings = Settings(data_dir=tmp_path / "desk", database_url="postgresql://desk:secret@db/desk")
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert "pg_dump" in made.note
+    assert "secret" not in made.note
+    assert (made.manifest.database, made.manifest.schema) == (None, None)
+    restore_folder(Settings(data_dir=tmp_path / "new"), made.file)
+
+
+# --- beside a desk -----------------------------------------------------------------------------------------
+
+
+def test_a_backup_of_a_desk_that_writes_is_one_moment_of_it(tmp_path: Path) -> None:
+    """Each transaction writes two facts that agree."""
+    settings = filled(tmp_path / "desk")
+    stop, is_writing = threading.Event(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        with closing(open_database(settings.database_url)) as database:
+            while not stop.is_set():
+                number += 1
+                with database.write() as session:
+                    for key in ("one", "two"):
+                        session.merge(tables.FactRow(key=key, value=str(number) * 2000))
+                is_writing.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert is_writing.wait(20)
+        made = [back_up_folder(settings, tmp_path / f"{number}.tar.gz") for number in range(3)]
+    finally:
+        stop.set()
+        writer.join(20)
+    for number, one in enumerate(made):
+        restore_folder(Settings(data_dir=tmp_path / f"new{number}"), one.file)
+        with closing(sqlite3.connect(tmp_path / f"new{number}" / "warmdesk.sqlite3")) as connection:
+            rows = connection.execute("SELECT value FROM facts WHERE key IN ('one', 'two')").fetchall()
+        assert len(rows) == 2
+        assert len(set(rows)) == 1
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_restored_desk_answers_as_before_and_is_healthy(
+    tmp_path: Path, command: Callable[..., Any], is_served: bool
+) -> None:
+    question, file = "How long do returns take?", tmp_path / "desk.tar.gz"
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        before = finish(desk, question)
+        if is_served:
+            with served(tmp_path / "desk", desk) as log:
+                made = command("backup", file, "--data-dir", tmp_path / "desk")
+            assert log == [(COMMAND_LINE, "backup", str(file))]
+    if not is_served:
+        made = command("backup", file, "--data-dir", tmp_path / "desk")
+    assert (made["backup"], made["with_modules"], made["database"]) == (str(file), False, "warmdesk.sqlite3")
+    assert (made["bytes"], made["version"], made["note"]) == (file.stat().st_size, "0.1.0", "")
+    again = command("backup", file, "--data-dir", tmp_path / "desk")
+    assert again["error"]["code"] == "file-exists"
+    restored = command("restore", file, "--data-dir", tmp_path / "new")
+    assert (restored["restored"], restored["aside"], restored["files"]) == (str(tmp_path / "new"), None, made["files"])
+    for check in (data_folder, documents):
+        assert run(check, small_settings(tmp_path / "new")).ok
+    with small_desk(tmp_path / "new") as desk:
+        after = finish(desk, question)
+        assert (after.answer, after.citations) == (before.answer, before.citations)
+        assert len(desk.conversations("operator")) == 2
+
+
+def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = migrations.MIGRATIONS
+    monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:-1],))
+    monkeypatch.setattr(migrations.missing_migrations, "__defaults__", (everything[:-1],))
+    settings = Settings(data_dir=tmp_path / "desk")
+    settings.data_dir.mkdir()
+    open_database(settings.database_url).close()
+    monkeypatch.undo()
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert made.manifest.schema == everything[-2].__name__
+    new = Settings(data_dir=tmp_path / "new")
+    restore_folder(new, made.file)
+    open_database(new.database_url).close()
+    with closing(sqlite3.connect(new.data_dir / "warmdesk.sqlite3")) as connection:
+        [[last]] = connection.execute("SELECT max(name) FROM migrations").fetchall()
+    assert last == everything[-1].__name__
+    assert len(list(new.data_dir.glob("*.before-*"))) == 1

@@ -130,6 +130,8 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
                     continue
                 found[member.name] = _take(archive, member, into)
                 progress("checking", len(found), len(found))
+            while archive.fileobj is not None and archive.fileobj.read(_PIECE):
+                pass  # up to the checksum of the compressed whole
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(file, str(error)) from error
     about = _parse(manifest, file)

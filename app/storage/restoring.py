@@ -10,7 +10,7 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -139,7 +139,9 @@ def _undone_on_failure(done: list[tuple[Path, Path]], aside: Path | None) -> Ite
         yield
     except BaseException:
         for source, target in reversed(done):
-            target.rename(source)
-        if aside is not None:
-            aside.rmdir()
+            with suppress(OSError):  # as much as can be: what cannot stays in `aside`
+                target.rename(source)
+        with suppress(OSError):
+            if aside is not None:
+                aside.rmdir()
         raise
