@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from app.domain.errors import DeskError
+from app.domain.logs import request_id
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class ApiError(Exception):
     def document(self) -> dict[str, Any]:
         """The JSON that is sent."""
         kind = TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": {**told, **({"request_id": id_} if (id_ := request_id()) else {})}}
 
     @property
     def response(self) -> JSONResponse:

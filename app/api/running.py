@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+from app.domain.logs import in_request
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -38,7 +40,7 @@ class RunningAnswer(Generic[T]):
         self._answer: list[T] = []
         self._left = False
         self._lock = threading.Lock()
-        threading.Thread(target=self._run, name="api-answer", daemon=True).start()
+        threading.Thread(target=in_request(self._run), name="api-answer", daemon=True).start()
 
     async def __aiter__(self) -> AsyncIterator[str]:
         try:

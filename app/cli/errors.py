@@ -1,8 +1,11 @@
 """How a failed command ends: one line `error: ...` on stderr and a non-zero status; with --json also JSON on stdout."""
 
 import json
+import logging
 import sys
 from typing import NoReturn
+
+from app.domain.logs import say
 
 INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
 
@@ -12,7 +15,7 @@ def fail(code: str, message: str, *, status: int = 1, details: dict[str, object]
     line = " ".join(message.split())
     if "--json" in sys.argv:
         print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
-    print(f"error: {line}", file=sys.stderr)
+    say(line, logging.ERROR)
     raise SystemExit(status)
 
 

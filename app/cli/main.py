@@ -6,7 +6,6 @@ on stdout. Logs and progress go to stderr. A new command is a function in the fi
 """
 
 import atexit
-import logging
 import os
 import sys
 import warnings
@@ -18,6 +17,7 @@ import typer
 from app.cli import access, answers, backup, bench, documents, keys, measure, operate, pml, sync, train, visitors
 from app.cli.errors import INTERRUPTED, explain, fail, known_error
 from app.domain.errors import DeskError
+from cache.engine.log_lines import write_log
 
 app = typer.Typer(
     add_completion=False,
@@ -49,7 +49,7 @@ def main() -> NoReturn:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars; ours are rich's
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    write_log()
     try:
         status = app(standalone_mode=False)
     except typer.Abort:

@@ -14,7 +14,9 @@ import typer
 
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
+from app.domain.logs import OfRequest
 from app.domain.settings import Settings, load_settings
+from cache.engine.log_lines import write_log
 
 if TYPE_CHECKING:
     from app.access.administration import Administration
@@ -29,6 +31,8 @@ OPTIONS: dict[str, Any] = {
     "adapter": Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")],
     "embedder": Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")],
+    "log_format": Annotated[str | None, typer.Option(help="The log on stderr: text or json.")],
+    "log_level": Annotated[str | None, typer.Option(help="debug, info (each request is a line), warning or error.")],
     "memory": Annotated[
         str | None,
         typer.Option("--memory", "--device-memory", help='Device memory for encoded passages, as "1 GiB".'),
@@ -68,7 +72,9 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             flags = {name: values.pop(name) for name in names}
             as_json = bool(flags.pop("as_json", False))
             given = {SETTING_OF.get(name, name): value for name, value in flags.items()}
-            return command(Common(load_settings(given, os.environ), flags, as_json), **values)
+            settings = load_settings(given, os.environ)
+            write_log(settings.log_format, settings.log_level, OfRequest())
+            return command(Common(settings, flags, as_json), **values)
 
         own = list(signature(command).parameters.values())[1:]
         common = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=OPTIONS[name]) for name in names]

@@ -83,6 +83,8 @@ def engine_spec(settings: Settings) -> EngineSpec:
             running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
         ),
         threads=settings.threads,
+        log_format=settings.log_format,
+        log_level=settings.log_level,
     )
 
 

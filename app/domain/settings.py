@@ -26,6 +26,7 @@ from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
 from app.domain.setting_text import lines_of, table_of
 from app.domain.shipped import SHIPPED_DATA
+from cache.engine.log_lines import LogFormat, LogLevel
 from cache.prompt.arrangement import Placement
 
 PREFIX = "WARMDESK_"
@@ -188,6 +189,10 @@ class Settings(BaseSettings):
     """Address to listen on; anything but loopback is open to the network."""
     port: Annotated[int, _between(0, 65535)] = 7860
     """Port to listen on; 0 picks a free one."""
+    log_format: LogFormat = "text"
+    """How the log is written on stderr: as text, or as JSON, one object a line (docs/operations.md)."""
+    log_level: LogLevel = "warning"
+    """What is logged: debug, info (each request is a line), warning or error. Customers' words are in none of them."""
     public_url: PublicUrl = None
     """The address at which customers reach the desk, as https://help.example.com, where a proxy with TLS stands before
     it. Host and Origin of requests are held against it, cookies are sent over TLS only, and links begin with it."""

@@ -17,6 +17,7 @@ from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Desk, Feedback
 from app.domain.answers import Turn
 from app.domain.errors import DeskError
+from app.domain.logs import in_request
 from app.domain.settings import Settings
 from app.web.error_words import error_words
 from app.web.languages import ENGLISH
@@ -185,7 +186,7 @@ class ChatFlow:
                 stream.cancel()
             asking.set_result(stream)
 
-        threading.Thread(target=work, name="asking", daemon=True).start()
+        threading.Thread(target=in_request(work), name="asking", daemon=True).start()
         return asking
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:

@@ -15,6 +15,7 @@ import gradio as gr
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
+from app.domain.logs import enter_request, steps_of_request
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
@@ -41,8 +42,13 @@ def _updates(view: ChatView, **box: object) -> tuple[Any, ...]:
     return (*(gr.skip() if part is None else part for part in parts), gr.update(**box) if box else gr.skip())
 
 
+def _id_of(request: gr.Request) -> str:
+    return str(getattr(request.request.state, "request_id", ""))
+
+
 def _reader(request: gr.Request) -> Reader:
     browser = request.request
+    enter_request(_id_of(request))  # Gradio calls us in a context of its own, not in that of the request
     return Reader(
         owner=caller_of(browser).owner,
         session=str(request.session_hash),
@@ -83,9 +89,9 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
     def searched(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
         return _updates(flow.find(str(event.text), open_id, _reader(request)))
 
-    def drawn(views: Generator[ChatView]) -> Iterator[tuple[Any, ...]]:
+    def drawn(views: Generator[ChatView], request: gr.Request) -> Iterator[tuple[Any, ...]]:
         try:
-            for view in views:
+            for view in steps_of_request(_id_of(request), views):
                 yield _updates(view)
         except GeneratorExit:  # the browser left: the answer must not run on
             # To end it waits for the engine, and Gradio's event loop, which nobody else may miss, is what closes us.
@@ -93,13 +99,13 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
             raise
 
     def asked(question: str, open_id: str, editing: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        yield from drawn(flow.ask(question, open_id, _reader(request), replaces_last=bool(editing)))
+        yield from drawn(flow.ask(question, open_id, _reader(request), replaces_last=bool(editing)), request)
 
     def chosen(open_id: str, event: gr.EventData, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        yield from drawn(flow.ask(str(event.text), open_id, _reader(request)))
+        yield from drawn(flow.ask(str(event.text), open_id, _reader(request)), request)
 
     def retried(open_id: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        yield from drawn(flow.retry(open_id, _reader(request)))
+        yield from drawn(flow.retry(open_id, _reader(request)), request)
 
     def edited(open_id: str, request: gr.Request) -> tuple[Any, ...]:
         return _updates(flow.edit(open_id, _reader(request)))

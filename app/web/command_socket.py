@@ -90,7 +90,9 @@ def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
             return
         file.chmod(0o600)  # before anybody can connect
         listener.listen()
-        config = uvicorn.Config(command_app(changes), log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            command_app(changes), log_config=None, log_level="warning", access_log=False, lifespan="off"
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="commands", daemon=True)
         thread.start()

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 
 from app.domain.errors import DeskError
+from app.domain.logs import in_request
 from app.domain.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -47,5 +48,5 @@ def events(
             if "stage" not in event:
                 return
 
-    threading.Thread(target=run, name="documents", daemon=True).start()
+    threading.Thread(target=in_request(run), name="documents", daemon=True).start()
     return StreamingResponse(lines(), media_type="application/x-ndjson")

@@ -4,9 +4,9 @@ The socket answers from the first second (`opening`); the models are loaded behi
 read while questions are answered.
 """
 
+import logging
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,18 +21,21 @@ from app.desk.service import Service
 from app.desk.syncing import syncing
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
+from app.domain.logs import say
 from app.domain.progress import Bars, Progress, no_bars
 from app.storage.accounts import Accounts
 from app.storage.audit import Audit
 from app.support.webhook import WebhookSender
 from app.web.command_socket import command_socket
 from app.web.opening import Opening
+from app.web.request_log import RequestLog
 from app.web.server import create_app
 from app.web.site import is_loopback
 
-OPEN = """\
-warning: this desk is open to the network without TLS: what customers write, and the admin password, can be read on the
-way. Put a proxy with TLS before it and set public_url to its address."""
+OPEN = (
+    "this desk is open to the network without TLS: what customers write, and the admin password, can be read on the "
+    "way. Put a proxy with TLS before it and set public_url to its address."
+)
 
 GRACE_S = 1
 """Seconds that open connections have when the desk is stopped; answers have ended by then."""
@@ -43,7 +46,8 @@ class DeskServer(uvicorn.Server):
 
     def __init__(self, application: Opening, end_answers: Callable[[], None]) -> None:
         config = uvicorn.Config(
-            application,
+            RequestLog(application),
+            log_config=None,  # as everything else
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -86,10 +90,10 @@ def serve(
         try:
             password = ensure_admin(Accounts(service.database), settings.admin_folder)
             first(opening.report)
-            print("loading the models ...", file=sys.stderr, flush=True)
+            say("loading the models ...")
             service.prepare()
             if not service.library.counts().documents:
-                print("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard", file=sys.stderr)
+                say("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard")
             opening.open(create_app(service, service.database, settings))
             print(f"chat       {shown}/", flush=True)
             print(f"dashboard  {shown}/admin", flush=True)
@@ -102,8 +106,8 @@ def serve(
             server.should_exit = True
 
     if not is_loopback(settings.host) and settings.public_url is None:
-        print(OPEN, file=sys.stderr)
-    print(f"{shown}/ opens soon ...", file=sys.stderr, flush=True)
+        say(OPEN, logging.WARNING)
+    say(f"{shown}/ opens soon ...")
     threading.Thread(target=open_desk, name="opening", daemon=True).start()
     with (
         listener,

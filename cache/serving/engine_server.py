@@ -21,6 +21,7 @@ import torch
 from msgspec import Raw
 
 from cache.engine.encoder import Encoded
+from cache.engine.log_lines import write_log
 from cache.engine.prefetching import MOST_PREFETCHES, Prefetch
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
@@ -230,12 +231,14 @@ def main() -> None:
     for ended_by in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ended_by, signal.SIG_IGN)
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    write_log()
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
     messages = read_all(arriving(connection, has_begun), ToEngine)
     outgoing = Outgoing(connection)
     try:
-        engine = load_engine(next(messages).spec)
+        spec = next(messages).spec
+        write_log(spec.log_format, spec.log_level)
+        engine = load_engine(spec)
     except Exception as error:
         outgoing.send(Failed(0, SentError.of(as_cache_error("loading the model", error))))
     else:

@@ -6,6 +6,7 @@ import torch
 from msgspec import Struct
 
 from cache.engine.limits import Limits
+from cache.engine.log_lines import LogFormat, LogLevel
 from cache.memory.kv_format import KVStorage
 from cache.model.rounding import Weights
 from cache.prompt.arrangement import Placement
@@ -14,7 +15,7 @@ from cache.prompt.arrangement import Placement
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. memory, disk:
     bytes of the device arena, and on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None:
-    PyTorch's own choice. The others: see `Engine`.
+    PyTorch's own choice. log_format, log_level: of a process of its own. The others: see `Engine`.
     """
 
     model: str | None
@@ -32,3 +33,5 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     slot: int = 256
     limits: Limits = Limits()
     threads: int | None = None
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "warning"

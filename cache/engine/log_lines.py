@@ -1,0 +1,102 @@
+"""How a process writes its log on stderr: as text, or as one JSON object a line.
+
+Customers' words stay out: an exception that quotes what it could not read (`QUOTING`) is named without its message. Not
+covered: what is logged, and when.
+"""
+
+import json
+import logging
+import sys
+import threading
+import traceback
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+LogFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+QUOTING = (ValueError, LookupError)
+"""Exceptions whose messages quote values; pydantic's and those of decoding are among them."""
+_PACKAGES = ("app", "cache", "retrieval", "evals")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "request_id"}
+
+log = logging.getLogger(__name__)
+
+
+class TextLines(logging.Formatter):
+    """Level, logger, message, and the request if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback below it."""
+        request = f" [request {found}]" if (found := getattr(record, "request_id", "")) else ""
+        line = f"{record.levelname} {record.name}: {said(record)}{request}"
+        return f"{line}\n{told}" if (told := traced(record)) else line
+
+
+class JsonLines(logging.Formatter):
+    """One object: time (UTC), level, logger, message, request_id, the fields given as `extra`, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": said(record),
+        }
+        if found := getattr(record, "request_id", ""):
+            line["request_id"] = found
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        if told := traced(record):
+            line["exception"] = told
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def said(record: logging.LogRecord) -> str:
+    """The message of a record."""
+    if isinstance(record.args, tuple):
+        args = tuple(type(one).__name__ if isinstance(one, QUOTING) else one for one in record.args)
+        return str(record.msg) % args if args else str(record.msg)
+    return record.getMessage()
+
+
+def traced(record: logging.LogRecord) -> str:
+    """The tracebacks of its exception and of what that came from, the last one last; "" if there is none."""
+    error = record.exc_info[1] if record.exc_info else None
+    parts: list[str] = []
+    while error is not None and len(parts) < 10:
+        last = [type(error).__qualname__] if isinstance(error, QUOTING) else traceback.format_exception_only(error)
+        parts.append("".join([*traceback.format_tb(error.__traceback__), *last]).rstrip())
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\nfrom which came\n".join(reversed(parts))
+
+
+def write_log(format_: LogFormat = "text", level: LogLevel = "warning", *filters: logging.Filter) -> None:
+    """Write the log of this process so from now on. level: of our own packages; libraries only warn. Where somebody
+    else has set up logging, nothing changes.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(written := logging.StreamHandler(sys.stderr))
+        written.setFormatter(TextLines())
+    ours = [handler for handler in root.handlers if isinstance(handler.formatter, TextLines | JsonLines)]
+    for handler in ours:
+        handler.setFormatter(JsonLines() if format_ == "json" else TextLines())
+        handler.filters[:] = filters
+    if ours:
+        root.setLevel(logging.WARNING)
+        for name in _PACKAGES:
+            logging.getLogger(name).setLevel(level.upper())
+        threading.excepthook = _thread_failed
+        if format_ == "json":
+            logging.captureWarnings(True)
+            sys.excepthook = _program_failed
+
+
+def _thread_failed(args: threading.ExceptHookArgs) -> None:
+    name = args.thread.name if args.thread is not None else "?"
+    log.critical("the thread %s failed", name, exc_info=args.exc_value)
+
+
+def _program_failed(kind: object, error: BaseException, trace: object) -> None:
+    log.critical("the program failed", exc_info=error)
