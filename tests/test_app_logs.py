@@ -303,7 +303,7 @@ def test_the_log_of_a_process_follows_its_settings(
         logging.captureWarnings(False)
         logging.getLogger().manager._clear_cache()  # type: ignore[attr-defined]  # of levels that are put back
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [one["message"] for one in told][0] == "now"
+    assert told[0]["message"] == "now"
     assert "failed" in told[1]["message"]
     assert "ValueError" in told[1]["exception"]
     assert SECRET not in str(told)
