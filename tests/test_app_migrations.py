@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -137,6 +138,29 @@ def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older: Path, cap
     caplog.clear()
     open_database(f"sqlite:///{older}").close()
     assert caplog.messages == []
+
+
+def test_the_newest_copies_are_kept(older: Path) -> None:
+    with closing(open_database(f"sqlite:///{older}")) as database:
+        for number, name in enumerate(("m100_one", "m099_two", "m101_three")):
+            database.back_up(name)
+            os.utime(older.with_name(f"{older.name}.before-{name}"), (2**31 + number, 2**31 + number))
+    assert {path.name.partition(".before-")[2] for path in older.parent.glob("*.before-*")} == {
+        "m099_two",
+        "m101_three",
+    }
+
+
+def test_a_copy_takes_the_place_of_the_database_again(older: Path) -> None:
+    """Going back: the copy is what the version before wrote, and the next version can bring it up to date again."""
+    before = schema(older)
+    with closing(open_database(f"sqlite:///{older}")) as database:
+        store(database, "later", "is lost")
+    [copy] = older.parent.glob("*.before-*")
+    copy.replace(older)
+    assert schema(older) == before
+    with closing(open_database(f"sqlite:///{older}")) as database, database.read() as session:
+        assert session.scalars(text("SELECT value FROM facts")).all() == []
 
 
 def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """A copy of a SQLite database beside it, made before a migration changes it.
 
-It still holds what is deleted later, so forgetting a document removes it (`remove_backups`). Not covered: copies of
-PostgreSQL databases, which have tools of their own.
+The newest copies are kept, so that one can go back to the version before. They still hold what is deleted later, so
+forgetting a document removes them (`remove_backups`). Not covered: copies of PostgreSQL databases, which have tools of
+their own; backups of a whole desk (`archiving`).
 """
 
 import os
@@ -13,11 +14,13 @@ from app.storage.files import PARTIAL
 
 ENDING = ".before-"
 """What stands between the database's name and the migration's."""
+KEPT = 2
+"""Copies that are kept of one database: each is as large as it."""
 
 
 def back_up(raw: sqlite3.Connection, migration: str) -> Path:
     """Copy an open database to a file beside it, complete or not at all, in place of one of the same name; returns it.
-    The connection is in no transaction. Raises sqlite3.Error and OSError.
+    Older copies go, but for the newest. The connection is in no transaction. Raises sqlite3.Error and OSError.
     """
     file = _file(raw)
     copy = file.with_name(f"{file.name}{ENDING}{migration}")
@@ -30,14 +33,19 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
     finally:
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
+    for old in sorted(_copies(file), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
+        old.unlink()
     return copy
 
 
 def remove_backups(raw: sqlite3.Connection) -> None:
     """Delete all copies of an open database that `back_up` made."""
-    file = _file(raw)
-    for copy in file.parent.glob(f"{file.name}{ENDING}*"):
+    for copy in _copies(_file(raw)):
         copy.unlink(missing_ok=True)
+
+
+def _copies(file: Path) -> list[Path]:
+    return [one for one in file.parent.iterdir() if one.name.startswith(file.name + ENDING)]
 
 
 def _file(raw: sqlite3.Connection) -> Path:

@@ -29,6 +29,7 @@ ACTIONS: Mapping[str, str] = {
     "sync-remove": translatable("ended the synchronised folder"),
     "sync": translatable("synchronised the folder"),
     "visitor-erase": translatable("removed everything of a customer"),
+    "backup": translatable("made the backup"),
     "faq-add": translatable("wrote the FAQ number"),
     "faq-change": translatable("changed the FAQ number"),
     "faq-delete": translatable("deleted the FAQ number"),
