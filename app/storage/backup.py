@@ -33,7 +33,8 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
     finally:
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
-    for old in sorted(_copies(file), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
+    others = [one for one in _copies(file) if one != copy]
+    for old in sorted(others, key=lambda one: one.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
         old.unlink()
     return copy
 
