@@ -48,6 +48,8 @@ def main() -> NoReturn:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars; ours are rich's
+    if not sys.stderr.isatty():  # in a log, the bars of loading and fetching models are noise
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
     write_log()
     try:
