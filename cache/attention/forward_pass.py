@@ -161,6 +161,7 @@ class Pass:
     ) -> Tensor:
         if self.give_up():
             raise PassGivenUp
+        self.arena.await_layer(layer)
         self._write(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))
         h = k.shape[1]
         q = torch.unflatten(q[0], 0, (h, -1)).transpose(1, 2)  # [H, T, G, D]

@@ -103,6 +103,7 @@ class EngineCore:
         scheduled = self._schedule()
         self.awaits_loads = not scheduled and self.store.is_loading
         if not scheduled:
+            self.store.device.arena.begin_copies()
             return
         try:
             logits, outputs = self._forward(scheduled)

@@ -58,6 +58,7 @@ class TiledPass:
         """As `RunningPass.attend`."""
         if self._give_up():
             raise PassGivenUp
+        self._arena.await_layer(layer)
         keys, values = self._arena.keys[layer], self._arena.values[layer]
         keys.index_copy_(0, self._slots, k[0].transpose(0, 1))
         values.index_copy_(0, self._slots, v[0].transpose(0, 1))

@@ -2,12 +2,15 @@
 and for each slot the position id at which its key was encoded. Not covered: who owns which slots.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cache.memory.allocator import Extent
+from cache.memory.copies import Copies
+from cache.memory.copy_stream import copy_stream_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,9 @@ class KVShape:
 
 
 class Arena:
-    """KV memory of `slots` tokens on one device. positions: int64 `[slots]`."""
+    """KV memory of `slots` tokens on one device. positions: int64 `[slots]`. copies: of modules from and to it, beside
+    the passes; None on a processor.
+    """
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:
         self.shape, self.slots, self.device = shape, slots, device
@@ -37,13 +42,46 @@ class Arena:
         # the same memory as attention kernels want it: [1, kv_heads, slots, head_dim]
         self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]
         self.value_rows = [values.transpose(0, 1).unsqueeze(0) for values in self.values]
+        stream = copy_stream_of(device)
+        self.copies = None if stream is None else Copies(stream, shape.layers)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a pass must call `await_layer`; if not, it may be replayed from a graph, which waits for nothing."""
+        return bool(self.copies)
+
+    def await_layer(self, layer: int) -> None:
+        """Called by a pass in each layer before it writes or reads keys: what is copied is there when it does."""
+        if self.copies is not None:
+            self.copies.await_layer(layer)
+
+    def begin_copies(self) -> None:
+        """Begin what is to be copied, where no pass does."""
+        if self.copies is not None:
+            self.copies.begin()
 
     def read(self, extent: Extent) -> Tensor:
         """A copy of an extent in host memory: `[2, layers, length, kv_heads, head_dim]`, keys first."""
+        self.await_layer(self.shape.layers - 1)
         rows = [layer[extent.start : extent.end] for layer in (*self.keys, *self.values)]
         return torch.stack(rows).cpu().view(2, self.shape.layers, *rows[0].shape)
 
     def write(self, extent: Extent, rows: Tensor) -> None:
         """Copy rows shaped as `read` gives them into an extent."""
+        self.await_layer(self.shape.layers - 1)
         for layer, copy in zip((*self.keys, *self.values), rows.flatten(0, 1), strict=True):
             layer[extent.start : extent.end] = copy
+
+    def read_layer(self, layer: int, extent: Extent) -> Tensor:
+        """A copy of one layer of an extent on the device: `[2, length, kv_heads, head_dim]`."""
+        return torch.stack([rows[layer][extent.start : extent.end] for rows in (self.keys, self.values)])
+
+    def write_layer(self, layer: int, extent: Extent, rows: Tensor) -> None:
+        """Copy rows shaped as `read_layer` gives them, on any device; from locked memory the caller does not wait."""
+        for into, copy in zip((self.keys, self.values), rows, strict=True):
+            into[layer][extent.start : extent.end].copy_(copy, non_blocking=True)
+
+    def place(self, extent: Extent, positions: Sequence[int]) -> None:
+        """Note the position ids of an extent's keys."""
+        ids = torch.tensor(positions, pin_memory=self.device.type == "cuda")  # a plain copy waits for the device
+        self.positions[extent.start : extent.end].copy_(ids, non_blocking=True)

@@ -61,6 +61,30 @@ def kept_bytes_per_token(shape: KVShape, storage: KVStorage) -> int:
     return shape.layers * shape.kv_heads * (2 * shape.head_dim + SCALE_BYTES)
 
 
+def layer_layout(shape: KVShape, length: int, storage: KVStorage) -> dict[str, Tensor]:
+    """What `pack` gives for one layer of a module of so many tokens: shapes and dtypes, without contents."""
+    size = (2, 1, length, shape.kv_heads, shape.head_dim)
+    return pack(torch.empty(size, dtype=shape.dtype, device="meta"), storage)
+
+
+def to_bytes(tensors: Mapping[str, Tensor]) -> Tensor:
+    """What `pack` gave, as one uint8 tensor on the same device, larger numbers first, so that all stay aligned."""
+    return torch.cat([tensors[name].view(torch.uint8).flatten() for name in _aligned(tensors)])
+
+
+def from_bytes(packed: Tensor, layout: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `to_bytes` was given, in the same memory. layout: shapes and dtypes of it."""
+    names = _aligned(layout)
+    parts = torch.split(packed, [layout[name].nbytes for name in names])
+    return {
+        name: part.view(layout[name].dtype).view(layout[name].shape) for name, part in zip(names, parts, strict=True)
+    }
+
+
+def _aligned(tensors: Mapping[str, Tensor]) -> list[str]:
+    return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+
+
 def _round(rows: Tensor, over: int) -> tuple[Tensor, Tensor]:
     """Symmetric 8 bits, and their scales. over: the dimension whose numbers share a scale."""
     largest = rows.abs().amax(over, keepdim=True).to(torch.float32)

@@ -1,5 +1,6 @@
 """Modules on their way into the arena, on threads of their own: read, checked, and copied into extents that nobody
-reads before they are whole.
+reads before they are whole. For a GPU the threads copy them into locked memory, and what is collected is copied on from
+there beside the passes, layer by layer (`cache.memory.copies`).
 
 Owned by the engine thread, but for what the threads do. An extent stays reserved until its thread has ended, also if
 nobody wants the module any more. Not covered: whether a module is worth loading, and what becomes of it afterwards
@@ -10,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from cache.memory.allocator import Extent
@@ -26,15 +27,18 @@ READERS = 2
 
 @dataclass(slots=True, eq=False)
 class ModuleLoad:
-    """A module being loaded from a tier into a reserved extent. seconds: from its start until its thread has ended,
-    waiting for a thread included. is_dropped: nobody is to find it.
+    """A module being loaded from a tier into a reserved extent. positions: ids of its keys. seconds: from its start
+    until its thread has ended, waiting for a thread included. staged: its rows in locked memory, `[layers, 2, length,
+    kv_heads, head_dim]`, if they are not in the extent yet. is_dropped: nobody is to find it.
     """
 
     header: ModuleHeader
     source: Literal["host", "disk"]
     extent: Extent
+    positions: Sequence[int]
     started: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
+    staged: Tensor | None = None
     is_dropped: bool = False
     ended: Future[None] = field(default_factory=Future)
 
@@ -57,12 +61,12 @@ class Loader:
         """Whether anything was started that was not collected."""
         return bool(self.running or self._dropped)
 
-    def start(self, load: ModuleLoad, positions: Sequence[int], read: Callable[[], Tensor]) -> None:
-        """Load a module. positions: ids of its keys. read: called on a thread, gives its rows, `[2, layers, length,
-        kv_heads, head_dim]`, which are checked.
+    def start(self, load: ModuleLoad, read: Callable[[], Tensor]) -> None:
+        """Load a module. read: called on a thread, gives its rows, `[2, layers, length, kv_heads, head_dim]`, which are
+        checked.
         """
         self.running[load.header.key] = load
-        load.ended = self._threads.submit(self._load, load, positions, read)
+        load.ended = self._threads.submit(self._load, load, read)
         load.ended.add_done_callback(lambda _: self._on_end())
 
     def drop(self, key: str) -> None:
@@ -80,6 +84,8 @@ class Loader:
                 self._dropped.remove(load)
             else:
                 del self.running[load.header.key]
+                if load.error is None:
+                    self._land(load)
         return ended
 
     def extents(self) -> Iterator[Extent]:
@@ -90,13 +96,24 @@ class Loader:
         """End the threads: what they have begun is loaded, the rest is not."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _load(self, load: ModuleLoad, positions: Sequence[int], read: Callable[[], Tensor]) -> None:
+    def _land(self, load: ModuleLoad) -> None:
+        """Note where a module is that is loaded; what is staged will be in its extent when a pass reads it."""
+        self._arena.place(load.extent, load.positions)
+        if load.staged is not None and self._arena.copies is not None:
+            self._arena.copies.add(partial(self._copy_layer, load.staged, load.extent), load.extent.length)
+
+    def _copy_layer(self, staged: Tensor, extent: Extent, layer: int) -> None:
+        self._arena.write_layer(layer, extent, staged[layer])
+
+    def _load(self, load: ModuleLoad, read: Callable[[], Tensor]) -> None:
         try:
             rows, shape, extent = read(), self._arena.shape, load.extent
             expected = (2, shape.layers, extent.length, shape.kv_heads, shape.head_dim)
             if rows.shape != expected or rows.dtype != shape.dtype:
                 raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
-            self._arena.write(extent, rows)
-            self._arena.positions[extent.start : extent.end] = torch.tensor(positions)
+            if self._arena.copies is None:
+                self._arena.write(extent, rows)
+            else:
+                load.staged = self._arena.copies.stream.staged(rows.transpose(0, 1))
         finally:
             load.seconds = time.perf_counter() - load.started

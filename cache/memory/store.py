@@ -5,7 +5,7 @@ module is, and why one is missing. Owned by the engine thread; files are read an
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -13,21 +13,23 @@ from typing import Literal
 
 from torch import Tensor
 
+from cache.errors import CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.disk_writer import DiskWriter
-from cache.memory.host import HostEntry, HostTier
+from cache.memory.host import HostTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
-from cache.memory.kv_format import KVStorage, pack, rounded, unpack
+from cache.memory.kv_format import KVStorage, rounded, unpack
 from cache.memory.loader import Loader, ModuleLoad
 from cache.memory.module_header import MissReason, ModuleHeader
+from cache.memory.pinned import PinnedTier
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed"]
 NOISE_S = 0.05
-"""How much sooner a module must be computed than loaded to be computed: what a busy machine may cost a thread."""
+"""How much sooner a module must be computed than loaded by a thread to be computed: what a busy machine may cost."""
 TRIED_ANYWAY = 16
 """Of modules that take longer to load than to compute, one in so many is loaded, to measure anew what that takes."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
@@ -68,7 +70,7 @@ class Cost:
     mean: float
 
     def measured(self, seconds: float, tokens: int) -> None:
-        """Include one forward pass, or one read from disk."""
+        """Include one forward pass, or one load."""
         self.mean += 0.1 * (seconds / tokens - self.mean)
 
 
@@ -79,7 +81,8 @@ def ignore() -> None:
 class Store:
     """Modules and prefixes of one model. host_memory: bytes for modules that were evicted from the device. kv_storage:
     how modules are kept; those that are rounded are so in every tier, under keys of their own. on_load: called on any
-    thread when a module was loaded or could not be.
+    thread when a module was loaded or could not be. compute_cost, load_cost, host_cost: of computing a token, of
+    reading it from disk, and of copying it from host memory.
     """
 
     def __init__(
@@ -94,8 +97,10 @@ class Store:
         self.fingerprint = fingerprint if kv_storage == "model" else digest(fingerprint, "kv", kv_storage)
         self.kv_storage, self.disk = kv_storage, disk
         self.device = DeviceMemory(arena, self._cost, self._evicted_from_device)
-        self.host = HostTier(host_memory, self._cost_of, self.device.half_life)
-        self.compute_cost, self.load_cost = Cost(1e-3), Cost(1e-5)
+        self._copies, host = arena.copies, (arena, kv_storage, host_memory, self._cost_of, self.device.half_life)
+        self._pinned = None if arena.copies is None else PinnedTier(*host, arena.copies)
+        self.host = self._pinned or HostTier(*host)
+        self.compute_cost, self.load_cost, self.host_cost = Cost(1e-3), Cost(1e-5), Cost(1e-6)
         self._loader = Loader(arena, on_load)
         self._not_loaded: dict[str, MissReason] = {}  # what is to be computed although it was or is on disk, and why
         self._bypassed = 0
@@ -131,17 +136,18 @@ class Store:
         return bool(self._loader)
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """Find a module and pin it, or begin to load it. Raises CapacityError if it is to be loaded and the arena has
-        no room now.
+        """Find a module and pin it, or begin to load it. On a GPU one from host memory is found before it is copied:
+        passes wait for it (`Arena.await_layer`). Raises CapacityError if it is to be loaded and the arena has no room
+        now.
         """
         self.collect_loads()
         key = self.key(segment, tenant)
         if (entry := self.device.entries.get(key)) is not None:
             return Lookup(entry=self.device.pin(entry), source="device")
-        load = self._loader.running.get(key) or self._start_load(key, segment, tenant)
-        if load is not None:
+        if (load := self._loader.running.get(key)) is not None:
             return Lookup(source=load.source, loading=load.ended)
-        return Lookup(reason=self._why_missing(key, segment, tenant))
+        header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
+        return self._load(header, segment.positions) or Lookup(reason=self._why_missing(header))
 
     def collect_loads(self) -> None:
         """Admit what was loaded since; it is computed again if it could not be."""
@@ -151,9 +157,11 @@ class Store:
             elif load.error is not None:
                 self._fail_load(load)
             else:
-                if load.source == "disk":
-                    self.load_cost.measured(load.seconds, load.extent.length)
+                cost = self.load_cost if load.source == "disk" else self.host_cost
+                cost.measured(load.seconds, load.extent.length)
                 self.device.release(self._admit(load.header, load.extent))
+        for seconds, tokens in () if self._copies is None else self._copies.measured():
+            self.host_cost.measured(seconds, tokens)
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
         """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background unless it is
@@ -223,7 +231,7 @@ class Store:
         if (entry := self.device.entries.get(key)) is not None:
             return self.device.arena.read(entry.extent)
         if (kept := self.host.entries.get(key)) is not None:
-            return self._unpack(kept.tensors)
+            return self.host.rows(kept)
         return self._read(key)
 
     def flush(self, key: str | None = None) -> None:
@@ -234,6 +242,9 @@ class Store:
     def close(self) -> None:
         """Finish writing, end loads, and stop the threads. Nobody writes into the arena any more when this returns."""
         self._loader.close()
+        if self._copies is not None:
+            self._copies.drop()
+        self.host.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -254,39 +265,57 @@ class Store:
     def _admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
         self._remember_name(header)
         self._not_loaded.pop(header.key, None)
+        self.host.remove(header.key)  # if it was computed although it was there
         return self.device.admit(header, extent, self._evicted.get(header.key))
 
-    def _why_missing(self, key: str, segment: Segment, tenant: str) -> MissReason:
-        if key in self._not_loaded:
-            return self._not_loaded[key]
-        if key in self._evicted:
+    def _why_missing(self, header: ModuleHeader) -> MissReason:
+        if header.key in self._not_loaded:
+            return self._not_loaded[header.key]
+        if header.key in self._evicted:
             return "evicted"
-        wanted = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        return wanted.why_missing(self._known_names.get((tenant, segment.name)))
+        return header.why_missing(self._known_names.get((header.tenant, header.name)))
 
-    def _start_load(self, key: str, segment: Segment, tenant: str) -> ModuleLoad | None:
+    def _load(self, header: ModuleHeader, positions: Sequence[int]) -> Lookup | None:
         """Begin to load a module; None if it is in no tier, or not worth it. Raises CapacityError."""
-        header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
-        kept = self.host.entries.get(key)
-        if kept is None and not (self._is_on_disk(key) and self._is_worth_loading(header)):
+        key, is_kept = header.key, header.key in self.host.entries
+        if not (is_kept or self._is_on_disk(key)) or not self._is_worth_loading(header, is_kept=is_kept):
             return None
-        load = ModuleLoad(header, "disk" if kept is None else "host", self.device.reserve(header.num_tokens))
-        read = partial(self._read, key) if kept is None else partial(self._unpack, kept.tensors)
-        self._loader.start(load, segment.positions, read)
-        self.host.remove(key)
-        return load
+        kept = self.host.take(key) if is_kept else None  # so that what is evicted for it does not take its place
+        try:
+            extent = self.device.reserve(header.num_tokens)
+        except CapacityError:
+            if kept is not None:
+                self.host.put_back(kept)
+            raise
+        if kept is not None and self._pinned is not None:
+            self.device.arena.place(extent, positions)
+            self._pinned.load(kept, extent)
+            return Lookup(entry=self._admit(header, extent), source="host")
+        load = ModuleLoad(header, "disk" if kept is None else "host", extent, positions)
+        dtype = self.device.arena.shape.dtype
+        self._loader.start(load, partial(self._read, key) if kept is None else partial(unpack, kept.tensors, dtype))
+        if kept is not None:
+            self.host.free(kept)
+        return Lookup(source=load.source, loading=load.ended)
 
-    def _is_worth_loading(self, header: ModuleHeader) -> bool:
-        """Whether a module on disk is expected in memory sooner than it could be computed, by what was measured."""
+    def _is_worth_loading(self, header: ModuleHeader, *, is_kept: bool) -> bool:
+        """Whether a module is expected in device memory sooner than it could be computed, by what was measured.
+        is_kept: it is in host memory, else on disk.
+        """
         if header.key in self._not_loaded:
             return False
-        if self._is_being_written(header.key):  # it is in host memory, too
+        if not is_kept and self._is_being_written(header.key):  # it is in host memory, too
             return True
-        if (self.load_cost.mean - self.compute_cost.mean) * header.num_tokens <= NOISE_S:
+        cost = self.host_cost if is_kept else self.load_cost
+        seconds = cost.mean - self.compute_cost.mean
+        if self._copies is not None and not is_kept:
+            seconds += self.host_cost.mean  # what was read is then copied
+        noise = 0.0 if self._pinned is not None and is_kept else NOISE_S
+        if seconds * header.num_tokens <= noise:
             return True
         self._bypassed += 1
         if self._bypassed % TRIED_ANYWAY == 0:
-            self.load_cost.mean = self.compute_cost.mean  # what was measured in a rush may be long over
+            cost.mean = self.compute_cost.mean  # what was measured in a rush may be long over
             return True
         self._not_loaded[header.key] = "bypassed"
         return False
@@ -308,9 +337,6 @@ class Store:
         rows = self._writer.pending.get(key)
         return self.disk.read(key) if rows is None else rows
 
-    def _unpack(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        return unpack(tensors, self.device.arena.shape.dtype)
-
     def _cost(self, victim: Owner) -> float:
         """Seconds per token to get it back: from disk, or by computing it."""
         return self._cost_of(victim.header.key) if isinstance(victim, CacheEntry) else self.compute_cost.mean
@@ -327,8 +353,7 @@ class Store:
 
     def _evicted_from_device(self, entry: CacheEntry) -> None:
         if self.host.capacity:
-            tensors = pack(self.device.arena.read(entry.extent), self.kv_storage)
-            self.host.put(HostEntry(entry.header, tensors, entry.marks))
+            self.host.put(entry.header, entry.extent, entry.marks)
         self._evicted.pop(entry.header.key, None)
         self._evicted[entry.header.key] = entry
         if len(self._evicted) > REMEMBERED_EVICTIONS:
