@@ -170,6 +170,20 @@ def test_what_finds_no_room_on_the_device_stays_in_host_memory(store: Store) -> 
     store.check_integrity()
 
 
+def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it() -> None:
+    """Was wrong at first: it was worth least there, and was computed again."""
+    store = store_of(slots=10, host=MODULE)
+    add(store, A, B)
+    assert held(store) == {"a": "host", "b": "device", "c": None, "d": None}
+    found = find_loaded(store, A)
+    assert found.source == "host"
+    assert found.entry is not None
+    assert torch.equal(store.device.arena.read(found.entry.extent), rows_of(A))
+    store.device.release(found.entry)
+    store.close()
+    store.check_integrity()
+
+
 @pytest.mark.parametrize("is_loading", [False, True])
 @pytest.mark.parametrize("end", ["forget", "remove"])
 def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_stream import FakeStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import Recorder, answer, running
@@ -28,6 +29,7 @@ from cache.gpu import choice
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
+from cache.memory.copies import Copies
 
 pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
 
@@ -229,6 +231,17 @@ def test_a_pass_is_given_up() -> None:
     running_pass = TiledPass(CHUNKS, arena_of(1, 10, torch.float32), 2, rotation=ROTATION, give_up=lambda: True)
     with pytest.raises(PassGivenUp):
         running_pass.attend(0, *(torch.zeros(1, 2, 47, 10) for _ in range(3)), SCALE)
+
+
+def test_a_pass_waits_for_what_is_copied() -> None:
+    rows = torch.randn(2, 13, 1, 10)
+    chunks, (q, k, v) = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])], torch.randn(3, 1, 2, 2, 10)
+    late, there = (arena_of(1, 10, torch.float32) for _ in range(2))
+    late.copies = Copies(FakeStream(), 1)
+    late.copies.add(lambda layer: late.write_layer(layer, SHARED[2], rows), 13)
+    there.write_layer(0, SHARED[2], rows)
+    out, expected = (TiledPass(chunks, arena, 2).attend(0, q, k[:, :1], v[:, :1], SCALE) for arena in (late, there))
+    assert torch.equal(out, expected)
 
 
 def test_scoring_runs_through_plain_kernels() -> None:

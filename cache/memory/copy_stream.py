@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from cache.errors import CacheError
+
 
 class Event(Protocol):
     """A point of a stream."""
@@ -43,7 +45,7 @@ class CopyStream(Protocol):
         """A copy of a tensor in locked memory. From any thread."""
 
     def lock(self, memory: Tensor) -> None:
-        """Lock the pages of host memory. Raises RuntimeError if the system does not allow it."""
+        """Lock the pages of host memory. Raises CacheError if there are too few."""
 
     def unlock(self, memory: Tensor) -> None:
         """Undo `lock`; the stream must be done with the memory."""
@@ -83,7 +85,8 @@ class CudaStream:
         # not by `pin_memory`, which rounds the size up to a power of two
         error = int(self._runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         if error:
-            raise RuntimeError(f"CUDA error {error}")
+            size = f"{memory.nbytes >> 20} MiB of host memory"
+            raise CacheError(f"{size} cannot be locked for copies (CUDA error {error}): set host_memory lower")
 
     def unlock(self, memory: Tensor) -> None:
         self._runtime.cudaHostUnregister(memory.data_ptr())

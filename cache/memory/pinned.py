@@ -6,7 +6,6 @@ has a row for each layer, and a module has the same columns of all rows, in piec
 lost between modules. Owned by the engine thread.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -22,11 +21,10 @@ from cache.memory.kv_format import KVStorage, from_bytes, layer_layout, pack, pa
 
 UNIT = 4096
 """Bytes of a row that are given out together. A piece has 16 of them at least: shorter copies waste the bus."""
-log = logging.getLogger(__name__)
 
 
 class PinnedTier(HostTier):
-    """See `HostTier`. copies: of the arena."""
+    """See `HostTier`. copies: of the arena. Making one raises CacheError if its memory cannot be had."""
 
     def __init__(
         self,
@@ -42,7 +40,8 @@ class PinnedTier(HostTier):
         super().__init__(arena, storage, units * layers * UNIT, cost, half_life)
         self._copies, self._allocator = copies, ExtentAllocator(units)
         self._memory = torch.empty(layers, units * UNIT, dtype=torch.uint8)
-        self._is_locked = units > 0 and self._lock()
+        if units:
+            copies.stream.lock(self._memory)
 
     def load(self, entry: HostEntry, extent: Extent) -> None:
         """Copy a module that was taken out into an extent of the arena, and give back its memory."""
@@ -60,26 +59,13 @@ class PinnedTier(HostTier):
         return torch.cat([self._unpacked(layer, entry.pieces, length, torch.device("cpu")) for layer in layers], 1)
 
     def close(self) -> None:
-        if self._is_locked:
+        if self._memory.numel():
             self._copies.stream.unlock(self._memory)
-            self._is_locked = False
+            self._memory = torch.empty(0, dtype=torch.uint8)
 
     def check_integrity(self) -> None:
         super().check_integrity()
         self._allocator.check_integrity(piece for entry in self.entries.values() for piece in entry.pieces)
-
-    def _lock(self) -> bool:
-        try:
-            self._copies.stream.lock(self._memory)
-        except RuntimeError as error:
-            log.warning(
-                "%d MiB of host memory could not be locked (%s), so copies to and from the device are slow: set "
-                "host_memory lower",
-                self.capacity >> 20,
-                error,
-            )
-            return False
-        return True
 
     def _size_of(self, length: int) -> int:
         return self._units_of(length) * UNIT * self._arena.shape.layers
