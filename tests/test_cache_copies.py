@@ -353,7 +353,7 @@ def test_what_threads_read_is_copied_layer_by_layer(made: list[FakeStream], tmp_
 # --- any history ------------------------------------------------------------------------------------------------
 
 names = st.sampled_from("abcdef")
-kinds = ["get", "get", "get", "look", "drop", "evict", "forget", "remove", "keep", "pass", "advance", "advance"]
+kinds = ["get", "get", "get", "look", "drop", "evict", "forget", "remove", "keep", "pass", "rows", "advance"]
 actions = st.lists(st.tuples(st.sampled_from(kinds), names, st.integers(1, 3)), min_size=1, max_size=40)
 
 
@@ -397,6 +397,8 @@ def test_any_history_gives_every_pass_the_rows_it_reads(
                     own = store.device.reserve(number)
                     run_pass(store, {own: torch.full((2, SHAPE.layers, number, 2, 4), 9.0)}, reads)
                     store.device.free([own])
+                elif action == "rows" and (key in store.host.entries or key in store.device.entries):
+                    assert torch.equal(store.rows(key), rounded(rows_of(segment), storage))
                 elif action == "advance":
                     stream_of(store).advance(number)
             except CapacityError:
@@ -440,6 +442,22 @@ def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made: list[F
     engine.close()
 
 
+def test_a_pass_that_waits_for_copies_says_nothing_of_what_computing_costs(
+    made: list[FakeStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache.engine.engine_core.PREFILL_ROWS", 1)
+    engine = Engine(build(), memory=4 << 20, host_memory=4 << 20).start()
+    assert asked(engine, PAGES[0]) == ["computed"] * 2
+    for evicts in (True, False):
+        engine.call(lambda store: store.device.drop_prefixes(TENANT))
+        if evicts:
+            assert engine.call(lambda store: store.device.evict(store.key(PAGES[0])))
+        before = engine.store.compute_cost.mean
+        assert asked(engine, PAGES[0]) == ["device", "host" if evicts else "device"]
+        assert (engine.store.compute_cost.mean == before) is evicts
+    engine.close()
+
+
 def test_what_an_idle_engine_looks_up_is_copied_without_a_pass(made: list[FakeStream]) -> None:
     model = build()
     engine = Engine(model, memory=4 << 20, host_memory=4 << 20).start()
@@ -447,6 +465,5 @@ def test_what_an_idle_engine_looks_up_is_copied_without_a_pass(made: list[FakeSt
     assert engine.call(lambda store: store.device.evict(store.key(PAGES[0])))
     engine.encode(PAGES[:1], into_memory=True).result()
     assert engine.call(lambda store: store.tier(store.key(PAGES[0]))) == "device"
-    engine.encode(PAGES[:1], into_memory=True).result()
-    assert made[0].given > 0
+    assert made[0].given == 2 * model.info.kv.layers, "out and in"
     engine.close()

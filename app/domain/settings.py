@@ -242,8 +242,9 @@ class Settings(BaseSettings):
     device_memory: Annotated[Size, _bytes(MIB)] = GIB
     """Bytes of device memory for attention keys and values, as "1 GiB". Was called memory."""
     host_memory: Annotated[Size, _bytes(0)] = 0
-    """Bytes of main memory for encoded passages that are dropped from device memory; 0 keeps none. On a processor 0 is
-    right where disk is not: the operating system keeps the files in memory as far as there is room."""
+    """Bytes of main memory for encoded passages that are dropped from device memory; 0 keeps none. On a GPU all of it
+    is taken and locked when the engine starts. On a processor 0 is right where disk is not: the operating system keeps
+    the files in memory as far as there is room."""
     kv_storage: Literal["model", "int8"] = "model"
     """Keys and values of encoded passages: as the model has them, or rounded to 8 bits in main memory and on disk,
     which takes half the room and makes answers approximate. Another value: passages are read again."""

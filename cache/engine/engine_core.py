@@ -309,12 +309,13 @@ class EngineCore:
         started = time.perf_counter()
         running = {r.sequence: r for r in self._running}
         packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, self._scorings())
-        logits = self.model.forward(
-            packed.chunks, self.store.device.arena, packed.outputs, self._ends_pass, packed.scored
-        )
+        arena = self.store.device.arena
+        waits_for_copies = arena.has_copies
+        arena.begin_copies()
+        logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
         for sequence, rows in scheduled.items():
             sequence.computed += rows
-        if packed.num_rows >= PREFILL_ROWS:
+        if packed.num_rows >= PREFILL_ROWS and not waits_for_copies:
             self.store.compute_cost.measured(time.perf_counter() - started, packed.num_rows)
         return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 

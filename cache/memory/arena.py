@@ -56,7 +56,7 @@ class Arena:
             self.copies.await_layer(layer)
 
     def begin_copies(self) -> None:
-        """Begin what is to be copied, where no pass does."""
+        """Begin what is to be copied, before the next pass is planned or where there is none."""
         if self.copies is not None:
             self.copies.begin()
 

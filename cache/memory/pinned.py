@@ -45,13 +45,12 @@ class PinnedTier(HostTier):
 
     def load(self, entry: HostEntry, extent: Extent) -> None:
         """Copy a module that was taken out into an extent of the arena, and give back its memory."""
-        self._copies.add(partial(self._load_layer, [*entry.pieces], extent), extent.length)
+        self._copies.add(partial(self._load_layer, entry.pieces, extent), extent.length)
         self.free(entry)
 
     def free(self, entry: HostEntry) -> None:
         for piece in entry.pieces:
             self._allocator.free(piece)
-        entry.pieces = []
 
     def rows(self, entry: HostEntry) -> Tensor:
         self._copies.finish()
