@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import wait
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from cache.engine.engine import Engine
 from cache.errors import CacheError, CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
+from cache.memory.copy_stream import copy_stream_of
 from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier
 from cache.memory.kv_format import KVStorage, rounded
@@ -348,6 +351,75 @@ def test_what_threads_read_is_copied_layer_by_layer(made: list[FakeStream], tmp_
         store.device.release(entry)
     store.check_integrity()
     store.close()
+
+
+# --- the stream of a GPU ----------------------------------------------------------------------------------------
+
+
+class Recorded:
+    """Stands for a stream or an event of CUDA; notes what is asked of it."""
+
+    def __init__(self, log: list[tuple[object, ...]], name: str) -> None:
+        self._log, self._name = log, name
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda *given: self._log.append((self._name, method, *(getattr(one, "_name", one) for one in given)))
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """What a stream of CUDA asks of PyTorch."""
+    log: list[tuple[object, ...]] = []
+
+    class Event(Recorded):
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            super().__init__(log, "event")
+
+    @contextmanager
+    def stream(entered: Recorded) -> Iterator[None]:
+        log.append((entered._name, "entered"))
+        yield
+        log.append((entered._name, "left"))
+
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda address, size, flags: log.append(("lock", size)) or (2 if size > 100 else 0),
+        cudaHostUnregister=lambda address: log.append(("unlock",)),
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Recorded(log, "copies"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Recorded(log, "compute"))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    return log
+
+
+def test_the_stream_of_a_gpu_waits_for_what_computes_and_the_other_way_round(cuda: list[tuple[object, ...]]) -> None:
+    stream = copy_stream_of(torch.device("cuda", 0))
+    assert stream is not None
+    stream.wait_for_compute()
+    stream.run(lambda: cuda.append(("work",)))
+    stream.hold_compute(stream.record())
+    stream.synchronize()
+    assert cuda == [
+        ("copies", "wait_stream", "compute"),
+        ("copies", "entered"),
+        ("work",),
+        ("copies", "left"),
+        ("event", "record", "copies"),
+        ("compute", "wait_event", "event"),
+        ("copies", "synchronize"),
+    ]
+
+
+def test_memory_is_locked_to_the_byte_or_it_is_said(cuda: list[tuple[object, ...]]) -> None:
+    stream = copy_stream_of(torch.device("cuda", 0))
+    assert stream is not None
+    stream.lock(memory := torch.empty(100, dtype=torch.uint8))
+    stream.unlock(memory)
+    assert cuda == [("lock", 100), ("unlock",)]
+    with pytest.raises(CacheError, match=r"3 MiB of host memory cannot be locked .*: set host_memory lower"):
+        stream.lock(torch.empty(3 << 20, dtype=torch.uint8))
 
 
 # --- any history ------------------------------------------------------------------------------------------------

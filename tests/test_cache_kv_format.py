@@ -27,12 +27,36 @@ from cache.engine.recomputation import EXACT
 from cache.engine.request import Completion, Request
 from cache.memory.arena import Arena, KVShape
 from cache.memory.disk import DiskTier, LoadFailed
-from cache.memory.kv_format import kept_bytes_per_token, pack, packed_bytes, rounded, unpack
+from cache.memory.kv_format import (
+    KVStorage,
+    from_bytes,
+    kept_bytes_per_token,
+    layer_layout,
+    pack,
+    packed_bytes,
+    rounded,
+    to_bytes,
+    unpack,
+)
 from cache.memory.store import Store
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LOGITS_TOLERANCE = 0.05
 """Of logits between -2 and 2, of a random model without any reason to forgive rounding."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("storage", ["model", "int8"])
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_layer_is_the_same_as_bytes(dtype: torch.dtype, storage: KVStorage, length: int) -> None:
+    """Also where the numbers of 8 bits end at an odd byte."""
+    packed = pack(torch.randn(2, 1, length, 1, 5).to(dtype), storage)
+    layout = layer_layout(KVShape(layers=4, kv_heads=1, head_dim=5, dtype=dtype), length, storage)
+    again = from_bytes(to_bytes(packed), layout)
+    assert again.keys() == packed.keys()
+    for name, tensor in packed.items():
+        assert again[name].dtype == tensor.dtype
+        assert torch.equal(again[name], tensor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
