@@ -7,6 +7,7 @@ CacheError
 ├── CapacityError     the KV memory cannot hold what one request needs, even when everything else is evicted
 ├── EngineFull        too many requests wait, or this one has waited too long: try again soon
 ├── EngineBusy        what was to be computed while nothing else is to do: something else was
+├── ServerFailed      the server of a model that runs elsewhere is away, or refused what it was asked
 └── EngineStopped     the engine was shut down, or failed, while the request was waiting or running
 """
 
@@ -55,6 +56,10 @@ class EngineFull(CacheError):
 
 class EngineBusy(CacheError):
     """Something else had to be computed; try it again when the engine is idle."""
+
+
+class ServerFailed(CacheError):
+    """The server of a model that runs elsewhere gave no answer; the message names it and says what to do."""
 
 
 class EngineStopped(CacheError):

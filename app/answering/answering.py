@@ -33,6 +33,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Request, Reuse
+from cache.errors import ServerFailed
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
@@ -101,7 +102,8 @@ class Answering:
             most = self.settings.conversations_kept if is_customer(owner) else None
             conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
             question_id = self._history.record_question(conversation_id, question, arrived=arrived)
-            policy = (policy or self.policy) if reuse == "on" else "exact"
+            is_free = reuse == "on" and not self.engine.info.is_elsewhere
+            policy = (policy or self.policy) if is_free else "exact"
             running = None
             try:
                 prepared = self.questions.prepare(question, past, collections)
@@ -133,13 +135,14 @@ class Answering:
 
     def rehearse(self) -> None:
         """Search and compute once without recording anything, so that the first customer does not wait for what is
-        loaded at its first use.
+        loaded at its first use. A model's server elsewhere may be away: it is asked again with every question.
         """
         with suppress(DeskError):  # a prompt that does not fit: every question will say so
             self.questions.prepare(REHEARSED, [])
         plan = self.engine.arrange([Text(text=REHEARSED)])
-        for _ in self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off")):
-            pass
+        with suppress(ServerFailed):  # the log says so
+            for _ in self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off")):
+                pass
 
     def request(
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR

@@ -12,7 +12,7 @@ from app.domain.answers import BETWEEN, Answer
 from app.domain.errors import DeskError
 from app.storage.history import History
 from cache.engine.request import Generation
-from cache.errors import CacheError, EngineFull
+from cache.errors import CacheError, EngineFull, PromptError
 
 
 class AnswerInProgress:
@@ -94,7 +94,8 @@ class AnswerInProgress:
 
 def engine_failed(error: CacheError) -> DeskError:
     """What readers get for an answer that the engine did not give."""
-    return DeskError(str(error), code="engine-full" if isinstance(error, EngineFull) else "engine")
+    codes = ((EngineFull, "engine-full"), (PromptError, "context-full"))
+    return DeskError(str(error), code=next((code for kind, code in codes if isinstance(error, kind)), "engine"))
 
 
 class OpenAnswer(Protocol):

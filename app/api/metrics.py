@@ -85,7 +85,7 @@ class Meter:
         for total, number in (
             (self._prompt, usage.prompt_tokens),
             (self._generated, usage.completion_tokens),
-            (self._asked, usage.prompt_tokens),
+            (self._asked, usage.prompt_tokens if usage.is_reuse_known else 0),
             (self._found, usage.cached_tokens),
         ):
             total.labels(model).inc(number)

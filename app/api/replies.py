@@ -27,13 +27,15 @@ def file_name(path: str) -> str:
 
 
 def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
-    """Where the tokens came from. cached_tokens = session + prefix + module."""
+    """Where the tokens came from. cached_tokens = session + prefix + module; null where a model's server elsewhere does
+    not say.
+    """
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {
-            "cached_tokens": usage.cached_tokens,
+            "cached_tokens": usage.cached_tokens if usage.is_reuse_known else None,
             "session": usage.session,
             "prefix": usage.prefix,
             "module": usage.module,

@@ -18,6 +18,7 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, both
 from app.domain.samples import sample_of
+from cache.remote.without_modules import ELSEWHERE
 
 
 def run_demo(service: Service, documents: Path) -> None:
@@ -50,7 +51,10 @@ def check_folder(documents: Path) -> None:
 
 
 def compare(service: Service, documents: Path) -> None:
-    """Ask with reuse off and on, and print the table."""
+    """Ask with reuse off and on, and print the table. Not where the model runs elsewhere: it has reuse of its own."""
+    if service.is_elsewhere:
+        print(f"{ELSEWHERE}: with and without reuse cannot be compared")
+        return
     sample = sample_of(documents)
     begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about something else
     rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in sample.compared]

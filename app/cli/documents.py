@@ -74,4 +74,4 @@ def forget(
         with open_service(common.settings, "warmdesk forget") as service:
             forgotten = asdict(recorded(service).forget(document))
     document_json = {"forgotten": forgotten["document"], "removed": forgotten["removed"], "left": forgotten["left"]}
-    common.show(document_json, lambda: print_forgotten(forgotten))
+    common.show(document_json, lambda: print_forgotten(forgotten, common.settings.model_server))

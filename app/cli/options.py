@@ -27,7 +27,9 @@ OPTIONS: dict[str, Any] = {
     "host": Annotated[str | None, typer.Option(help="Address to listen on.")],
     "port": Annotated[int | None, typer.Option(help="Port to listen on.")],
     "data_dir": Annotated[str | None, typer.Option(help="Folder that holds everything the program writes.")],
-    "model": Annotated[str | None, typer.Option(help="Language model: folder, .gguf file or hub name.")],
+    "model": Annotated[
+        str | None, typer.Option(help="Language model: folder, .gguf file, hub name or openai:URL#NAME.")
+    ],
     "adapter": Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")],
     "embedder": Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")],

@@ -16,6 +16,7 @@ from app.desk.json_output import batch_json
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument
 from app.domain.formatting import size
+from app.domain.model_server import ModelServer
 from app.domain.reuse_words import reuse_line
 from app.domain.savings import Savings
 from app.domain.synced_folders import SyncedFolder
@@ -69,8 +70,8 @@ def print_restored(restored: dict[str, Any]) -> None:
         print("note: the model reads the passages again when the desk is served")
 
 
-def print_forgotten(forgotten: dict[str, Any]) -> None:
-    """What was removed, and that nothing is left."""
+def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:
+    """What was removed, and that nothing is left; with a model that runs elsewhere, of what is here."""
     removed = forgotten["removed"]
     print(f"Forgot {forgotten['document']}")
     print(
@@ -78,6 +79,8 @@ def print_forgotten(forgotten: dict[str, Any]) -> None:
         f"texts from the keywords, {removed['quotes']} quotations, {removed['modules']} encoded passages; looked for "
         "them again: nothing is left"
     )
+    if server is not None:
+        print(f"note: the model's server {server.url} may hold its text in its cache until that is overwritten")
 
 
 def print_answer(answer: Answer) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain.errors import DeskError
+from app.domain.model_server import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
 
 NEEDED_BYTES = 2 << 30
@@ -56,7 +57,9 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Where the model is and, if so, why its modules cannot be placed; it is not loaded."""
+    """Where the model is and, if so, why its modules cannot be placed; it is not loaded. A server is asked."""
+    if settings.model_server is not None:
+        return _server(settings, settings.model_server)
     from cache.model.files import bundled_gguf
     from cache.model.loading import folder_placement_problem
 
@@ -72,6 +75,21 @@ def language_model(settings: Settings) -> str:
     if settings.model.count("/") == 1 and not path.is_absolute():
         return f"{settings.model} from the model hub (needs the network on first use)"
     raise DeskError(f"model {settings.model!r} does not exist", code="model")
+
+
+def _server(settings: Settings, server: ModelServer) -> str:
+    """What the model's server says of itself."""
+    from app.desk.parts import remote_engine
+
+    engine = remote_engine(settings, server)
+    try:
+        said, key = engine.context_tokens, "with a key" if engine.has_key else "without a key"
+        if engine.problem:
+            raise DeskError(engine.problem, code="model")
+    finally:
+        engine.close()
+    context = f"{said} tokens of context" if said else "it does not say how much context there is: set context_tokens"
+    return f"{server.name} at {server.url}, {key}, {context}: exact prefix reuse by its server only"
 
 
 def adapter(settings: Settings) -> str:
@@ -95,6 +113,8 @@ def calibration(settings: Settings) -> str:
     """Which policy keeps the model's answers."""
     from app.desk.calibration import FILE, find_calibration
 
+    if settings.model_server is not None:
+        return "not possible: the model runs elsewhere and reads everything exactly"
     found = find_calibration(settings)
     if found is not None:
         return found.line()
@@ -172,6 +192,8 @@ def encoded_passages(settings: Settings) -> str:
         return "none yet"
     with Service(settings) as service:
         overview = service.overview()
+        if service.is_elsewhere:
+            return "none: the model runs elsewhere"
         neighbours, documents = chosen_for(service.library), service.library.counts().documents
     used = overview.tier_bytes.get("disk", 0)
     found = f"{len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
@@ -182,8 +204,12 @@ def encoded_passages(settings: Settings) -> str:
 
 def network(settings: Settings) -> str:
     """Nothing is fetched unless a hub name was given."""
-    hub = [name for name in (settings.model, settings.embedder) if name and not Path(name).expanduser().exists()]
-    return f"used for {', '.join(hub)} on first use" if hub else "not needed"
+    server = settings.model_server
+    names = (None if server else settings.model, settings.embedder)
+    hub = [name for name in names if name and not Path(name).expanduser().exists()]
+    uses = [f"{server.url} with every question"] if server else []
+    uses += [f"{', '.join(hub)} on first use"] if hub else []
+    return f"used for {' and '.join(uses)}" if uses else "not needed"
 
 
 def free_bytes(folder: Path) -> int:

@@ -26,7 +26,7 @@ def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "computed_tokens": usage.computed,
         "prompt_tokens_details": {
-            "cached_tokens": usage.cached_tokens,
+            "cached_tokens": usage.cached_tokens if usage.is_reuse_known else None,
             "session": usage.session,
             "prefix": usage.prefix,
             "module": usage.module,

@@ -4,6 +4,7 @@ Each part is opened when it is first needed, so that listing documents loads no 
 a desk (`service`).
 """
 
+import os
 from collections.abc import Callable
 from threading import RLock
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
@@ -15,6 +16,8 @@ from app.answering.curated import CuratedAnswers
 from app.answering.savings_meter import SavingsMeter
 from app.desk.calibration import Calibration, find_calibration
 from app.desk.search_calibration import find_classifier, find_ranker
+from app.domain.errors import DeskError
+from app.domain.model_server import ModelServer, key_in
 from app.domain.policies import AnswerMode, Policy
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
@@ -32,10 +35,15 @@ from app.storage.history import History
 from app.storage.library import Library
 from app.storage.savings import SavingsSamples
 from cache.engine.limits import Limits
+from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, load_tokenizer
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import ChatTokenizer
+from cache.remote.remote_engine import RemoteEngine
+from cache.remote.spec import ServerSpec
+from cache.remote.text_tokens import TextTokenizer
+from cache.remote.without_modules import ELSEWHERE
 from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
@@ -64,6 +72,13 @@ def load_model_of(settings: Settings) -> LanguageModel:
     )
 
 
+def limits_of(settings: Settings) -> Limits:
+    """How much is taken on at once."""
+    return Limits(
+        running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
+    )
+
+
 def engine_spec(settings: Settings) -> EngineSpec:
     """The engine that the settings describe."""
     return EngineSpec(
@@ -79,13 +94,32 @@ def engine_spec(settings: Settings) -> EngineSpec:
         modules=settings.modules_folder,
         placement=settings.placement,
         slot=settings.slot_tokens,
-        limits=Limits(
-            running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
-        ),
+        limits=limits_of(settings),
         threads=settings.threads,
         log_format=settings.log_format,
         log_level=settings.log_level,
     )
+
+
+def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
+    """How the server of a model that runs elsewhere is asked. Raises DeskError."""
+    return ServerSpec(
+        url=server.url,
+        name=server.name,
+        key=key_in(os.environ),
+        context_tokens=settings.context_tokens,
+        first_token_s=settings.first_token_seconds,
+        session_headers=settings.session_headers,
+        cache_salt=settings.send_cache_salt,
+        cache_key=settings.send_prompt_cache_key,
+    )
+
+
+def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
+    """The engine for a model that runs elsewhere. Raises DeskError."""
+    folder = settings.modules_folder
+    left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
+    return RemoteEngine(server_spec(settings, server), limits_of(settings), left_over)
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
@@ -136,7 +170,9 @@ class Parts:
         self._load_model = loading.get("model", load_model_of)
         self._load_embedder = loading.get("embedder", load_embedder_of)
         self._load_ranker = loading.get("ranker", load_ranker_of)
-        self._has_process = settings.engine_process and loading.get("may_start_process", False)
+        self.is_elsewhere = settings.model_server is not None
+        may_start = loading.get("may_start_process", False) and not self.is_elsewhere
+        self._has_process = settings.engine_process and may_start
         threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
         if threads is not None:
             torch.set_num_threads(threads)
@@ -153,6 +189,8 @@ class Parts:
     @part
     def engine(self) -> EngineInterface:
         """The running engine, with the model loaded."""
+        if (server := self.settings.model_server) is not None:
+            return remote_engine(self.settings, server)
         spec = engine_spec(self.settings)
         engine: EngineInterface = (
             EngineProcess(spec) if self._has_process else start_engine(self._load_model(self.settings), spec)
@@ -213,7 +251,11 @@ class Parts:
 
     @property
     def policy(self) -> Policy:
-        """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast."""
+        """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast. A model
+        that runs elsewhere reads everything anew, or finds it exactly so.
+        """
+        if self.is_elsewhere:
+            return "exact"
         if self.settings.policy != "auto":
             return self.settings.policy
         return "fast" if self.calibration is None else self.calibration.policy
@@ -226,8 +268,10 @@ class Parts:
         return "checked" if self.calibration is None else self.calibration.answer_mode
 
     @part
-    def _tokenizer(self) -> ModelTokenizer:
+    def _tokenizer(self) -> ChatTokenizer:
         """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
+        if self.is_elsewhere:
+            return TextTokenizer()
         if self.is_open("engine") or self._load_model is not load_model_of:
             return self.engine.tokenizer
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
@@ -238,7 +282,9 @@ class Parts:
 
     @part
     def module_care(self) -> ModuleCare:
-        """What an admin can do with one encoded passage."""
+        """What an admin can do with one encoded passage. Raises DeskError if the model runs elsewhere."""
+        if self.is_elsewhere:
+            raise DeskError(f"{ELSEWHERE}: nothing of it can be changed here", code="runs-elsewhere")
         return ModuleCare(self._warming, self._in_flight)
 
     @part

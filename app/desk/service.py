@@ -150,11 +150,17 @@ class Service(Parts):
         when_read: called when everything has been read for the first time.
         """
         assert self._ahead is None
+        if self.is_elsewhere:
+            when_read()
+            return
         self._ahead = ReadingAhead(self._warming, bars, when_read).start()
 
     def measure_savings(self) -> None:
-        """From now on compute some answers a second time without reuse, while nobody waits; once."""
-        self._answering.meter.start()
+        """From now on compute some answers a second time without reuse, while nobody waits; once. Not where the model
+        runs elsewhere: its server reuses what it has, and that cannot be told to it.
+        """
+        if not self.is_elsewhere:
+            self._answering.meter.start()
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
         """Save the data folder in one archive."""
@@ -217,7 +223,8 @@ class Service(Parts):
     def passages(self, path: str, first: int, most: int) -> list[PassageState]:
         """Some passages of a document, in its order."""
         passages = self.library.passages_of(path, first, most)
-        return passage_states(passages, Statistics(self.database), self._tiers())
+        states = passage_states(passages, Statistics(self.database), self._tiers())
+        return [replace(state, tier="elsewhere") for state in states] if self.is_elsewhere else states
 
     def _forget_faq(self, file: Path) -> None:
         if self.library.find(path := str(file.resolve())) is not None:
@@ -236,6 +243,8 @@ class Service(Parts):
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
         """What it takes to encode all passages again."""
+        if self.is_elsewhere:
+            return ReadingCost(modules=0, seconds=0.0)
         encoded = [one.num_tokens for one in self.library.module_sizes() if one.module_key is not None]
         seconds = sum(encoded) * (1 + neighbours) * self.engine.seconds_per_token
         return ReadingCost(modules=len(encoded), seconds=seconds)
@@ -285,7 +294,7 @@ class Service(Parts):
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
         """Have ready what a question would need that is being typed; see `app.answering.prefetching`."""
-        if self.settings.prefetch and self.is_ready():
+        if self.settings.prefetch and not self.is_elsewhere and self.is_ready():
             self._prefetching.typed(text, conversation_id, owner)
 
     def batch(
@@ -358,19 +367,28 @@ class Service(Parts):
 
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
-        settings, is_running = self.settings, self.is_open("engine")
+        settings, server, is_running = self.settings, self.settings.model_server, self.is_open("engine")
         prefixes = prefix_rows(self.engine) if self._is_engine_running() else ()
         return replace(
             summarise(self.library, Statistics(self.database), self._tiers(), prefixes),
-            model=self.engine.info.name if is_running else settings.model or "bundled",
-            device=settings.device,
+            model=self.engine.info.name if is_running else self._model_name,
+            device=settings.device if server is None else server.url,
+            is_elsewhere=self.is_elsewhere,
             policy=self.policy,
             answer_mode=self.answer_mode,
             calibration="" if self.calibration is None else self.calibration.line(),
             reading=self.passages_read(),
         )
 
+    @property
+    def _model_name(self) -> str:
+        """Before it is loaded."""
+        server = self.settings.model_server
+        return server.name if server is not None else self.settings.model or "bundled"
+
     def _tiers(self, *, with_modules: bool = True) -> TierContents:
+        if self.is_elsewhere:
+            return TierContents()
         if self._is_engine_running():
             return self.engine.contents(with_modules)
         return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
@@ -385,6 +403,8 @@ class Service(Parts):
 
     def memory_plan(self) -> MemoryPlan:
         """What other sizes of memory would have done for the latest answers."""
+        if self.is_elsewhere:
+            return MemoryPlan()
         used = Statistics(self.database).used_modules(ANSWERS)
         prompts = [[TracedModule(*module) for module in modules] for modules in used]
         return plan_memory(prompts, self.settings.device_memory, self.engine.info.kv.bytes_per_token)
@@ -414,7 +434,7 @@ class Service(Parts):
         """What the desk holds and does now; cheap enough to be asked every few seconds."""
         counts = self.library.counts()
         if not self.is_open("engine"):
-            return Load(model=public_name(self.settings.model or "bundled"), **asdict(counts))
+            return Load(model=public_name(self._model_name), **asdict(counts))
         tiers, (running, waiting) = self._tiers(with_modules=False), self.engine.load()
         return Load(
             model=public_name(self.engine.info.name),

@@ -55,7 +55,8 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer: source is device, host, disk or computed; computed ones have a miss reason.
+    """A prompt module of an answer: source is device, host, disk, computed (these have a miss reason), or elsewhere:
+    the model's server has it, or read it, and does not say which.
 
     document: path of the document whose passage it is; empty for the system text.
     """
@@ -70,7 +71,9 @@ class UsedModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerUsage:
-    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
+    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module. Of a model that runs
+    elsewhere, prefix is what its server says it had; what the server does not say is in none of them.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -83,6 +86,11 @@ class AnswerUsage:
     def cached_tokens(self) -> int:
         """Prompt tokens that were reused."""
         return self.session + self.prefix + self.module
+
+    @property
+    def is_reuse_known(self) -> bool:
+        """Whether it is known what was reused."""
+        return self.computed + self.cached_tokens == self.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +125,11 @@ class Answer:
     grounding: float | None = None
     quoted: bool = False
     notice: str | None = None
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether a model that runs elsewhere was to answer."""
+        return any(module.source == "elsewhere" for module in self.modules)
 
     @property
     def refused(self) -> bool:
@@ -271,7 +284,7 @@ class AnswerTotals:
 class Overview(AnswerTotals):
     """The dashboard's numbers. weak: the latest answers with a statement that the passages did not support.
     calibration: the result of `warmdesk calibrate` in one line, empty if there is none. reading: how far the model has
-    read, where it reads ahead.
+    read, where it reads ahead. is_elsewhere: the model runs in a server of somebody else, at `device`.
     """
 
     documents: int
@@ -290,4 +303,5 @@ class Overview(AnswerTotals):
     calibration: str = ""
     model: str = ""
     device: str = ""
+    is_elsewhere: bool = False
     reading: PassagesRead | None = None

@@ -10,6 +10,7 @@ SOURCES = {
     "host": translatable("Main memory"),
     "disk": translatable("Disk"),
     "computed": translatable("Read now"),
+    "elsewhere": translatable("The model's server"),
 }
 REASONS = {
     translatable("never built"): translatable("This passage had not been read before."),
@@ -48,6 +49,7 @@ APPROXIMATE = translatable(
     "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
     "The answer can differ slightly from reading everything again."
 )
+ELSEWHERE = translatable("The language model runs elsewhere: what it keeps in memory is its server's own.")
 """Texts of this file are English; the functions, and whoever shows one, translate."""
 
 
@@ -69,13 +71,17 @@ def cure_words(reason: str) -> str:
 def reuse_line(answer: Answer) -> str:
     """The one line everybody sees, as plain text."""
     usage = answer.usage
-    used = {module.document for module in answer.modules if module.source != "computed"}
+    used = {module.document for module in answer.modules if module.source not in ("computed", "elsewhere")}
     documents = len(used - {""})  # the system text belongs to no document
     origins = [counted(documents, "%(count)s document", "%(count)s documents")] if documents else []
     if usage.session:
         origins.append(gettext("this conversation"))
     numbers = {"reused": count(usage.cached_tokens), "all": count(usage.prompt_tokens)}
-    if not usage.cached_tokens:
+    if not usage.is_reuse_known:
+        text = gettext("%(all)s prompt tokens; the model's server does not say how many it reused") % numbers
+    elif usage.cached_tokens and answer.is_from_elsewhere:
+        text = gettext("%(reused)s of %(all)s prompt tokens reused by the model's server, an exact beginning") % numbers
+    elif not usage.cached_tokens:
         text = gettext("All %(all)s prompt tokens read now") % numbers
     elif origins:
         text = gettext("%(reused)s of %(all)s prompt tokens reused from %(origins)s") % {

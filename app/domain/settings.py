@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapt
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.errors import DeskError
+from app.domain.model_server import KEY_VARIABLE, ModelServer, model_server
 from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
 from app.domain.setting_text import lines_of, table_of
@@ -88,6 +89,11 @@ def _hours(text: str | None) -> str | None:
     return text
 
 
+def _model(text: str | None) -> str | None:
+    model_server(text)  # raises ValueError
+    return text
+
+
 def _origins(raw: object) -> tuple[str, ...]:
     """Origins of a list, or of a text with commas or lines, as browsers write them."""
     origins = tuple(str(text).strip().lower().rstrip("/") for text in _listed(raw, ","))
@@ -116,6 +122,19 @@ OptionalNonEmpty = Annotated[str | None, _TEXT]
 _LINE = r"[^\x00-\x1f\x7f]"
 Line = Annotated[str | None, _needs("one line of text, not empty", pattern=rf"^{_LINE}*[^\s\x00-\x1f\x7f]{_LINE}*$")]
 NonEmptyLine = Annotated[str, _needs("one line of text, not empty", pattern=rf"^{_LINE}*[^\s\x00-\x1f\x7f]{_LINE}*$")]
+Model = Annotated[
+    str | None,
+    AfterValidator(_model),
+    _needs(
+        "a folder, a .gguf file, a hub name, or openai:URL#NAME as openai:http://127.0.0.1:8000/v1#Qwen/Qwen3-4B",
+        pattern=r"^[^\x00]*[^\s\x00][^\x00]*$",
+    ),
+]
+Headers = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], ...],
+    BeforeValidator(_listed),
+    _needs('a list of names of headers, as ["x-session-id"]'),
+]
 Email = Annotated[str | None, _needs("an e-mail address", pattern=r"^[^\s@<>\"'&?%]+@[^\s@<>\"'&?%]+$")]
 Phone = Annotated[str | None, _needs("a phone number", pattern=r"^\+?[0-9][0-9 ()/.-]{2,30}$")]
 Url = Annotated[
@@ -163,8 +182,22 @@ class Settings(BaseSettings):
 
     data_dir: Folder = Field(default_factory=lambda: platformdirs.user_data_path("warmdesk", appauthor=False))
     """Folder that holds everything the program writes. Flag or environment only."""
-    model: OptionalNonEmpty = None
-    """Language model: a folder, a .gguf file or a hub name. Unset: the bundled model."""
+    model: Model = None
+    """Language model: a folder, a .gguf file, a hub name, or openai:URL#NAME for one behind a server with OpenAI's API
+    (docs/scale.md). Unset: the bundled model."""
+    context_tokens: Annotated[int | None, _between(512, 100_000_000)] = None
+    """Of a model that runs elsewhere, the most tokens of prompt and answer together. Unset: what its server says, 4096
+    if it says nothing."""
+    first_token_seconds: Annotated[int, _between(1, 3600)] = 120
+    """How long the server of a model that runs elsewhere may take to say the first word."""
+    session_headers: Headers = ("x-session-id", "X-SMG-Routing-Key")
+    """Headers that tell the routers before such servers which requests belong together: a name made of the
+    conversation's, which says nothing of it."""
+    send_cache_salt: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
+    """Whether such a server is sent `cache_salt` (vLLM, TensorRT-LLM), another one for each customer: then no customer
+    can tell from response times what another one has asked, and none shares the beginning of a prompt."""
+    send_prompt_cache_key: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
+    """Whether it is sent `prompt_cache_key` (OpenAI), the same for all questions of a conversation."""
     adapter: OptionalNonEmpty = None
     """Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model; none for the model as it is.
     Unset: the shipped one with the bundled model, none with another."""
@@ -344,6 +377,11 @@ class Settings(BaseSettings):
         return (init_settings,)
 
     @property
+    def model_server(self) -> ModelServer | None:
+        """Where the model runs, if that is elsewhere."""
+        return model_server(self.model)
+
+    @property
     def adapter_folder(self) -> Path | None:
         """The folder of the adapter in use, if there is one."""
         if self.adapter is None:
@@ -403,7 +441,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     variables = {
         name.removeprefix(PREFIX).lower(): text
         for name, text in environ.items()
-        if name.startswith(PREFIX) and text.strip()
+        if name.startswith(PREFIX) and name != KEY_VARIABLE and text.strip()
     }
     sources = (
         _Source(given, lambda key: f"the flag --{key.replace('_', '-')}"),

@@ -68,7 +68,11 @@ class Warming:
         self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
-        """Encode all passages that have no module: first those of these documents, then the others."""
+        """Encode all passages that have no module: first those of these documents, then the others. None where the
+        model runs elsewhere.
+        """
+        if self.engine.info.is_elsewhere:
+            return WarmReport()
         inside = self.library.ids_of(documents)
         others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
         return self.encode([*sorted(inside), *others], progress)

@@ -11,6 +11,7 @@ from app.pml.facts import named, read_prompt, read_schema
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Request, Reuse
 from cache.pml.registry import Registry
+from cache.remote.without_modules import ELSEWHERE
 from cache.serving.interface import EngineInterface
 
 
@@ -19,6 +20,8 @@ def run_prompt(engine: EngineInterface, schema: Path, prompt: Path, sampling: Sa
     if reuse not in get_args(Reuse):
         raise DeskError(f"--reuse is {reuse!r}: it must be on, prefix or off", code="usage")
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
+    if engine.info.is_elsewhere:
+        raise DeskError(f"{ELSEWHERE}: PML needs a model that runs here, give --model", code="runs-elsewhere")
     schemas = Registry.for_model(engine.tokenizer, engine.info)
     named(schema, lambda: schemas.replace(parsed_schema))
     bound = named(prompt, lambda: schemas.bind(parsed_prompt))

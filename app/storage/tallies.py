@@ -29,7 +29,7 @@ SOURCES = ("computed", "session", "prefix", "module")
 
 Reading = Literal["warm", "cold", "none"]
 """What the model had to read for an answer. warm: all modules were found encoded. cold: some were not. none: there were
-no modules, mostly because the model was not asked."""
+no modules, mostly because the model was not asked; it may also run elsewhere."""
 READINGS: tuple[Reading, ...] = ("warm", "cold", "none")
 
 
@@ -85,8 +85,9 @@ def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
         yield "modules", use.source, use.tokens
         if use.miss_reason is not None:
             yield "misses", use.miss_reason, use.tokens
-    missed = any(use.miss_reason is not None for use in row.modules)
-    reading: Reading = "cold" if missed else "warm" if row.modules else "none"
+    found = [use for use in row.modules if use.source != "elsewhere"]
+    missed = any(use.miss_reason is not None for use in found)
+    reading: Reading = "cold" if missed else "warm" if found else "none"
     yield ttft_subject(reading), str(bin_of(row.timings.ttft)), row.timings.ttft
 
 

@@ -39,6 +39,7 @@ _FOR_ADMINS = {
     "webhook-unsigned": translatable(
         "handoff_webhook needs handoff_webhook_secret, which signs it: set the secret first."
     ),
+    "runs-elsewhere": translatable("The language model runs elsewhere: nothing of its memory can be changed here."),
     "setting-closed": translatable("This setting cannot be changed here."),
 }
 

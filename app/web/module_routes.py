@@ -51,11 +51,13 @@ def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
 
     def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:
         order = sort if sort in _ORDER else "saved"
-        rows = found(desk.overview().modules, query, order)
+        overview = desk.overview()
+        rows = found(() if overview.is_elsewhere else overview.modules, query, order)
         last = max(1, -(-len(rows) // SHOWN))
         page = min(max(page, 1), last)
         values = {"query": query, "sort": order, "page": page, "last": last, "columns": COLUMNS, "number": len(rows)}
         values["problem"] = admin_words(error) if error else ""
+        values["is_elsewhere"] = overview.is_elsewhere
         some = rows[(page - 1) * SHOWN : page * SHOWN]
         status = 200 if error is None else 409
         return admin_page(request, "modules.html", status=status, modules=some, now=datetime.now(UTC), **values)
@@ -66,7 +68,7 @@ def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
 
     @app.get(f"{PAGE}/memory")
     def memory(request: Request) -> HTMLResponse:
-        return admin_page(request, "memory.html", plan=desk.memory_plan())
+        return admin_page(request, "memory.html", plan=desk.memory_plan(), is_elsewhere=desk.overview().is_elsewhere)
 
     def accept(action: str) -> None:
         @app.post(f"{PAGE}/{action}")

@@ -24,7 +24,7 @@ _FUNCTIONS = (
     *(formatting.short_path, formatting.size, formatting.until, formatting.interval, notices.notice_words),
     *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
 )
-_WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE")
+_WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE", "ELSEWHERE")
 
 
 def render(template: str, /, *, language: str, **values: object) -> str:

@@ -55,7 +55,8 @@ class Request:
 class Usage:
     """Where every prompt token came from: computed now; session, prefix: rows computed by earlier requests of the same
     conversation or of others; module: encoded ahead. recomputed: computed tokens that a module could have supplied.
-    prompt_tokens = computed + session + prefix + module, counted from what the request really read.
+    prompt_tokens = computed + session + prefix + module, counted from what the request really read; less, where a
+    server of somebody else does not say what it reused.
     """
 
     prompt_tokens: int
@@ -70,6 +71,11 @@ class Usage:
     def cached_tokens(self) -> int:
         """Prompt tokens that were not computed."""
         return self.session + self.prefix + self.module
+
+    @property
+    def is_reuse_known(self) -> bool:
+        """Whether it is known what was reused."""
+        return self.computed + self.cached_tokens == self.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

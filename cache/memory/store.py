@@ -27,7 +27,8 @@ from cache.memory.module_header import MissReason, ModuleHeader
 from cache.memory.pinned import PinnedTier
 from cache.prompt.plan import Segment
 
-Source = Literal["device", "host", "disk", "computed"]
+Source = Literal["device", "host", "disk", "computed", "elsewhere"]
+"""Where rows of a module came from. elsewhere: the model runs in a server of somebody else, which does not say."""
 NOISE_S = 0.05
 """How much sooner a module must be computed than loaded by a thread to be computed: what a busy machine may cost."""
 TRIED_ANYWAY = 16

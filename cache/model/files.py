@@ -47,6 +47,8 @@ class ModelSource:
 
 def find_source(name: str | None, converted: Path) -> ModelSource:
     """The files behind a model's name; a GGUF file is converted first. Raises ModelError."""
+    if name is not None and name.startswith("openai:"):
+        raise ModelError(f"model {name!r} runs elsewhere: this needs a model that runs here, give another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():

@@ -12,10 +12,9 @@ from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Prompt, Schema
 from cache.pml.rules import mistake
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Segment
 from cache.prompt.roles import NO_ROLES, Roles
-from cache.prompt.tokenizer import Tokenizer
+from cache.prompt.tokenizer import ChatTokenizer, Tokenizer
 
 
 class ModelLimits(Protocol):
@@ -51,7 +50,7 @@ class Registry:
         self._lock = threading.Lock()
 
     @classmethod
-    def for_model(cls, tokenizer: ModelTokenizer, limits: ModelLimits) -> "Registry":
+    def for_model(cls, tokenizer: ChatTokenizer, limits: ModelLimits) -> "Registry":
         """An empty registry for a loaded model."""
         return cls(
             tokenizer,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Protocol
 
+from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text
 
 
@@ -24,6 +25,15 @@ class Tokenizer(Protocol):
 
     def encode(self, run: Sequence[Text]) -> list[int]:
         """Token ids of a run of pieces without known tokens, nothing added."""
+
+
+class ChatTokenizer(Tokenizer, Protocol):
+    """What a conversation needs besides. template: the strings between its messages."""
+
+    template: ChatTemplate
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
 
 
 class WordTokenizer:

@@ -15,9 +15,9 @@ from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import PrefixUse
 from cache.model.language_model import ModelInfo
 from cache.prompt.arrangement import Placement
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
+from cache.prompt.tokenizer import ChatTokenizer
 
 
 class Cancellable(Protocol):
@@ -28,7 +28,7 @@ class Cancellable(Protocol):
 
 
 class EngineInterface(Protocol):
-    """`cache.serving.local_engine.LocalEngine` is one. Every method may be called from any thread, and raises
+    """`cache.serving.local_engine.LocalEngine` is one, and `cache.remote.remote_engine.RemoteEngine`. Every method may be called from any thread, and raises
     EngineStopped where it needs an engine that runs no more.
     """
 
@@ -37,7 +37,7 @@ class EngineInterface(Protocol):
         """What must be known of the model."""
 
     @property
-    def tokenizer(self) -> ModelTokenizer:
+    def tokenizer(self) -> ChatTokenizer:
         """The model's tokenizer."""
 
     @property

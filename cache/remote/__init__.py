@@ -1,0 +1,1 @@
+"""Engines of others: a language model behind an OpenAI-compatible server, asked over HTTP."""

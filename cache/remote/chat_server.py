@@ -1,0 +1,175 @@
+"""A server with OpenAI's API over HTTP: answers as events, and what it says of its models.
+
+What fails before the first word is tried again after a while, as the server asks; afterwards nothing is. Every wait has
+an end: for the connection, for the first word, and between two. Not covered: what is asked (`body`), what the words are
+put together to (`reply`).
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from cache.errors import ServerFailed
+from cache.remote.body import Bodies
+from cache.remote.events import data_of
+from cache.remote.failures import Refusal, away, refusal_in, refusal_of
+from cache.remote.reply import has_words
+from cache.remote.spec import ServerSpec
+
+CONNECT_S, SEND_S, BETWEEN_S, LOOK_S = 5.0, 30.0, 60.0, 5.0
+"""How long connecting may take, sending, the next word, and a question about the server."""
+TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 3, 0.5, 20.0
+"""How often an answer is asked for, the first wait between, and the longest that a server may ask for."""
+CONTEXT_NAMES = ("max_model_len", "context_window", "context_length", "max_context_length")
+"""How servers name the context of a model in their list of models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What a server says of itself. models: names. context_tokens: of the model that is used, if it says so."""
+
+    models: tuple[str, ...] = ()
+    context_tokens: int | None = None
+
+
+class ChatServer:
+    """One server. All methods run in one event loop."""
+
+    def __init__(
+        self, spec: ServerSpec, transport: httpx.AsyncBaseTransport | None = None, *, first_wait_s: float = FIRST_WAIT_S
+    ) -> None:
+        """transport: in place of the network. first_wait_s: before the second try."""
+        self._spec, self._first_wait_s = spec, first_wait_s
+        self.bodies = Bodies(spec)
+        self._client = httpx.AsyncClient(
+            headers={} if spec.key is None else {"authorization": f"Bearer {spec.key}"},
+            timeout=httpx.Timeout(None, connect=CONNECT_S, write=SEND_S),
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def events(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
+        """The events of an answer. Raises Refusal for what the server refuses, and CacheError for what else fails."""
+        tried, has_begun = 0, False
+        while True:
+            wait: float | None = None
+            error: Exception
+            try:
+                async with aclosing(self._tried(body, headers)) as events:
+                    async for event in events:
+                        has_begun = has_begun or has_words(event)
+                        yield event
+                return
+            except Refusal as refusal:
+                error, wait = refusal, refusal.retry_after
+                if refusal.status in (400, 422) and not (has_begun or refusal.is_too_long):
+                    fewer = self.bodies.without_refused(body, refusal.message)
+                    if fewer is not None:
+                        body = fewer
+                        continue
+                if not refusal.may_pass:
+                    raise
+            except httpx.HTTPError as failure:
+                error = away(self._spec, failure)
+                if has_begun:
+                    broken = "broke off in the middle of an answer: ask again"
+                    raise ServerFailed(f"the model's server {self._spec.url} {broken}") from failure
+            tried += 1
+            if has_begun or tried == TRIES or (wait or 0) > LONGEST_WAIT_S:
+                raise error
+            await asyncio.sleep(max(wait or 0, self._first_wait_s * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
+
+    async def _tried(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
+        """One try. Raises Refusal, httpx.HTTPError, ServerFailed."""
+        clock, spec = asyncio.get_running_loop().time, self._spec
+        wait = spec.first_token_s
+        deadline = clock() + wait
+        request = self._client.build_request("POST", f"{spec.url}/chat/completions", json=body, headers=headers)
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await self._client.send(request, stream=True)
+            async with aclosing(response):
+                if response.status_code != httpx.codes.OK:
+                    async with asyncio.timeout(LOOK_S):
+                        await response.aread()
+                    raise refusal_of(response)
+                async with aclosing(self._data(response)) as events:
+                    while True:
+                        async with asyncio.timeout_at(deadline):
+                            data = await anext(events, None)
+                        if data is None or data.strip() == "[DONE]":
+                            return
+                        event = self._read(data)
+                        if has_words(event):
+                            wait = BETWEEN_S
+                            deadline = clock() + wait
+                        yield event
+        except TimeoutError as error:
+            said = f"said nothing for {wait:g} s: it may be overloaded, ask again"
+            raise ServerFailed(f"the model's server {spec.url} {said}") from error
+
+    async def _data(self, response: httpx.Response) -> AsyncGenerator[str]:
+        """The data of each event; the whole body if the server does not stream."""
+        if "json" in response.headers.get("content-type", ""):
+            yield (await response.aread()).decode(errors="replace")
+            return
+        async with aclosing(data_of(response.aiter_bytes())) as events:
+            async for data in events:
+                yield data
+
+    def _read(self, data: str) -> Mapping[str, Any]:
+        """An event. Raises Refusal, ServerFailed."""
+        try:
+            event = json.loads(data)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict):
+            raise ServerFailed(
+                f"the model's server {self._spec.url} sent what is no event of a chat: correct its address"
+            )
+        if (refusal := refusal_in(event)) is not None:
+            raise refusal
+        return event
+
+    # --- what it says of itself ------------------------------------------------------------------------------
+
+    async def look(self) -> ServerFacts:
+        """What the server says of itself. Raises CacheError if it is away, or refuses the key."""
+        try:
+            models = await self._client.get(f"{self._spec.url}/models", timeout=LOOK_S)
+        except httpx.HTTPError as error:
+            raise away(self._spec, error) from error
+        if models.status_code in (401, 403) or models.status_code >= 500:
+            raise refusal_of(models).as_error(self._spec)
+        rows = [row for row in _listed(models) if isinstance(row.get("id"), str)]
+        own = next((row for row in rows if row["id"] == self._spec.name), {})
+        said = next((own[name] for name in CONTEXT_NAMES if isinstance(own.get(name), int)), None)
+        return ServerFacts(models=tuple(row["id"] for row in rows), context_tokens=said or await self._props())
+
+    async def _props(self) -> int | None:
+        """The context of one answer of a llama.cpp server; None if it is none."""
+        try:
+            reply = await self._client.get(f"{self._spec.root}/props", timeout=LOOK_S)
+            said = reply.json()["default_generation_settings"]["n_ctx"] if reply.is_success else None
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return None
+        return said if isinstance(said, int) and said > 0 else None
+
+
+def _listed(response: httpx.Response) -> list[dict[str, Any]]:
+    """The rows of a list of models; none if it is no list."""
+    try:
+        data = response.json()["data"] if response.is_success else []
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []

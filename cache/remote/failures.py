@@ -1,0 +1,111 @@
+"""What a server refuses, and what readers get for it: one line that names the server and the cure."""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
+from cache.remote.spec import ServerSpec
+
+TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses after which the same may be asked again."""
+_TOO_LONG = re.compile(
+    r"context.?(length|size|window)|context_length_exceeded|exceed_context|max_model_len|maximum model length"
+    r"|(prompt|input|request|messages?) (is |are )?too (long|large)|(prompt|input)[^.]{0,60}(exceeds?|longer than)",
+    re.IGNORECASE,
+)
+_LONGEST = 200  # characters of a server's own words that are shown
+
+
+class Refusal(Exception):
+    """A server's answer that is no answer. message: in its own words. retry_after: seconds, if it names them."""
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after = status, message, retry_after
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the prompt does not fit the model's context."""
+        return self.status in (400, 413, 422, 500) and _TOO_LONG.search(self.message) is not None
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same may be answered a little later."""
+        return self.status in TRANSIENT and not self.is_too_long
+
+    def as_error(self, spec: ServerSpec, known: tuple[str, ...] = ()) -> CacheError:
+        """What readers get. known: names of the models that the server has, if it says so."""
+        where, said = f"the model's server {spec.url}", self._words(spec)
+        if self.status in (401, 403):
+            cure = "set WARMDESK_OPENAI_API_KEY" if spec.key is None else "correct WARMDESK_OPENAI_API_KEY"
+            return ServerFailed(f"{where} refused the key ({self.status}): {cure} in the desk's environment")
+        if self.is_too_long:
+            return PromptError(f"the prompt is too long for {spec.name} at {spec.url} ({said}): lower context_tokens")
+        if self.status == 404:
+            has = f"it has {', '.join(known[:5])}" if known else said
+            return ServerFailed(f"{where} has no model {spec.name!r} or no chat ({has}): correct the setting model")
+        if self.status == 429:
+            return EngineFull(f"{where} is busy ({said}): try again soon")
+        if self.may_pass:
+            return ServerFailed(f"{where} cannot answer now ({self.status}, {said}): ask again, or look at its log")
+        return ServerFailed(f"{where} refused the request ({self.status}, {said}): look at its log")
+
+    def _words(self, spec: ServerSpec) -> str:
+        words = " ".join(self.message.split()) or "no reason given"
+        words = words.replace(spec.key, "...") if spec.key else words
+        return words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."
+
+
+def refusal_of(response: httpx.Response) -> Refusal:
+    """The refusal in a response whose body has been read."""
+    return Refusal(response.status_code, message_in(response.text), seconds_in(response.headers.get("retry-after")))
+
+
+def refusal_in(event: Mapping[str, object]) -> Refusal | None:
+    """The refusal that came as an event of a stream, if it is one."""
+    error = event.get("error")
+    if not error:
+        return None
+    code = error.get("code") if isinstance(error, dict) else None
+    return Refusal(code if isinstance(code, int) else 500, message_in(json.dumps(event)))
+
+
+def message_in(text: str) -> str:
+    """What went wrong, from a body as OpenAI, Ollama, FastAPI and others write it."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and found.get(key):
+            found = found[key]
+    if isinstance(found, str):
+        return found
+    return json.dumps(found, ensure_ascii=False)
+
+
+def seconds_in(retry_after: str | None) -> float | None:
+    """The wait that a header Retry-After asks for, in seconds or as a date; None if it asks for none."""
+    if retry_after is None:
+        return None
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:
+    """The server cannot be reached."""
+    why = " ".join(str(error).split()) or type(error).__name__
+    return ServerFailed(
+        f"the model's server {spec.url} cannot be reached ({why}): start it, or correct the setting model"
+    )

@@ -1,0 +1,247 @@
+"""An engine whose model runs in a server of somebody else: vLLM, SGLang, llama.cpp, Ollama, a hosted one.
+
+Prompts are arranged as for an engine of this program, in ids that hold their text (`text_tokens`), and go out as
+messages. One thread has an event loop, in which all answers run. The server is looked at when somebody asks whether it
+is there; a question is sent to it in any case, so nothing has to be done when it comes back.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import torch
+
+from cache.engine.engine import SHUT_DOWN
+from cache.engine.limits import Limits
+from cache.engine.request import FinishReason, Generation, Request
+from cache.errors import CacheError, EngineFull, EngineStopped, ServerFailed
+from cache.memory.arena import KVShape
+from cache.memory.disk import DiskTier
+from cache.memory.keys import digest
+from cache.model.language_model import ModelInfo
+from cache.prompt.arrangement import Placement, arrange, module_segment
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Plan, Segment
+from cache.remote.answer import ServerAnswer, quoted
+from cache.remote.chat_server import ChatServer, ServerFacts
+from cache.remote.failures import Refusal
+from cache.remote.spec import ServerSpec
+from cache.remote.text_tokens import STOP, TextTokenizer
+from cache.remote.without_modules import ELSEWHERE, WithoutModules
+
+ASSUMED_CONTEXT = 4096
+"""Tokens, where nobody says how many: as few as any server has."""
+FRESH_S, PATIENCE_S = 2.0, 12.0
+"""How long it is believed what a server said of itself, and how long it is waited for."""
+NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype=torch.float32)
+BUSY = "the desk is busy: too many questions are waiting, try again soon"
+log = logging.getLogger(__name__)
+
+
+class RemoteEngine(WithoutModules):
+    """`cache.serving.interface.EngineInterface` for a model behind a server."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        limits: Limits,
+        left_over: DiskTier | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Looks at the server once, and does not need it. left_over: see `WithoutModules`. transport: in place of the
+        network.
+        """
+        super().__init__(left_over)
+        self._spec, self._limits, self.tokenizer = spec, limits, TextTokenizer()
+        self._server, self._slots = ChatServer(spec, transport), asyncio.Semaphore(limits.running)
+        self._facts, self._problem, self._misses_model = ServerFacts(), "", False
+        self._looked, self._looking = 0.0, threading.Lock()
+        self._open: set[ServerAnswer] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="model-server", daemon=True)
+        self._thread.start()
+        self._look()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            answers = list(self._open)
+        for answer in answers:
+            self._stop(answer)
+        for answer in answers:
+            with suppress(CacheError):
+                _ = answer.completion
+        self._in_loop(self._server.close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- prompts ---------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is known of the model. Positions are tokens of the context, as far as somebody says how many."""
+        spec = self._spec
+        return ModelInfo(
+            name=spec.name,
+            fingerprint=digest("elsewhere", spec.url, spec.name),
+            position_scheme="none",
+            max_positions=spec.context_tokens or self._facts.context_tokens or ASSUMED_CONTEXT,
+            vocabulary=0,
+            kv=NO_KV,
+            stop_tokens=frozenset({STOP}),
+            is_elsewhere=True,
+        )
+
+    def arrange(
+        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
+    ) -> Plan:
+        """Modules and texts one after another, whatever the placement."""
+        return arrange(parts, self.tokenizer, position_independent=False, max_positions=self.info.max_positions)
+
+    def segment(self, module: TextModule) -> Segment:
+        return module_segment(module, self.tokenizer, room=0)
+
+    # --- answers ---------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Generation:
+        """Send a request. Raises EngineStopped, and ValueError for a request whose answer is given."""
+        if request.teacher_forced:
+            raise ValueError(ELSEWHERE)
+        if request.sampling.choices is not None:
+            return quoted(request, self.tokenizer)
+        answer = ServerAnswer(request, self._stop)
+        with self._lock:
+            if self._is_closed:
+                raise EngineStopped(SHUT_DOWN)
+            if len(self._open) >= self._limits.running + self._limits.waiting:
+                answer.deliver(EngineFull(BUSY))
+                return answer
+            self._open.add(answer)
+            self._loop.call_soon_threadsafe(self._begin, answer)
+        return answer
+
+    def compute_idle(self, request: Request) -> Generation:
+        """What reuse saves cannot be measured there: the generation ends with an error."""
+        generation = Generation()
+        generation.deliver(CacheError(ELSEWHERE))
+        return generation
+
+    def settle(self) -> None:
+        """Wait until all answers have ended that were asked for before."""
+        with self._lock:
+            answers = list(self._open)
+        for answer in answers:
+            with suppress(CacheError):
+                _ = answer.completion
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._open
+
+    def load(self) -> tuple[int, int]:
+        with self._lock:
+            running = sum(answer.begun > 0 for answer in self._open)
+            return running, len(self._open) - running
+
+    # --- in the event loop -----------------------------------------------------------------------------------
+
+    def _begin(self, answer: ServerAnswer) -> None:
+        answer.task = self._loop.create_task(self._run(answer))
+        answer.task.add_done_callback(lambda task: self._end(answer, task))
+
+    async def _run(self, answer: ServerAnswer) -> FinishReason:
+        try:
+            async with asyncio.timeout(self._limits.seconds), self._slots:
+                return await answer.run(self._server, self._spec, self.tokenizer)
+        except TimeoutError as error:
+            if answer.reply.text:
+                return "timeout"
+            busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
+            raise EngineFull(busy) from error
+
+    def _end(self, answer: ServerAnswer, task: asyncio.Task[FinishReason]) -> None:
+        """Deliver how an answer ended."""
+        with self._lock:
+            self._open.discard(answer)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() and self._is_closed:
+            answer.deliver(EngineStopped(SHUT_DOWN))
+        elif error is None:
+            self._found("")
+            answer.deliver(answer.completed("cancelled" if task.cancelled() else task.result()))
+        else:
+            known = self._as_known(error)
+            if isinstance(known, ServerFailed):
+                self._misses_model = isinstance(error, Refusal) and error.status == httpx.codes.NOT_FOUND
+                self._found(str(known))
+            answer.deliver(known)
+
+    def _as_known(self, error: BaseException) -> CacheError:
+        if isinstance(error, Refusal):
+            return error.as_error(self._spec, self._facts.models)
+        if isinstance(error, CacheError):
+            return error
+        log.error("a question to the model's server failed", exc_info=error)
+        return CacheError("the question could not be sent to the model's server, the log says why: ask again")
+
+    def _stop(self, answer: ServerAnswer) -> None:
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(lambda: answer.task is not None and answer.task.cancel())
+
+    # --- is the server there? --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server is there and knows key and model, as far as it is known; asks it, not too often."""
+        if self._is_closed:
+            return False
+        with self._looking:
+            if time.monotonic() - self._looked > FRESH_S:
+                self._look()
+        return not self._problem
+
+    @property
+    def problem(self) -> str:
+        """Why it does not run, in one line; empty if it does."""
+        return self._problem
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a key is sent."""
+        return self._spec.key is not None
+
+    @property
+    def context_tokens(self) -> int | None:
+        """What the server says of the model's context; None if it says nothing."""
+        return self._facts.context_tokens
+
+    def _look(self) -> None:
+        try:
+            self._facts = self._in_loop(self._server.look()).result(PATIENCE_S)
+            self._misses_model &= self._spec.name not in self._facts.models
+            self._found(self._problem if self._misses_model else "")
+        except (CacheError, TimeoutError) as error:
+            self._found(str(error) or f"the model's server {self._spec.url} does not say how it is")
+        self._looked = time.monotonic()
+
+    def _found(self, problem: str) -> None:
+        """Say once that the server is away, and once that it is back."""
+        if problem and not self._problem:
+            log.warning("%s", problem)
+        elif self._problem and not problem:
+            log.warning("the model's server %s answers again", self._spec.url)
+        self._problem = problem
+
+    def _in_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
