@@ -124,11 +124,11 @@ Line = Annotated[str | None, _needs("one line of text, not empty", pattern=rf"^{
 NonEmptyLine = Annotated[str, _needs("one line of text, not empty", pattern=rf"^{_LINE}*[^\s\x00-\x1f\x7f]{_LINE}*$")]
 Model = Annotated[
     str | None,
-    AfterValidator(_model),
     _needs(
         "a folder, a .gguf file, a hub name, or openai:URL#NAME as openai:http://127.0.0.1:8000/v1#Qwen/Qwen3-4B",
         pattern=r"^[^\x00]*[^\s\x00][^\x00]*$",
     ),
+    AfterValidator(_model),
 ]
 Headers = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], ...],

@@ -47,7 +47,7 @@ SCORED_DEPTH = (0.55, 0.7)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What the engine must know of a model. max_positions: usable position ids are 0 .. max_positions-1. vocabulary:
-    token ids are 0 .. vocabulary-1. is_elsewhere: it runs in a server of somebody else (`cache.remote`), of whose memory
+    token ids are 0 .. vocabulary-1. is_elsewhere: it runs in somebody else's server (`cache.remote`), of whose memory
     nothing is known.
     """
 

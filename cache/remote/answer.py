@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from cache.engine.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
-from cache.errors import ServerFailed
 from cache.prompt.plan import Plan
 from cache.remote.body import headers_of
 from cache.remote.chat_server import ChatServer
@@ -52,8 +51,6 @@ class ServerAnswer(Generation):
                 if not refusal.is_too_long or self.reply.text or shorter is None:
                     raise
                 self.plan = shorter
-        if not self.reply.is_complete:
-            raise ServerFailed(f"the model's server {spec.url} ended in the middle of an answer: ask again")
         return self.reply.finish_reason
 
     def completed(self, finish_reason: FinishReason) -> Completion:

@@ -19,7 +19,7 @@ from cache.errors import ServerFailed
 from cache.remote.body import Bodies
 from cache.remote.events import data_of
 from cache.remote.failures import Refusal, away, refusal_in, refusal_of
-from cache.remote.reply import has_words
+from cache.remote.reply import has_words, says_why_it_ends
 from cache.remote.spec import ServerSpec
 
 CONNECT_S, SEND_S, BETWEEN_S, LOOK_S = 5.0, 30.0, 60.0, 5.0
@@ -90,9 +90,11 @@ class ChatServer:
             await asyncio.sleep(max(wait or 0, self._first_wait_s * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
 
     async def _tried(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
-        """One try. Raises Refusal, httpx.HTTPError, ServerFailed."""
+        """One try. A stream that ends without [DONE] has to have said why. Raises Refusal, httpx.HTTPError,
+        ServerFailed.
+        """
         clock, spec = asyncio.get_running_loop().time, self._spec
-        wait = spec.first_token_s
+        wait, has_ended = spec.first_token_s, False
         deadline = clock() + wait
         request = self._client.build_request("POST", f"{spec.url}/chat/completions", json=body, headers=headers)
         try:
@@ -107,9 +109,12 @@ class ChatServer:
                     while True:
                         async with asyncio.timeout_at(deadline):
                             data = await anext(events, None)
+                        if data is None and not has_ended:
+                            raise httpx.RemoteProtocolError("the stream ended early")
                         if data is None or data.strip() == "[DONE]":
                             return
                         event = self._read(data)
+                        has_ended = has_ended or says_why_it_ends(event)
                         if has_words(event):
                             wait = BETWEEN_S
                             deadline = clock() + wait

@@ -1,7 +1,7 @@
 """Server-sent events: the data of each, from the bytes of a response.
 
-Lines end in LF or CRLF only. (httpx's own lines also end at U+2028 and others, which stand unescaped in the JSON of some
-servers.) Comments, which keep a connection open, and other fields are left out. Not covered: what the data says.
+Lines end in LF or CRLF only. (httpx's own lines also end at U+2028 and others, which stand unescaped in the JSON of
+some servers.) Comments, which keep a connection open, and other fields are left out. Not covered: what the data says.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator

@@ -13,10 +13,10 @@ ENDINGS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
 
 
 class Reply:
-    """An answer as it comes. text: so far. is_complete: whether the server said that it ended."""
+    """An answer as it comes. text: so far."""
 
     def __init__(self) -> None:
-        self.text, self.is_complete = "", False
+        self.text = ""
         self.finish_reason: FinishReason = "stop"
         self._usage: Mapping[str, Any] = {}
         self._timings: Mapping[str, Any] = {}
@@ -27,7 +27,7 @@ class Reply:
         self._timings = _mapping(event.get("timings")) or self._timings  # llama.cpp
         choice = _choice(event)
         if (ending := choice.get("finish_reason")) is not None:
-            self.is_complete, self.finish_reason = True, ENDINGS.get(str(ending), "stop")
+            self.finish_reason = ENDINGS.get(str(ending), "stop")
         new = _said(choice).get("content")
         if not isinstance(new, str):
             return ""
@@ -43,6 +43,11 @@ class Reply:
 def has_words(event: Mapping[str, Any]) -> bool:
     """Whether the model said something in an event, be it only thinking."""
     return any(isinstance(said, str) and said for name, said in _said(_choice(event)).items() if name != "role")
+
+
+def says_why_it_ends(event: Mapping[str, Any]) -> bool:
+    """Whether it is the last event with words."""
+    return _choice(event).get("finish_reason") is not None
 
 
 def usage_of(usage: Mapping[str, Any], timings: Mapping[str, Any]) -> Usage:

@@ -1,5 +1,5 @@
-"""What an engine has of modules and prefixes whose model runs elsewhere: nothing. Its server may keep what it wants, and
-nobody can look.
+"""What an engine whose model runs elsewhere has of modules and prefixes: nothing. Its server may keep what it wants,
+and nobody can look.
 
 Only files are left that an engine of this machine wrote before: they are not used, but what has to be forgotten goes.
 """

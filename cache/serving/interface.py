@@ -28,8 +28,8 @@ class Cancellable(Protocol):
 
 
 class EngineInterface(Protocol):
-    """`cache.serving.local_engine.LocalEngine` is one, and `cache.remote.remote_engine.RemoteEngine`. Every method may be called from any thread, and raises
-    EngineStopped where it needs an engine that runs no more.
+    """`cache.serving.local_engine.LocalEngine` is one, `cache.remote.remote_engine.RemoteEngine` another one. Every
+    method may be called from any thread, and raises EngineStopped where it needs an engine that runs no more.
     """
 
     @property

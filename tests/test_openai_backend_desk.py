@@ -1,0 +1,205 @@
+"""A desk whose model runs elsewhere: settings, pages, commands. No network; the real server is in
+`test_openai_backend_llama_cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from desk_site import BASE
+from desks import finish, small_desk, write_pages
+from fake_server import FakeServer, stream, whole
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.access.passwords import new_account
+from app.api.replies import usage_reply
+from app.cli.main import app as command_line
+from app.desk.doctor import examine
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.domain.model_server import key_in, model_server
+from app.domain.plain import PlainOptions, Said
+from app.domain.reuse_words import reuse_line
+from app.domain.settings import Settings, load_settings
+from app.pml.run import run_prompt
+from app.storage.accounts import Accounts
+from app.web.rendering import render
+from app.web.server import create_app
+from cache.decoding.sampling import Sampling
+from cache.errors import ModelError
+from cache.model.loading import load_tokenizer
+from cache.remote.remote_engine import RemoteEngine
+
+MODEL = "openai:http://model.test#m"
+KNOWN = stream(whole("Thirty days.", prompt_tokens=50, prompt_tokens_details={"cached_tokens": 40}))
+UNKNOWN = stream(whole("Thirty days.", prompt_tokens=50))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """What the desk's engine talks to."""
+    fake = FakeServer(KNOWN)
+    monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=fake))
+    monkeypatch.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
+    return fake
+
+
+@pytest.fixture
+def desk(tmp_path: Path, server: FakeServer) -> Iterator[Service]:
+    with small_desk(tmp_path / "desk", model=MODEL) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        yield desk
+
+
+# --- settings ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "url", "name"),
+    [
+        ("openai:http://127.0.0.1:8000#Qwen/Qwen3-4B", "http://127.0.0.1:8000/v1", "Qwen/Qwen3-4B"),
+        ("openai:https://api.example.com/v1/#gpt", "https://api.example.com/v1", "gpt"),
+        ("openai:http://[::1]:1/openai/v2#a#b", "http://[::1]:1/openai/v2", "a#b"),
+    ],
+)
+def test_openai_backend_is_named_by_the_model_setting(model: str, url: str, name: str) -> None:
+    found = model_server(model)
+    assert found is not None
+    assert (found.url, found.name) == (url, name)
+    assert model_server("folder/model") is model_server(None) is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("openai:", "openai:http://a", "openai:http://a#", "openai:a.b/v1#m", "openai:ftp://a#m", "openai:http://#m"),
+        *("openai:http://user:pass@a/v1#m", "openai:http://a/v1?key=1#m", "openai:http://a:99999/v1#m"),
+        *("openai:http://a/\n#m", "openai:http://a b/v1#m"),
+    ],
+)
+def test_openai_backend_refuses_other_names(model: str) -> None:
+    with pytest.raises(DeskError, match=r"^model is .* in the flag --model: it must be .*openai:URL#NAME"):
+        load_settings({"model": model}, {})
+
+
+def test_openai_backend_key_is_of_the_environment_only(tmp_path: Path) -> None:
+    environ = {"WARMDESK_OPENAI_API_KEY": "sk-secret", "WARMDESK_DATA_DIR": str(tmp_path), "OPENAI_API_KEY": "sk-other"}
+    assert "sk-" not in repr(load_settings({}, environ))
+    assert key_in(environ) == "sk-secret"
+    assert key_in({"WARMDESK_OPENAI_API_KEY": " ", "OPENAI_API_KEY": "sk-other\n"}) == "sk-other"
+    assert key_in({}) is None
+    with pytest.raises(DeskError, match=r"^OPENAI_API_KEY has characters") as raised:
+        key_in({"OPENAI_API_KEY": "sk secret"})
+    assert "secret" not in str(raised.value)
+    (tmp_path / "warmdesk.toml").write_text("openai_api_key = 'sk-file'")
+    with pytest.raises(DeskError, match="unknown setting 'openai_api_key'"):
+        load_settings({}, environ)
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+def test_openai_backend_answers_with_what_the_server_reused(desk: Service, server: FakeServer) -> None:
+    answer = finish(desk, "How long do returns take?")
+    assert answer.answer == "Thirty days."
+    assert (answer.policy, answer.exact, answer.usage.prefix, answer.usage.computed) == ("exact", True, 40, 10)
+    assert "40 of 50 prompt tokens reused by the model's server, an exact beginning" in reuse_line(answer)
+    assert {module.source for module in answer.modules} == {"elsewhere"}
+    assert [one.document.rpartition("/")[2] for one in answer.citations][:1] == ["returns.md"]
+    server.replies = [UNKNOWN]
+    again = finish(desk, "And with a receipt?", conversation_id=answer.conversation_id)
+    assert "50 prompt tokens; the model's server does not say how many it reused" in reuse_line(again)
+    assert usage_reply(again.usage)["prompt_tokens_details"]["cached_tokens"] is None
+    first, second = (chat["messages"] for chat in server.chats)
+    assert second[: len(first)] == first
+    totals = desk.overview()
+    assert (totals.prefix_tokens, totals.computed_tokens) == (40, 10), "what is not known is not counted"
+
+
+def test_openai_backend_serves_the_model_alone(desk: Service, server: FakeServer) -> None:
+    stream = desk.complete(
+        [Said(role="system", text="Be brief."), Said(role="user", text="Hi")], PlainOptions(), owner="a"
+    )
+    assert list(stream) == ["Thirty days."]
+    assert server.chats[-1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+    ]
+    list(desk.complete([Said(role="user", text="Hi")], PlainOptions(), owner="a"))
+    assert server.chats[-1]["messages"] == [{"role": "user", "content": "Hi"}]
+    assert desk.models().language == "m"
+
+
+def test_openai_backend_opens_while_the_server_is_away(tmp_path: Path, server: FakeServer) -> None:
+    server.models, server.replies = httpx.ConnectError("refused"), [httpx.Response(401)]
+    with small_desk(tmp_path / "desk", model=MODEL) as desk:
+        desk.prepare()
+        desk.read_ahead()
+        desk.measure_savings()
+        assert desk.missing() == ("engine",)
+        assert desk.passages_read() is None
+
+
+# --- pages and commands --------------------------------------------------------------------------------------
+
+
+def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk: Service) -> None:
+    finish(desk, "How long do returns take?")
+    line = "The language model runs elsewhere: what it keeps in memory is its server&#39;s own."
+    overview = desk.overview()
+    assert (overview.model, overview.device, overview.is_elsewhere) == ("m", "http://model.test/v1", True)
+    assert desk.memory_plan().answers == desk.reading_cost(1).modules == 0
+    assert desk.load().capacity == {}
+    assert line in render("admin/memory.html", language="en", overview=overview)
+    assert "read while someone" not in render("admin/misses.html", language="en", overview=overview).lower()
+    assert {state.tier for state in desk.passages(desk.documents()[0].path, 0, 9)} == {"elsewhere"}
+    desk.prefetch("How long do returns take", owner="a")
+    for act in (desk.warm_module, desk.evict_module, desk.verify_module):
+        with pytest.raises(DeskError, match=r"^the language model runs elsewhere"):
+            act("key")
+    with TestClient(create_app(desk, desk.database, desk.settings), base_url=BASE) as client:
+        password = new_account(Accounts(desk.database), "admin", "admin")
+        client.post("/admin/login", data={"password": password})
+        for page in ("/admin/modules", "/admin/modules/memory"):
+            assert line in client.get(page).text
+        assert client.get("/readyz").status_code == 200
+        settings = client.get("/admin/settings").text
+        assert "openai:http://model.test#m" in settings
+        assert "sk-secret" not in settings
+
+
+def test_openai_backend_forgets_what_is_here(desk: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    finish(desk, "How long do returns take?")
+    assert desk.forget("returns.md").left.modules == 0
+    assert [document.title for document in desk.documents() if "returns" in document.path] == []
+
+
+def test_openai_backend_doctor_asks_the_server(tmp_path: Path, server: FakeServer) -> None:
+    settings = Settings(data_dir=tmp_path / "none", model=MODEL)
+    checks = {check.name: check for check in examine(settings)}
+    assert checks["language model"].detail.startswith("m at http://model.test/v1, with a key, 900 tokens of context")
+    assert checks["network"].detail == "used for http://model.test/v1 with every question"
+    server.models = httpx.Response(403)
+    checks = {check.name: check for check in examine(settings)}
+    assert not checks["language model"].ok
+    assert "refused the key" in checks["language model"].detail
+
+
+def test_openai_backend_has_no_place_where_the_model_itself_is_needed(
+    desk: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, prompt = tmp_path / "s.xml", tmp_path / "p.xml"
+    schema.write_text('<schema name="s"><module name="a">A</module></schema>')
+    prompt.write_text('<prompt schema="s"><a/>Q</prompt>')
+    with pytest.raises(DeskError, match=r"runs elsewhere.*give --model"):
+        run_prompt(desk.engine, schema, prompt, Sampling(), "on")
+    with pytest.raises(ModelError, match=r"runs elsewhere"):
+        load_tokenizer(MODEL, converted=tmp_path)
+    monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path / "other"))
+    ran = CliRunner().invoke(command_line, ["pml", "check", str(schema), "--model", MODEL])
+    assert isinstance(ran.exception, ModelError)
