@@ -5,23 +5,25 @@ some servers.) Comments, which keep a connection open, and other fields are left
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 
 async def data_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
     """The data of each event. An event whose end is missing is given as far as it came."""
     lines: list[str] = []
-    async for line in _lines_of(chunks):
-        field, _, value = line.partition(":")
-        if field == "data":
-            lines.append(value.removeprefix(" "))
-        elif not line and lines:
-            yield "\n".join(lines)
-            lines = []
+    async with aclosing(_lines_of(chunks)) as found:
+        async for line in found:
+            field, _, value = line.partition(":")
+            if field == "data":
+                lines.append(value.removeprefix(" "))
+            elif not line and lines:
+                yield "\n".join(lines)
+                lines = []
     if lines:
         yield "\n".join(lines)
 
 
-async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
     rest = b""
     async for chunk in chunks:
         *ended, rest = (rest + chunk).split(b"\n")

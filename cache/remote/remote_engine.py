@@ -81,7 +81,8 @@ class RemoteEngine(WithoutModules):
         for answer in answers:
             with suppress(CacheError):
                 _ = answer.completion
-        self._in_loop(self._server.close()).result()
+        for last in (self._server.close(), self._loop.shutdown_asyncgens()):
+            self._in_loop(last).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
