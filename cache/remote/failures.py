@@ -31,7 +31,7 @@ class Refusal(Exception):
     @property
     def is_too_long(self) -> bool:
         """Whether the prompt does not fit the model's context."""
-        return self.status in (400, 413, 422, 500) and _TOO_LONG.search(self.message) is not None
+        return self.status == 413 or (self.status in (400, 422, 500) and _TOO_LONG.search(self.message) is not None)
 
     @property
     def may_pass(self) -> bool:

@@ -33,7 +33,7 @@ from cache.remote.chat_server import ChatServer, ServerFacts
 from cache.remote.failures import Refusal
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import STOP, TextTokenizer
-from cache.remote.without_modules import ELSEWHERE, WithoutModules
+from cache.remote.without_modules import ELSEWHERE, NOT_HERE, WithoutModules
 
 ASSUMED_CONTEXT = 4096
 """Tokens, where nobody says how many: as few as any server has."""
@@ -118,7 +118,7 @@ class RemoteEngine(WithoutModules):
     def submit(self, request: Request) -> Generation:
         """Send a request. Raises EngineStopped, and ValueError for a request whose answer is given."""
         if request.teacher_forced:
-            raise ValueError(ELSEWHERE)
+            raise ValueError(f"{ELSEWHERE}: it cannot be given an answer to read")
         if request.sampling.choices is not None:
             return quoted(request, self.tokenizer)
         answer = ServerAnswer(request, self._stop)
@@ -135,7 +135,7 @@ class RemoteEngine(WithoutModules):
     def compute_idle(self, request: Request) -> Generation:
         """What reuse saves cannot be measured there: the generation ends with an error."""
         generation = Generation()
-        generation.deliver(CacheError(ELSEWHERE))
+        generation.deliver(CacheError(NOT_HERE))
         return generation
 
     def settle(self) -> None:

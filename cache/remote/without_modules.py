@@ -16,7 +16,8 @@ from cache.memory.store import PrefixUse
 from cache.prompt.plan import Segment
 from cache.serving.interface import Cancellable
 
-ELSEWHERE = "the language model runs elsewhere: its memory is its server's own"
+ELSEWHERE = "the language model runs elsewhere"
+NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
 
 
 class NothingBegun:
@@ -68,13 +69,13 @@ class WithoutModules:
         return frozenset()
 
     def bring_to_device(self, segment: Segment) -> None:
-        raise CacheError(ELSEWHERE)
+        raise CacheError(NOT_HERE)
 
     def evict(self, key: str) -> bool:
         return True
 
     def verify(self, segment: Segment) -> ModuleCheck:
-        raise CacheError(ELSEWHERE)
+        raise CacheError(NOT_HERE)
 
     def contents(self, with_modules: bool = True) -> TierContents:
         return TierContents()
