@@ -21,7 +21,6 @@ from cache.analysis.dry_run import count_tokens
 from cache.analysis.grouping import group
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Plan
 
 IN_FLIGHT = 16
@@ -165,6 +164,6 @@ def failure(error: DeskError | CacheError) -> BatchFailure:
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:
     """Tokens computed for requests in this order from a cold start; None if nobody can know. Raises CacheError."""
     engine, memory = answering.engine, answering.settings.device_memory
-    if not isinstance(engine.tokenizer, ModelTokenizer):  # the model runs elsewhere
+    if engine.info.is_elsewhere:
         return None
     return sum(usage.computed for usage in count_tokens(requests, engine.info, engine.tokenizer, memory))

@@ -17,7 +17,7 @@ from cache.engine.engine import Engine
 from cache.engine.request import Request, Usage
 from cache.memory.arena import Arena, KVShape
 from cache.model.language_model import ModelInfo
-from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.tokenizer import ChatTokenizer
 
 NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
 
@@ -25,7 +25,7 @@ NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
 class CountingModel:
     """A model for the engine that computes nothing."""
 
-    def __init__(self, info: ModelInfo, tokenizer: ModelTokenizer) -> None:
+    def __init__(self, info: ModelInfo, tokenizer: ChatTokenizer) -> None:
         self.info = replace(info, kv=NO_KV, stop_tokens=frozenset())
         self.tokenizer = tokenizer
         self.device = torch.device("cpu")
@@ -42,7 +42,7 @@ class CountingModel:
         return torch.zeros(len(outputs), 1)
 
 
-def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ModelTokenizer, memory: int) -> list[Usage]:
+def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
     """Usage of each request when they are answered one after another from a cold start.
 
     info, tokenizer: of the model. memory: bytes of the arena it would have. Raises CacheError as the engine does.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.tokenizer import ChatTokenizer
 
 
 class TextStream:
@@ -12,7 +12,7 @@ class TextStream:
     SentencePiece, characters of several tokens), but only on the end of it.
     """
 
-    def __init__(self, tokenizer: ModelTokenizer, stop: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, stop: tuple[str, ...]) -> None:
         self.stopped = False
         self.text = ""
         self._tokenizer, self._stop = tokenizer, stop

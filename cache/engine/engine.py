@@ -36,9 +36,9 @@ from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
 from cache.model.language_model import Model, ModelInfo
 from cache.prompt.arrangement import Placement
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
+from cache.prompt.tokenizer import ChatTokenizer
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Engine:
         return self.model.info
 
     @property
-    def tokenizer(self) -> ModelTokenizer:
+    def tokenizer(self) -> ChatTokenizer:
         """The model's tokenizer."""
         return self.model.tokenizer
 

@@ -33,7 +33,7 @@ from cache.model.alibi import AlibiAttention
 from cache.model.families import PositionScheme, find_position_scheme, usable_positions
 from cache.model.packed_linear import prepack
 from cache.native.decoder import PackedWeights, native_decoder_of
-from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from cache.gpu.tiled_pass import TiledPass
@@ -81,7 +81,7 @@ class Model(Protocol):
     """What the engine asks of a model; `LanguageModel` is one."""
 
     info: ModelInfo
-    tokenizer: ModelTokenizer
+    tokenizer: ChatTokenizer
     device: torch.device
 
     def forward(
