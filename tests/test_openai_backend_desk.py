@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from desk_site import BASE
 from desks import finish, small_desk, write_pages
 from fake_server import FakeServer, stream, whole
 from fastapi.testclient import TestClient
+from forgetting import NOTHING
 from typer.testing import CliRunner
 
 from app.access.passwords import new_account
 from app.api.replies import usage_reply
 from app.cli.main import app as command_line
+from app.cli.reports import print_forgotten
 from app.desk.doctor import examine
 from app.desk.service import Service
 from app.domain.errors import DeskError
@@ -115,10 +118,24 @@ def test_openai_backend_answers_with_what_the_server_reused(desk: Service, serve
     again = finish(desk, "And with a receipt?", conversation_id=answer.conversation_id)
     assert "50 prompt tokens; the model's server does not say how many it reused" in reuse_line(again)
     assert usage_reply(again.usage)["prompt_tokens_details"]["cached_tokens"] is None
+    assert "Read, or reused: the server does not say" in render("chat/reuse.html", language="en", answer=again)
+    chats = [request for request in server.requests if request.url.path.endswith("/chat/completions")]
+    assert {chat.headers["authorization"] for chat in chats} == {"Bearer sk-secret"}
+    assert len({chat.headers["x-session-id"] for chat in chats}) == 1, "of one conversation"
     first, second = (chat["messages"] for chat in server.chats)
     assert second[: len(first)] == first
     totals = desk.overview()
     assert (totals.prefix_tokens, totals.computed_tokens) == (40, 10), "what is not known is not counted"
+
+
+def test_openai_backend_checks_what_the_model_says(tmp_path: Path, server: FakeServer) -> None:
+    with small_desk(tmp_path / "desk", model=MODEL, answer_mode="checked") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        server.replies = [stream(whole("Returns take ninety days from delivery."))]
+        answer = finish(desk, "How long do returns take?")
+        assert "ninety" not in answer.answer
+        server.replies = [stream(whole(desk.settings.refusal_text))]
+        assert finish(desk, "How long do returns take?").outcome == "nothing"
 
 
 def test_openai_backend_serves_the_model_alone(desk: Service, server: FakeServer) -> None:
@@ -175,8 +192,23 @@ def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk
 
 def test_openai_backend_forgets_what_is_here(desk: Service, capsys: pytest.CaptureFixture[str]) -> None:
     finish(desk, "How long do returns take?")
-    assert desk.forget("returns.md").left.modules == 0
-    assert [document.title for document in desk.documents() if "returns" in document.path] == []
+    forgotten = desk.forget("returns.md")
+    assert forgotten.left == NOTHING
+    print_forgotten(asdict(forgotten), desk.settings.model_server)
+    assert "the model's server http://model.test/v1 may hold its text" in capsys.readouterr().out
+
+
+def test_openai_backend_forgets_files_of_an_engine_that_ran_here_before(tmp_path: Path, server: FakeServer) -> None:
+    with small_desk(tmp_path / "desk") as here:
+        here.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", model=MODEL) as desk:
+        [path] = [document.path for document in desk.documents() if "returns" in document.path]
+        [passage] = desk.library.passages_of(path)
+        files = len(list(desk.settings.modules_folder.iterdir()))
+        assert passage.module_key in desk.engine.modules("public")
+        desk.forget(path)
+        assert passage.module_key not in desk.engine.modules("public")
+        assert len(list(desk.settings.modules_folder.iterdir())) < files
 
 
 def test_openai_backend_doctor_asks_the_server(tmp_path: Path, server: FakeServer) -> None:
