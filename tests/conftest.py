@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 import torch
 from filelock import FileLock
+from postgres_server import PostgresServer, binaries, running_server
 from tiny import save
 
 from cache.memory.keys import file_digest
@@ -42,3 +44,28 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model in a folder, for processes that load it; its parent is for what is made of it."""
     return save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test process."""
+    if binaries() is None:
+        pytest.skip("no PostgreSQL server is installed")
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """A PostgreSQL database of this test."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of this test, of either kind, with all tables or not there yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'desk.sqlite3'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

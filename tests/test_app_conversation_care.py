@@ -25,8 +25,8 @@ ANN, BOB = "v-ann", "v-bob"
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+def database(database_url: str) -> Iterator[Database]:
+    with closing(open_database(database_url)) as opened:
         yield opened
 
 
@@ -303,6 +303,7 @@ def test_the_dashboard_shows_nothing_of_a_hidden_conversation(
     assert statistics.weakly_supported(0.5) == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_erasing_takes_the_copies_of_the_database_away(
     history: History, care: ConversationCare, database: Database, tmp_path: Path
 ) -> None:

@@ -20,8 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage import database as database_file
-from app.storage import tables
+from app.storage import sqlite, tables
 from app.storage.database import Database, open_database
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -220,7 +219,7 @@ def test_full_disk_undoes_the_transaction(database: Database) -> None:
 
 def test_another_writer_does_not_finish(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_database(f"sqlite:///{path}").close()
-    monkeypatch.setattr(database_file, "BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_MS", 50)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:

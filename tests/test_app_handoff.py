@@ -33,9 +33,9 @@ HOURS = "Mon-Fri 9:00-17:00 Europe/Dublin"
 class People:
     """A database with both sides of a hand-off, and a clock that is set by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database_url: str) -> None:
         self.now = MONDAY
-        self.database = open_database(f"sqlite:///{folder / 'desk.sqlite3'}")
+        self.database = open_database(database_url)
         self.history = History(self.database)
         self.settings(Settings(data_dir=folder))
 
@@ -56,8 +56,8 @@ class People:
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> Iterator[People]:
-    people = People(tmp_path)
+def people(tmp_path: Path, database_url: str) -> Iterator[People]:
+    people = People(tmp_path, database_url)
     with closing(people.database):
         yield people
 

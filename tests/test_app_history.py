@@ -23,8 +23,8 @@ from app.storage.statistics import Statistics
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+def database(database_url: str) -> Iterator[Database]:
+    with closing(open_database(database_url)) as opened:
         yield opened
 
 
@@ -42,11 +42,11 @@ def row_counts(database: Database) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def test_answers_read_back_are_those_recorded_also_after_a_restart(history: History, tmp_path: Path) -> None:
+def test_answers_read_back_are_those_recorded_also_after_a_restart(history: History, database_url: str) -> None:
     conversation_id = history.start_conversation("How long?")
     recorded = [add_turn(history, conversation_id, number, refused=number == 1) for number in range(3)]
     history.feedback(recorded[2].message_id, "up")
-    again = open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")
+    again = open_database(database_url)
     with closing(again):
         turns = History(again).turns(conversation_id)
     assert [turn.answer for turn in turns if turn.role == "assistant"] == recorded
@@ -287,7 +287,9 @@ def test_a_conversation_is_its_owners_alone(history: History, database: Database
     assert history.turns(conversation, "v-ann") == []
 
 
-def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(history: History, tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(
+    history: History, database_url: str
+) -> None:
     conversation_id = history.start_conversation("How long?")
     add_turn(history, conversation_id)
     history.record_question(conversation_id, "killed?")
@@ -298,7 +300,7 @@ def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(hi
         return {turn.text: turn.unanswered for turn in history.turns(conversation_id) if turn.unanswered}
 
     assert unanswered(history) == {"failed?": "failed"}, "the other one is being answered"
-    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as again:
+    with closing(open_database(database_url)) as again:
         later = History(again)
         assert unanswered(later) == {"killed?": "lost", "failed?": "lost"}
         assert [message.role for message in later.past(conversation_id)] == ["user", "assistant"] * 2

@@ -27,8 +27,8 @@ def store(library: Library, document: NewDocument, passages: Sequence[NewPassage
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+def database(database_url: str) -> Iterator[Database]:
+    with closing(open_database(database_url)) as opened:
         yield opened
 
 
@@ -144,6 +144,7 @@ def test_removing_what_is_not_there(library: Library) -> None:
     assert library.remove(["/none"]) == []
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) -> None:
     store(library, document(), [passage("confidential")] + [passage(f"p{number}") for number in range(50)])
     assert any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())

@@ -415,8 +415,8 @@ def test_any_history_of_ingesting_and_forgetting(tmp_path: Path, seed: int) -> N
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    with closing(open_database(f"sqlite:///{tmp_path / 'library.sqlite3'}")) as database:
+def library(database_url: str) -> Iterator[Library]:
+    with closing(open_database(database_url)) as database:
         yield Library(database)
 
 

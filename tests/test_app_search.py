@@ -17,8 +17,8 @@ from app.storage.library import Library
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+def library(database_url: str) -> Iterator[Library]:
+    with closing(open_database(database_url)) as opened:
         yield Library(opened)
 
 

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, select
@@ -33,8 +32,8 @@ from cache.memory.contents import TierContents
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
+def database(database_url: str) -> Iterator[Database]:
+    with closing(open_database(database_url)) as opened:
         yield opened
 
 

@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 class Desk:
     """Both sides of a hand-off, the sender, and a clock."""
 
-    def __init__(self, folder: Path, url: str | None) -> None:
+    def __init__(self, folder: Path, url: str | None, database_url: str | None = None) -> None:
         settings = Settings(
             data_dir=folder,
             handoff_webhook=url,
@@ -68,7 +68,7 @@ class Desk:
             public_url="https://help.example.com",
         )
         self.now = NOW
-        self.database: Database = open_database(settings.database_url)
+        self.database: Database = open_database(database_url or settings.database_url)
         self.history = History(self.database)
         self.customers = HandingOff(self.database, self.history, settings, now=lambda: self.now)
         self.agents = AgentQueue(self.database, settings, now=lambda: self.now)
@@ -94,8 +94,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, receiver: Receiver) -> Iterator[Desk]:
-    desk = Desk(tmp_path, receiver.url)
+def desk(tmp_path: Path, receiver: Receiver, database_url: str) -> Iterator[Desk]:
+    desk = Desk(tmp_path, receiver.url, database_url)
     with closing(desk.database):
         yield desk
 

@@ -99,6 +99,8 @@ ONLY_IN = {
         *(
             "app.storage.tables",
             "app.storage.database",
+            "app.storage.sqlite",
+            "app.storage.postgres",
             "app.storage.migrations",
             "app.storage.library",
             "app.storage.history",

@@ -3,21 +3,23 @@
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
 
-A session ends with its block, and no block calls a model. SQLite waits for the write lock for up to five seconds.
-Problems with the file (read-only, full disk, not a database, damaged, busy, written by a newer Warmdesk) become one
-clear DeskError; broken constraints are our mistakes and stay as they are.
+A session ends with its block, and no block calls a model. A write waits for the lock for up to five seconds. What can
+be wrong with the file or the server (read-only, full disk, damaged, busy, not reached, written by a newer Warmdesk)
+becomes one clear DeskError; broken constraints are our mistakes and stay as they are.
 
-Not covered: who may use a data folder (`lock`), the tables (`tables`), their history (`migrations`).
+Not covered: what the two kinds of databases do differently (`sqlite`, `postgres`), who may use a data folder (`lock`),
+the tables (`tables`), their history (`migrations`).
 """
 
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine, event, make_url
+from sqlalchemy import Engine, Row, Select, create_engine, make_url, text
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -26,43 +28,38 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     NotSupportedError,
     ProgrammingError,
+    TimeoutError,
 )
 from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
+from app.storage import postgres, sqlite
 from app.storage.backup import back_up, remove_backups
 from app.storage.migrations import MIGRATIONS, migrate, missing_migrations
+from app.storage.problems import WRITES
 
 T = TypeVar("T")
+Work = Literal["documents", "folders", "deliveries"]
+"""What only one desk of a database may do at a time: changing documents, reading synchronised folders, deliveries."""
 
 log = logging.getLogger(__name__)
 
-BUSY_TIMEOUT_MS = 5000
-_WRITES = "warmdesk_writes"
 _OUR_MISTAKES = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
-
-# By the beginning of SQLite's name for the error: our code, what happened, what to do.
-_PROBLEMS = {
-    "SQLITE_NOTADB": ("database-damaged", "is not a database", "move the file away, or restore a backup"),
-    "SQLITE_CORRUPT": ("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again"),
-    "SQLITE_READONLY": ("database-read-only", "is read-only", "make the file and its folder writable"),
-    "SQLITE_PERM": ("database-read-only", "may not be opened", "make the file and its folder writable"),
-    "SQLITE_CANTOPEN": ("database-unreachable", "cannot be opened", "does its folder exist, and may it be written?"),
-    "SQLITE_FULL": ("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
-    "SQLITE_BUSY": ("database-busy", "is busy", "another process is writing to it; try again"),
-    "SQLITE_IOERR": ("disk-error", "cannot be read or written", "is the disk full or failing?"),
-}
 
 
 class Database:
-    """The open database. Safe to use from any thread; made by `open_database`."""
+    """The open database. Safe to use from any thread; made by `open_database`.
+
+    is_shared: whether other desks, with data folders of their own, may use it at the same time.
+    """
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine = engine
         self.name = name
-        self.sessions = sessionmaker(engine, expire_on_commit=False)
-        self._writers = sessionmaker(engine.execution_options(**{_WRITES: True}), expire_on_commit=False)
+        self.is_shared = engine.dialect.name == "postgresql"
+        reads, writes = (postgres.READS, postgres.WRITING) if self.is_shared else ({}, {})
+        self.sessions = sessionmaker(engine.execution_options(**reads), expire_on_commit=False)
+        self._writers = sessionmaker(engine.execution_options(**{WRITES: True}, **writes), expire_on_commit=False)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -78,32 +75,60 @@ class Database:
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
         """What a query finds, in a transaction of its own. Raises DeskError."""
-        with self.read() as session:
-            return session.execute(query).all()
+        return self._read(lambda session: session.execute(query).all())
 
     def values(self, query: Select[T]) -> Sequence[T]:
         """The first column of what a query finds. Raises DeskError."""
+        return self._read(lambda session: session.scalars(query).all())
+
+    def _read(self, find: Callable[[Session], T]) -> T:
+        """What `find` gives; it is called again if the connection broke off, because it changes nothing."""
+        try:
+            with self.read() as session:
+                return find(session)
+        except DeskError as error:
+            if error.code != postgres.LOST:
+                raise
         with self.read() as session:
-            return session.scalars(query).all()
+            return find(session)
+
+    @contextmanager
+    def alone(self, work: Work) -> Iterator[bool]:
+        """Gives whether no other desk does this work; if so, none begins it before the end of the block. A database
+        that is not shared has one desk. Raises DeskError.
+        """
+        if not self.is_shared:
+            yield True
+            return
+        with explained(self.name):
+            connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            with explained(self.name):
+                is_ours = postgres.take_lock(connection, work)
+            yield is_ours
+        finally:
+            connection.invalidate()  # closes it, which gives the lock back
+            connection.close()
 
     def flush_log(self) -> None:
         """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If a reader prevents
-        it, this happens at a later call, or when the database is closed.
+        it, this happens at a later call, or when the database is closed. PostgreSQL reuses the room of what was deleted
+        by itself, in its own time.
         """
-        if self.engine.dialect.name == "sqlite":
+        if not self.is_shared:
             with self._raw() as raw:
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     def back_up(self, migration: str) -> None:
         """Make a copy of a SQLite file before this migration, and say so. Raises DeskError."""
-        if self.engine.dialect.name == "sqlite":
+        if not self.is_shared:
             with self._raw() as raw:
                 copy = back_up(raw, migration)
             log.warning("%s is brought up to date (%s); as it was it is kept in %s", self.name, migration, copy)
 
     def remove_backups(self) -> None:
         """Delete the copies that were made before migrations."""
-        if self.engine.dialect.name == "sqlite":
+        if not self.is_shared:
             with self._raw() as raw:
                 remove_backups(raw)
 
@@ -124,32 +149,17 @@ class Database:
 
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
-    """Connect and bring the tables up to date; the file is created, its folder is not.
+    """Connect and bring the tables up to date; a SQLite file is created, its folder and a PostgreSQL database are not.
 
     url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether an older database is brought up to
-    date, after a copy of it was made (`backup`); unset for those who do not hold the data folder, because its desk may
-    be running: then an older database is an error. Raises DeskError.
+    date, after a copy of a SQLite file was made (`backup`); unset for those who do not hold the data folder, because
+    its desk may be running: then an older database is an error. Raises DeskError.
     """
-    parsed = _parsed(url)
-    is_sqlite = parsed.get_backend_name() == "sqlite"
-    name = parsed.database if is_sqlite else parsed.render_as_string(hide_password=True)
-    if is_sqlite and (not name or ":memory:" in name or "mode=memory" in url):
-        raise DeskError("a database in memory is gone at exit: give the URL of a file", code="database-url")
-    assert name is not None
-    try:
-        engine = create_engine(parsed, hide_parameters=True)  # errors are logged, and those are customers' words
-    except NoSuchModuleError:
-        raise DeskError(f"unknown kind of database in {name}", code="database-url") from None
-    except ImportError as error:
-        raise DeskError(
-            f"the database {name} needs the Python package {error.name}: install it", code="database-url"
-        ) from None
-    if is_sqlite:
-        event.listen(engine, "connect", _set_up_connection)
-        event.listen(engine, "begin", _begin)
-    database = Database(engine, f"the database {name}")
+    database = _connected(url)
     try:
         with database.read() as session:
+            if database.is_shared:
+                postgres.check_encoding(session.connection(), database.name)
             missing = [one.__name__ for one in missing_migrations(session.connection(), database.name)]
         is_new = len(missing) == len(MIGRATIONS)
         if missing and not is_new and not upgrade:
@@ -162,6 +172,8 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
             database.back_up(missing[0])
         if missing or upgrade:
             with database.write() as session:
+                if database.is_shared:
+                    session.execute(text("SET LOCAL statement_timeout = 0"))  # a migration takes its time
                 migrate(session.connection(), database.name)
     except BaseException:
         database.close()
@@ -178,10 +190,40 @@ def sqlite_file(url: str) -> Path | None:
 def _parsed(url: str) -> URL:
     try:
         return make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         raise DeskError(
-            "the database URL is not one: write it like sqlite:////folder/file.sqlite3", code="database-url"
+            "the database URL is not one: write it like sqlite:////folder/file.sqlite3 or "
+            "postgresql+psycopg://user:password@host/database",
+            code="database-url",
         ) from None
+
+
+def _connected(url: str) -> Database:
+    """The database of a URL, not looked at yet. Raises DeskError; no message has a password in it."""
+    parsed = _parsed(url)
+    kind = parsed.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise DeskError(
+            f"unknown kind of database {kind!r}: the URL begins with sqlite:// or postgresql+psycopg://",
+            code="database-url",
+        )
+    name = sqlite.name_of(parsed) if kind == "sqlite" else postgres.name_of(parsed)
+    engine = _engine(parsed, name)
+    (sqlite if kind == "sqlite" else postgres).set_up(engine)
+    return Database(engine, f"the database {name}")
+
+
+def _engine(url: URL, name: str) -> Engine:
+    try:
+        if url.get_backend_name() == "sqlite":
+            return create_engine(url, hide_parameters=True)  # errors are logged, and those are customers' words
+        return create_engine(url, hide_parameters=True, connect_args=postgres.connecting(url), **postgres.POOL)
+    except NoSuchModuleError:
+        raise DeskError(f"unknown kind of database in {name}", code="database-url") from None
+    except ImportError as error:
+        package = error.name or "psycopg"
+        how = "pip install 'warmdesk[postgres]'" if package == "psycopg" else "install it"
+        raise DeskError(f"the database {name} needs the Python package {package}: {how}", code="database-url") from None
 
 
 @contextmanager
@@ -189,33 +231,16 @@ def explained(name: str) -> Iterator[None]:
     """Turns database errors that a person can correct into DeskError."""
     try:
         yield
-    except _OUR_MISTAKES:
-        raise
+    except TimeoutError as error:
+        raise DeskError(
+            f"{name} is busy: all connections of this desk are in use; try again", code="database-busy"
+        ) from error
     except DBAPIError as error:
-        sqlite_name = getattr(error.orig, "sqlite_errorname", "")
-        for prefix, (code, what, cure) in _PROBLEMS.items():
-            if sqlite_name.startswith(prefix):
-                raise DeskError(f"{name} {what}: {cure}", code=code) from error
+        kind = sqlite if isinstance(error.orig, sqlite3.Error) else postgres
+        problem = kind.problem_of(error)
+        if problem is not None:
+            raise DeskError(f"{name} {problem.what}: {problem.cure}", code=problem.code) from error
+        if isinstance(error, _OUR_MISTAKES):
+            raise
         reason = " ".join(str(error.orig).split())
         raise DeskError(f"{name} cannot be used: {reason}", code="database-error") from error
-
-
-def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
-    assert isinstance(raw, sqlite3.Connection)
-    # Otherwise Python's driver begins transactions itself, and later; with None, only `_begin` does.
-    raw.isolation_level = None
-    for pragma in (
-        f"busy_timeout = {BUSY_TIMEOUT_MS}",
-        "journal_mode = WAL",
-        "synchronous = NORMAL",
-        "foreign_keys = ON",
-        "temp_store = MEMORY",
-        "secure_delete = ON",  # forgotten text is overwritten, not only unlinked
-    ):
-        raw.execute(f"PRAGMA {pragma}").close()
-
-
-def _begin(connection: Connection) -> None:
-    # A transaction that reads first and writes later cannot wait for the lock: it must hold it from the start.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -420,7 +420,8 @@ def m015_faq(connection: Connection) -> None:
 
 def m018_deleted(connection: Connection) -> None:
     """Deleted conversations that can still be brought back: since when each is hidden."""
-    connection.execute(text("ALTER TABLE conversations ADD COLUMN deleted DATETIME"))
+    moment = DateTime().compile(dialect=connection.dialect)  # DATETIME on SQLite, TIMESTAMP on PostgreSQL
+    connection.execute(text(f"ALTER TABLE conversations ADD COLUMN deleted {moment}"))
     connection.execute(text("CREATE INDEX ix_conversations_deleted ON conversations (deleted)"))
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import BigInteger, ColumnElement, cast, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
@@ -216,7 +216,8 @@ def _counted(session: Session, *where: ColumnElement[bool], step: int | None = N
     start = one.start if step is None else one.start - one.start % step
     query = select(start, one.subject, one.label, one.times, one.amount)
     if step is not None:
-        query = select(start, one.subject, one.label, func.sum(one.times), func.sum(one.amount))
+        added = cast(func.sum(one.times), BigInteger)  # PostgreSQL adds whole numbers up to decimals
+        query = select(start, one.subject, one.label, added, func.sum(one.amount))
         query = query.group_by(start, one.subject, one.label)
     spans = []
     for begun, some in groupby(session.execute(query.where(*where).order_by(start)), key=itemgetter(0)):

@@ -61,7 +61,7 @@ class AnyText(TypeDecorator[str]):
     JSON, or a file name that is not UTF-8) and, for PostgreSQL, NUL.
     """
 
-    impl = Text
+    impl: type[String] = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -69,6 +69,13 @@ class AnyText(TypeDecorator[str]):
         if value is None:
             return None
         return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+class ShortText(AnyText):
+    """The same with a greatest length, such as an id: PostgreSQL refuses what is longer."""
+
+    impl = String
+    cache_ok = True
 
 
 class Base(DeclarativeBase):
@@ -154,11 +161,11 @@ class ConversationRow(Base):
     __tablename__ = "conversations"
     __table_args__ = (Index(None, "owner", "updated"),)
 
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
     title: Mapped[str]
     created: Mapped[datetime]
     updated: Mapped[datetime] = mapped_column(index=True)
-    owner: Mapped[str] = mapped_column(String(128), server_default=OPERATOR)
+    owner: Mapped[str] = mapped_column(ShortText(128), server_default=OPERATOR)
     deleted: Mapped[datetime | None] = mapped_column(index=True)
 
     @classmethod
@@ -189,10 +196,10 @@ class MessageRow(Base):
         ),
     )
 
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
     conversation_id: Mapped[str] = mapped_column(ForeignKey(ConversationRow.id, ondelete="CASCADE"))
     position: Mapped[int]
-    role: Mapped[str] = mapped_column(String(16))
+    role: Mapped[str] = mapped_column(ShortText(16))
     question_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), index=True)
     text: Mapped[str]
     tokens: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
@@ -203,7 +210,7 @@ class MessageRow(Base):
     notice: Mapped[str | None]
     grounding: Mapped[float | None]
     quoted: Mapped[bool | None]
-    outcome: Mapped[str | None] = mapped_column(String(16))
+    outcome: Mapped[str | None] = mapped_column(ShortText(16))
     author: Mapped[str | None]
     handoff_id: Mapped[int | None]
     model: Mapped[str | None]
@@ -339,7 +346,7 @@ class FeedbackRow(Base):
     __tablename__ = "feedback"
 
     message_id: Mapped[str] = _message_id()
-    value: Mapped[str] = mapped_column(String(16))
+    value: Mapped[str] = mapped_column(ShortText(16))
     reason: Mapped[str]
     created: Mapped[datetime]
 
@@ -360,8 +367,8 @@ class HandoffRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     conversation_id: Mapped[str] = mapped_column(ForeignKey(ConversationRow.id, ondelete="CASCADE"), index=True)
-    state: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(ShortText(16))
+    reason: Mapped[str] = mapped_column(ShortText(16))
     requested: Mapped[datetime]
     taken: Mapped[datetime | None]
     closed: Mapped[datetime | None]
@@ -376,11 +383,11 @@ class DeliveryRow(Base):
     __tablename__ = "deliveries"
     __table_args__ = (Index(None, "state", "due"),)
 
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
     handoff_id: Mapped[int] = mapped_column(ForeignKey(HandoffRow.id, ondelete="CASCADE"), index=True)
-    event: Mapped[str] = mapped_column(String(32))
+    event: Mapped[str] = mapped_column(ShortText(32))
     created: Mapped[datetime]
-    state: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(ShortText(16))
     tries: Mapped[int]
     due: Mapped[datetime]
     problem: Mapped[str]
@@ -413,7 +420,7 @@ class AccountRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
-    role: Mapped[str] = mapped_column(String(16))
+    role: Mapped[str] = mapped_column(ShortText(16))
     password_hash: Mapped[str]
     created: Mapped[datetime]
 
@@ -423,7 +430,7 @@ class SessionRow(Base):
 
     __tablename__ = "sessions"
 
-    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_hash: Mapped[str] = mapped_column(ShortText(64), primary_key=True)
     account_id: Mapped[int] = mapped_column(ForeignKey(AccountRow.id, ondelete="CASCADE"), index=True)
     created: Mapped[datetime]
     expires: Mapped[datetime] = mapped_column(index=True)
@@ -437,7 +444,7 @@ class AuditRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     created: Mapped[datetime] = mapped_column(index=True)
     who: Mapped[str]
-    action: Mapped[str] = mapped_column(String(32))
+    action: Mapped[str] = mapped_column(ShortText(32))
     subject: Mapped[str]
 
 
@@ -449,7 +456,7 @@ class SavingsRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     created: Mapped[datetime] = mapped_column(index=True)
     question_id: Mapped[str | None] = mapped_column(ForeignKey(MessageRow.id, ondelete="SET NULL"), index=True)
-    policy: Mapped[str] = mapped_column(String(16))
+    policy: Mapped[str] = mapped_column(ShortText(16))
     prompt_tokens: Mapped[int]
     computed_tokens: Mapped[int]
     first_token_ms: Mapped[float]
@@ -467,10 +474,10 @@ class ApiKeyRow(Base):
         Index("uq_api_keys_name_in_use", "name", unique=True, sqlite_where=IN_USE, postgresql_where=IN_USE),
     )
 
-    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    id: Mapped[str] = mapped_column(ShortText(16), primary_key=True)
     name: Mapped[str]
-    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    shown: Mapped[str] = mapped_column(String(16))
+    token_hash: Mapped[str] = mapped_column(ShortText(64), unique=True)
+    shown: Mapped[str] = mapped_column(ShortText(16))
     scopes: Mapped[str]
     per_minute: Mapped[int]
     created: Mapped[datetime]

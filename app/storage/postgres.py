@@ -1,0 +1,136 @@
+"""What is particular to PostgreSQL: how connections are set up, the locks of a database, what its errors mean.
+
+A transaction that may write takes one lock of the whole database at its start. So there is one writer at a time, as
+with SQLite and also among several desks: what a transaction has read is still so when it writes, and none is ever
+undone for the sake of another. SERIALIZABLE would let writers run side by side, at the price of trying again wherever
+something is written; a write takes milliseconds, and the model takes seconds.
+
+Locks are advisory ones, which the server gives back when a connection ends, however it ends. Not covered: copies of the
+database, which has tools of its own for that.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from app.domain.errors import DeskError
+from app.storage.problems import WRITES, Problem
+
+LOST: Final = "database-lost"
+"""Code of the error for a connection that broke off: what only reads may be tried again."""
+POOL: Final[dict[str, Any]] = {"pool_pre_ping": True, "pool_size": 5, "max_overflow": 10, "pool_timeout": 30}
+"""Connections of a desk. Each is tried before it is used, so that a server that was restarted does no harm."""
+READS: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+"""Of transactions that only read: one view."""
+WRITING: Final[dict[str, Any]] = {"isolation_level": "READ COMMITTED"}
+"""Of transactions that write: statements see what was there when the lock was got, not when it was asked for."""
+_CONNECTING: dict[str, Any] = {
+    "connect_timeout": 5,
+    "application_name": "warmdesk",
+    **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000},
+}
+"""Parameters of libpq, unless the URL gives others. A server whose machine is gone is noticed within a minute."""
+_SESSION = {
+    "timezone": "UTC",
+    "lock_timeout": "5s",
+    "statement_timeout": "5min",
+    "idle_in_transaction_session_timeout": "1min",
+}
+"""A desk that hangs does not keep the others from writing."""
+_OURS = 0x5744
+"""First number of our locks; the second one says which."""
+_LOCKS = {"writing": 1, "documents": 2, "folders": 3, "deliveries": 4}
+
+_BUSY = Problem("database-busy", "is busy", "another desk is writing, or there are too many connections; try again")
+_LOST = Problem(LOST, "broke off the connection", "is the server restarting? Try again")
+_UNREACHABLE = Problem("database-unreachable", "cannot be reached", "is the server running, and is its address right?")
+_LOGIN = Problem("database-login", "refuses the user or the password", "correct the setting database_url")
+_MISSING = Problem("database-missing", "does not exist", "make it with `createdb`, in UTF-8")
+_READ_ONLY = Problem("database-read-only", "is read-only", "give the URL of the primary server, not of a copy")
+_BY_STATE = {  # by the beginning of SQLSTATE
+    "08": _LOST,
+    "28": _LOGIN,
+    "3D000": _MISSING,
+    "25006": _READ_ONLY,
+    "42501": Problem("database-read-only", "may not be written by this user", "make it the owner of the database"),
+    "42P07": Problem("database-error", "has tables of another program", "give Warmdesk a database of its own"),
+    "40": _BUSY,
+    "53100": Problem("disk-full", "cannot grow: its disk is full", "free some space; nothing was changed"),
+    "53": _BUSY,
+    "55P03": _BUSY,
+    "57014": _BUSY,
+    "57P": _LOST,
+    "58": Problem("disk-error", "cannot be read or written", "is the server's disk full or failing?"),
+    "XX": Problem("database-damaged", "is damaged", "look at the server's log, and restore a backup"),
+}
+_IN_WORDS = {  # the server's first words to a connection have no SQLSTATE
+    "password": _LOGIN,
+    "authentication": _LOGIN,
+    "pg_hba.conf": _LOGIN,
+    "role ": _LOGIN,
+    "database ": _MISSING,
+    "connection slots": _BUSY,
+    "too many": _BUSY,
+    "starting up": _LOST,
+    "shutting down": _LOST,
+}
+
+
+def name_of(url: URL) -> str:
+    """What a database is called in messages: without the password, and without parameters, which may hold one."""
+    return url.set(password=None, query={}).render_as_string()
+
+
+def connecting(url: URL) -> dict[str, Any]:
+    """Parameters of a connection that the URL does not give."""
+    return {name: value for name, value in _CONNECTING.items() if name not in url.query}
+
+
+def set_up(engine: Engine) -> None:
+    """Prepare an engine that has no connection yet."""
+    event.listen(engine, "connect", _set_up_connection)
+    event.listen(engine, "begin", _begin)
+
+
+def check_encoding(connection: Connection, name: str) -> None:
+    """Raises DeskError for a database that cannot hold all texts."""
+    encoding = connection.scalar(text("SHOW server_encoding"))
+    if encoding != "UTF8":
+        raise DeskError(
+            f"{name} is in {encoding}, which cannot hold all texts: make it with `createdb --encoding=UTF8`",
+            code="database-encoding",
+        )
+
+
+def take_lock(connection: Connection, which: str) -> bool:
+    """Take one of the locks if nobody has it; it is kept until the connection is closed."""
+    numbers = {"ours": _OURS, "which": _LOCKS[which]}
+    return bool(connection.scalar(text("SELECT pg_try_advisory_lock(:ours, :which)"), numbers))
+
+
+def problem_of(error: DBAPIError) -> Problem | None:
+    """What an error means, if a person can correct it."""
+    if state := getattr(error.orig, "sqlstate", None):
+        return next((problem for prefix, problem in _BY_STATE.items() if state.startswith(prefix)), None)
+    if error.connection_invalidated:
+        return _LOST
+    said = str(error.orig)
+    if "connection" not in said:
+        return None
+    refusal = said.partition("FATAL:")[2]
+    return next((problem for words, problem in _IN_WORDS.items() if words in refusal), _UNREACHABLE)
+
+
+def _set_up_connection(raw: Any, entry: ConnectionPoolEntry) -> None:
+    with raw.cursor() as cursor:
+        for name, value in _SESSION.items():
+            cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
+    raw.commit()
+
+
+def _begin(connection: Connection) -> None:
+    if connection.get_execution_options().get(WRITES, False):
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_OURS}, {_LOCKS['writing']})")

@@ -1,0 +1,14 @@
+"""What `sqlite` and `postgres` share: how they name a problem, and how a transaction is marked that may write."""
+
+from typing import Final, NamedTuple
+
+WRITES: Final = "warmdesk_writes"
+"""Execution option of connections whose transactions hold the write lock from their start."""
+
+
+class Problem(NamedTuple):
+    """A problem that a person can correct. code: of the DeskError. what: happened. cure: what to do."""
+
+    code: str
+    what: str
+    cure: str

@@ -1,0 +1,72 @@
+"""What is particular to SQLite: how connections are set up, how transactions begin, what its errors mean.
+
+Not covered: copies before migrations (`backup`).
+"""
+
+import sqlite3
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from app.domain.errors import DeskError
+from app.storage.problems import WRITES, Problem
+
+BUSY_TIMEOUT_MS = 5000
+
+# By the beginning of SQLite's name for the error.
+_PROBLEMS = {
+    "SQLITE_NOTADB": Problem("database-damaged", "is not a database", "move the file away, or restore a backup"),
+    "SQLITE_CORRUPT": Problem(
+        "database-damaged", "is damaged", "restore a backup, or move the file away and ingest again"
+    ),
+    "SQLITE_READONLY": Problem("database-read-only", "is read-only", "make the file and its folder writable"),
+    "SQLITE_PERM": Problem("database-read-only", "may not be opened", "make the file and its folder writable"),
+    "SQLITE_CANTOPEN": Problem(
+        "database-unreachable", "cannot be opened", "does its folder exist, and may it be written?"
+    ),
+    "SQLITE_FULL": Problem("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
+    "SQLITE_BUSY": Problem("database-busy", "is busy", "another process is writing to it; try again"),
+    "SQLITE_IOERR": Problem("disk-error", "cannot be read or written", "is the disk full or failing?"),
+}
+
+
+def name_of(url: URL) -> str:
+    """What a database is called in messages. Raises DeskError for one in memory."""
+    if not url.database or ":memory:" in url.database or "mode=memory" in str(url):
+        raise DeskError("a database in memory is gone at exit: give the URL of a file", code="database-url")
+    return url.database
+
+
+def set_up(engine: Engine) -> None:
+    """Prepare an engine that has no connection yet."""
+    event.listen(engine, "connect", _set_up_connection)
+    event.listen(engine, "begin", _begin)
+
+
+def problem_of(error: DBAPIError) -> Problem | None:
+    """What an error means, if a person can correct it."""
+    name = getattr(error.orig, "sqlite_errorname", "")
+    return next((problem for prefix, problem in _PROBLEMS.items() if name.startswith(prefix)), None)
+
+
+def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
+    assert isinstance(raw, sqlite3.Connection)
+    # Otherwise Python's driver begins transactions itself, and later; with None, only `_begin` does.
+    raw.isolation_level = None
+    for pragma in (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+        "temp_store = MEMORY",
+        "secure_delete = ON",  # forgotten text is overwritten, not only unlinked
+    ):
+        raw.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that reads first and writes later cannot wait for the lock: it must hold it from the start.
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

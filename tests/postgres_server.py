@@ -1,0 +1,128 @@
+"""A PostgreSQL server for one test process: in a temporary folder, on a socket, without waiting for the disk.
+
+The server refuses to be run by root; then it is run by the user `postgres` or `nobody`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from sqlalchemy import create_engine, text
+
+from app.storage.database import open_database
+
+FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+TEMPLATE = "warm_template"
+_FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=16MB", "wal_level=minimal")
+_ALONE = ("listen_addresses=", "max_wal_senders=0", "autovacuum=off", "max_connections=60", "log_min_messages=fatal")
+
+
+def binaries() -> Path | None:
+    """The folder with initdb and postgres, if they are installed."""
+    on_path = shutil.which("initdb")
+    found = [*FOLDERS, *([Path(on_path).parent] if on_path else [])]
+    return next((folder for folder in found if (folder / "initdb").exists() and (folder / "postgres").exists()), None)
+
+
+class PostgresServer:
+    """A running server. Each database is a copy of one that has all tables."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: of the server, made by `running_server`."""
+        self.folder, self._numbers = folder, count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str) -> str:
+        """The URL of a database."""
+        return f"postgresql+psycopg://warm@/{database}?host={self.folder}"
+
+    def start(self) -> None:
+        """Start it, and return when it takes connections."""
+        settings = [part for setting in (*_FAST, *_ALONE) for part in ("-c", setting)]
+        where = ["-D", str(self.folder / "data"), "-k", str(self.folder)]
+        self._process = subprocess.Popen(_command("postgres", *where, *settings), stderr=subprocess.DEVNULL)
+        while True:
+            try:
+                self.execute("SELECT 1")
+            except Exception:
+                assert self._process.poll() is None, "the server ended"
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it at once, with all its connections."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+
+    def execute(self, statement: str, database: str = "postgres") -> None:
+        """Run a statement outside of a transaction, as a user who may do everything."""
+        engine = create_engine(self.url(database), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        finally:
+            engine.dispose()
+
+    def make_template(self) -> None:
+        """The database that others are copies of."""
+        self.execute(f"CREATE DATABASE {TEMPLATE}")
+        open_database(self.url(TEMPLATE)).close()
+
+    @contextmanager
+    def database(self, template: str = TEMPLATE, options: str = "") -> Iterator[str]:
+        """The URL of a new database, for the block: with all tables, or (template0) without any."""
+        name = f"desk_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy {options}")
+        try:
+            yield self.url(name)
+        finally:
+            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def running_server() -> Iterator[PostgresServer]:
+    """A server for the block. Only where `binaries` finds some."""
+    with tempfile.TemporaryDirectory(
+        prefix="pg", ignore_cleanup_errors=True
+    ) as folder:  # a socket's path must be short
+        if (user := _user()) is not None:
+            os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
+        _run(
+            "initdb", "-D", f"{folder}/data", "-U", "warm", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"
+        )
+        server = PostgresServer(Path(folder))
+        server.start()
+        try:
+            server.make_template()
+            yield server
+        finally:
+            server.stop()
+
+
+def _user() -> str | None:
+    """As whom the server is run, if not as ourselves."""
+    if os.geteuid():
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def _command(program: str, *arguments: str) -> list[str]:
+    folder, user = binaries(), _user()
+    assert folder is not None
+    change = [] if user is None else ["setpriv", f"--reuid={user}", "--clear-groups", "--"]
+    return [*change, str(folder / program), *arguments]
+
+
+def _run(program: str, *arguments: str) -> None:
+    subprocess.run(_command(program, *arguments), check=True, stdout=subprocess.DEVNULL)
