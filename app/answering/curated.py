@@ -64,7 +64,7 @@ class CuratedAnswers:
             for text, vector in zip(pair.questions, vectors[pair.id].rows, strict=True):
                 key = telling(text)  # whose is the same is in the same language: the question's trust is enough
                 wordings[key].append((pair, EmbeddedQuestion(text, vector, 1.0, key)))
-        stored = self._library.passages_of(str(self._settings.faq_file.resolve())) if pairs else []
+        stored = self._library.passages_of(self._settings.faq_document) if pairs else []
         self._passages = passages_by_pair(pairs, stored)
         self._wordings = dict(wordings)
 

@@ -297,6 +297,7 @@ class Parts:
             lambda text: len(self._tokenizer.encode([Text(text=text)])),
             passage_tokens=self.settings.passage_tokens,
             neighbours=self.settings.neighbours,
+            names={self.settings.faq_file.resolve(): self.settings.faq_document},
         )
 
     @part

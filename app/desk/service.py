@@ -5,6 +5,7 @@ before the first question. Close it to finish writing modules and to release the
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from app.answering.savings_meter import SavingsMeter
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
 from app.desk.batch_files import BatchQuestion
+from app.desk.following import Following
 from app.desk.housekeeping import Housekeeping
 from app.desk.memory_plan import ANSWERS, plan_memory
 from app.desk.overview import passage_states, prefix_rows, summarise, tiers_on_disk
@@ -39,6 +41,7 @@ from app.domain.trends import UsageSpan
 from app.domain.verified import Verified
 from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, find_document
 from app.knowledge.ingest import IngestOptions, IngestReport
+from app.knowledge.module_care import kept_modules
 from app.knowledge.reading_ahead import ReadingAhead
 from app.knowledge.synchronising import Synchronising
 from app.knowledge.uploads import remove_partial_uploads
@@ -47,11 +50,12 @@ from app.replies.contacts import contact_links
 from app.storage.archiving import Backup, BackupOptions, back_up_folder
 from app.storage.audit import Audit
 from app.storage.conversation_care import ConversationCare, Erased
+from app.storage.desks import Desks
 from app.storage.savings import SavingsSamples
 from app.storage.statistics import Statistics
 from app.storage.synced_folders import SyncedFolderTable
 from app.storage.transcripts import Transcripts
-from app.support.faq import FaqEditor, Publisher
+from app.support.faq import FaqEditor, Publisher, write_document
 from app.support.groups import Grouping
 from app.support.handing_off import HandingOff
 from app.support.quality import Quality
@@ -88,9 +92,14 @@ class Service(Parts):
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
         folders = SyncedFolderTable(self.database)
         self.synced = Synchronising(folders, Audit(self.database).record, self._ingest_synced, settings.data_dir)
+        self.following = self._shared() if self.database.is_shared else None
+        self._followed: dict[str, datetime] = {}  # forgotten documents of which nothing is left here
         self._ahead: ReadingAhead | None = None
         self._listeners: list[Callable[[Served], None]] = []
         history.listen(lambda answer, details: self._report(served_of(answer, details.queue_ms)))
+
+    def _shared(self) -> Following:
+        return Following(self.library, Desks(self.database), self._follow, lambda: self.search.save())
 
     def __enter__(self) -> "Service":
         return self
@@ -109,6 +118,9 @@ class Service(Parts):
             self.engine.close()
         for thread in behind:
             thread.join()
+        if self.following is not None:
+            with suppress(DeskError):  # without the database nobody waits for this desk for long
+                self.following.leave()
         self.database.close()
 
     def end_answers(self) -> None:
@@ -185,9 +197,9 @@ class Service(Parts):
         path = find_document(self.library, name)
         forgotten = self._forgetting.forget(path)
         self._forgotten([path])
-        if Path(path) == self.settings.faq_file.resolve():  # else its text would come back with the next pair
+        if path == self.settings.faq_document:  # else its text would come back with the next pair
             self._faq.delete()
-            Path(path).unlink(missing_ok=True)
+            self.settings.faq_file.unlink(missing_ok=True)
             self.curated.reload()
         return forgotten
 
@@ -212,6 +224,27 @@ class Service(Parts):
         for path in paths:
             self._uploads.delete(Path(path))
         self._documents_changed()
+        if self.following is not None:
+            self.following.wait_for_others()
+
+    def _follow(self) -> None:
+        """Take in what another desk of the database changed; see `app.desk.following`."""
+        forgotten = self.history.forgotten()
+        new = forgotten.items() - self._followed.items()
+        is_removed = self.search.follow()
+        self.curated.reload()
+        self._forgetting.follow(is_forgotten=bool(new))
+        if is_removed:
+            self.search.save()
+        for path, moment in new:
+            if self.library.find(path) is None:
+                self._uploads.delete(Path(path), moment)
+        if self.settings.faq_file.exists():
+            write_document(self.settings.faq_file, self._faq.pairs())
+        self.engine.keep(kept_modules(self.library))
+        self._answering.meter.clear()
+        self._documents_changed()
+        self._followed = forgotten
 
     @property
     def _forgetting(self) -> Forgetting:
@@ -226,9 +259,9 @@ class Service(Parts):
         states = passage_states(passages, Statistics(self.database), self._tiers())
         return [replace(state, tier="elsewhere") for state in states] if self.is_elsewhere else states
 
-    def _forget_faq(self, file: Path) -> None:
-        if self.library.find(path := str(file.resolve())) is not None:
-            self.forget(path)
+    def _forget_faq(self) -> None:
+        if self.library.find(self.settings.faq_document) is not None:
+            self.forget(self.settings.faq_document)
 
     def _documents_changed(self) -> None:
         if self._ahead is not None:
@@ -412,11 +445,9 @@ class Service(Parts):
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""
         document = self.history.cited_document(message_id, rank, owner)
-        if document is None or self.library.find(document) is None or not Path(document).is_file():
+        if document is None or document == self.settings.faq_document:  # it has other customers' questions in it, too
             return None
-        if Path(document) == self.settings.faq_file.resolve():  # it has other customers' questions in it, too
-            return None
-        return Path(document)
+        return Path(document) if self.library.find(document) is not None and Path(document).is_file() else None
 
     def examples(self) -> Sequence[str]:
         """Those of the settings, else those found in the documents as they are now. The first call looks for them and

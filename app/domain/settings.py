@@ -414,6 +414,11 @@ class Settings(BaseSettings):
         return self.data_dir / "faq" / FAQ_FILE
 
     @property
+    def faq_document(self) -> str:
+        """The name of that document: its path or, in a database that several desks share, the same for all of them."""
+        return str(self.faq_file.resolve()) if self.database_url.startswith("sqlite") else FAQ_FILE
+
+    @property
     def models_folder(self) -> Path:
         """Models unpacked or fetched on request."""
         return self.data_dir / "models"

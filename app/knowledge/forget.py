@@ -74,6 +74,13 @@ class Forgetting:
         """Forget these documents, all that are in a collection, together. Raises as `forget`."""
         return CollectionForgotten(collection=name, documents=len(paths), **self._forget(paths, f"collection {name!r}"))
 
+    def follow(self, *, is_forgotten: bool) -> None:
+        """Let go of the modules of passages that another desk removed or changed. is_forgotten: a document was
+        forgotten, so that its text may be in modules of PML prompts, too.
+        """
+        self._in_flight.wait()
+        self._forget_unused_modules(with_pml=is_forgotten)
+
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
         """What was removed and what is left; a removal that failed before is completed, too. what: for an error."""
         with self._ingestion.alone():
@@ -114,13 +121,14 @@ class Forgetting:
             modules=len(self._modules() & keys),
         )
 
-    def _forget_unused_modules(self) -> None:
+    def _forget_unused_modules(self, *, with_pml: bool = True) -> None:
         system = self._engine.segment(self._prompts.system)
         self._engine.settle()
         there = self._modules()
         # In this order: passages are read ahead meanwhile, and the library knows a module before the engine has it.
         used = self._library.module_keys() | {self._engine.key(system)}
-        self._engine.forget(self._engine.modules(PML_TENANT) | (there - used))
+        of_pml = self._engine.modules(PML_TENANT) if with_pml else frozenset()
+        self._engine.forget(of_pml | (there - used))
 
     def _modules(self) -> frozenset[str]:
         """The desk's modules in any tier, and those with which prefixes in memory were computed, also if evicted."""

@@ -130,13 +130,15 @@ class Ingestion:
         *,
         passage_tokens: int,
         neighbours: int,
+        names: Mapping[Path, str],
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: longest passage. neighbours: how
-        many each passage gets; none if the model is not position-independent.
+        many each passage gets; none if the model is not position-independent. names: of documents that are not known by
+        their path.
         """
         self.library, self.search, self.statements = library, search, statements
         self.open_warming, self._count = open_warming, count_tokens
-        self.passage_tokens, self.neighbours = passage_tokens, neighbours
+        self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
         self._running = threading.Lock()
 
     def run(
@@ -190,11 +192,19 @@ class Ingestion:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For the time in which nobody else may change documents. Raises DeskError if another run is active."""
+        """For the time in which nobody else may change documents, here or in another desk of the database. Raises
+        DeskError if another run is active.
+        """
         if not self._running.acquire(blocking=False):
             raise DeskError("documents are being taken in already: wait until that is done", code="ingestion-running")
         try:
-            yield
+            with self.library.alone() as is_alone:
+                if not is_alone:
+                    message = "another desk is taking in documents: wait until that is done"
+                    raise DeskError(message, code="ingestion-running")
+                if self.library.is_shared:
+                    self.search.follow()  # what the others did before
+                yield
         finally:
             self._running.release()
 
@@ -216,7 +226,7 @@ class Ingestion:
                     report.failed.append(FileReason(path=printable(path), reason=error.reason))
                 else:
                     report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
-                    names.append(str(path.resolve()))
+                    names.append(self._names.get(path.resolve(), str(path.resolve())))
                     batch += self._split_if_changed(names[-1], document, collection, report)
                 report.timings_s.reading += time.perf_counter() - started
                 if sum(len(document.new_passages) for document in batch) >= BATCH:

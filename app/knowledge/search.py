@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from app.domain.documents import Replaced, Vectors
+from app.domain.errors import DeskError
 from app.storage.library import Library
 from retrieval.errors import IndexDamaged
 from retrieval.search.embedding import Embedder
@@ -109,18 +110,33 @@ class Search:
             changes = write()
             removed = [id_ for replaced in changes for id_ in replaced.removed]
             new = [id_ for replaced in changes for id_ in replaced.new]
-            index, keywords = self._snapshot.index, self._snapshot.keywords
-            if removed or new:
-                ids, vectors = self._library.vectors(self.embedder.dimension, new)
-                index = index.updated(removed, ids.tolist(), vectors)
-                keywords = keywords.updated(removed, self._library.searchable(new))
-            self._snapshot = self._state(index, keywords)  # a document may only have moved to another collection
+            self._update(removed, new)
         return changes
 
-    def wait(self) -> None:
-        """Return when no change is in progress."""
+    def follow(self) -> bool:
+        """Make the snapshot what the library is now, also if another desk changed it; gives whether passages are gone.
+        Waits for a change in progress. Raises DeskError, also if another desk's embedder made the vectors.
+        """
         with self._lock:
-            return
+            if (stored_by := self._library.fact(EMBEDDER)) != self.embedder.name:
+                raise DeskError(
+                    f"another desk of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
+                    "give all of them the same, and restart them",
+                    code="embedder-differs",
+                )
+            stored = frozenset(self._library.all_ids())
+            gone = sorted(self._snapshot.index.passage_ids - stored)
+            self._update(gone, sorted(stored - self._snapshot.index.passage_ids))
+        return bool(gone)
+
+    def _update(self, removed: Sequence[int], new: Sequence[int]) -> None:
+        """The next snapshot. The lock is held."""
+        index, keywords = self._snapshot.index, self._snapshot.keywords
+        if removed or new:
+            ids, vectors = self._library.vectors(self.embedder.dimension, new)
+            index = index.updated(removed, ids.tolist(), vectors)
+            keywords = keywords.updated(removed, self._library.searchable(new))
+        self._snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
         """Write both indexes, so that the next start does not read everything from the database. Raises OSError; what

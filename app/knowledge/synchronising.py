@@ -105,9 +105,14 @@ class Synchronising:
         return result
 
     def run_due(self, progress: Progress = no_progress) -> None:
-        """Read the folders that are due, one after another, and none while other documents are taken in. Raises what
-        `progress` raises.
+        """Read the folders that are due, one after another, and none while other documents are taken in, or another
+        desk does this. Raises what `progress` raises.
         """
+        with self._folders.alone() as is_alone:
+            if is_alone:
+                self._run_due(progress)
+
+    def _run_due(self, progress: Progress) -> None:
         for folder in self._folders.due(datetime.now(UTC)):
             try:
                 result = self.run(folder.folder, progress, who=SCHEDULE)

@@ -4,6 +4,8 @@ A file is kept under its own name, in a folder of its collection; one without a 
 itself. Keeping and ingesting are one step: a file is kept only if it is a document of the desk afterwards.
 """
 
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from app.domain.errors import DeskError
@@ -45,10 +47,13 @@ class Uploads:
                 raise
             return report
 
-    def delete(self, path: Path) -> None:
-        """Delete a file if it is our own copy; one of the user stays."""
-        if path.is_relative_to(self._folder.resolve()):
-            path.unlink(missing_ok=True)
+    def delete(self, path: Path, before: datetime | None = None) -> None:
+        """Delete a file if it is our own copy; one of the user stays. before: also one that was kept later."""
+        if not path.is_relative_to(self._folder.resolve()):
+            return
+        with suppress(FileNotFoundError):
+            if before is None or path.stat().st_mtime <= before.timestamp():
+                path.unlink()
 
     def _place(self, name: str, collection: str) -> Path:
         plain = self._folder / name

@@ -39,8 +39,8 @@ from app.storage.migrations import MIGRATIONS, migrate, missing_migrations
 from app.storage.problems import WRITES
 
 T = TypeVar("T")
-Work = Literal["documents", "folders", "deliveries"]
-"""What only one desk of a database may do at a time: changing documents, reading synchronised folders, deliveries."""
+Work = Literal["documents", "folders"]
+"""What only one desk of a database may do at a time: changing documents, reading synchronised folders."""
 
 log = logging.getLogger(__name__)
 

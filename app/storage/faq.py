@@ -13,6 +13,7 @@ from app.domain.documents import Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
 from app.storage.database import Database
+from app.storage.generation import count_change
 from app.storage.tables import FaqRow
 
 
@@ -60,7 +61,7 @@ class FaqStore:
             row.author, row.updated = author, now
             row.embedder, row.vectors = vectors.embedder, vectors.rows.astype("<f4").tobytes()
             session.add(row)
-            session.flush()
+            count_change(session)
             return row.id
 
     def set_vectors(self, vectors: dict[int, FaqVectors]) -> None:
@@ -75,6 +76,7 @@ class FaqStore:
         query = delete(FaqRow) if id_ is None else delete(FaqRow).where(FaqRow.id == id_)
         with self._database.write() as session:
             session.execute(query)
+            count_change(session)
         self._database.flush_log()
 
 

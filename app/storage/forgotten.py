@@ -11,7 +11,7 @@ Not covered: removing the document itself (`app.knowledge.forget`).
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.storage.tables import ForgottenRow, MessageRow
@@ -20,8 +20,11 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def mark_forgotten(session: Session, path: str, moment: datetime) -> None:
-    """Remember that a document was forgotten; the last time counts."""
-    session.merge(ForgottenRow(path=path, forgotten=moment))
+    """Remember that a document was forgotten; the last time counts. All questions that are stored came before it, also
+    if another desk's clock is ahead of this one's.
+    """
+    newest = session.scalar(select(func.max(MessageRow.created)).where(MessageRow.role == "user"))
+    session.merge(ForgottenRow(path=path, forgotten=max(moment, newest or moment)))
 
 
 def forgotten_at(session: Session, paths: Collection[str]) -> dict[str, datetime]:

@@ -26,7 +26,7 @@ from app.domain.errors import DeskError
 from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
 from app.storage.forgotten import NEVER, documents_of, forgotten_at, mark_forgotten, resting_on_forgotten
-from app.storage.tables import CitationRow, ConversationRow, FaqRow, FeedbackRow, MessageRow
+from app.storage.tables import CitationRow, ConversationRow, FaqRow, FeedbackRow, ForgottenRow, MessageRow
 from app.storage.tallies import tally
 
 REMOVED_QUOTE = "(removed)"
@@ -232,6 +232,11 @@ class History:
             session.execute(update(CitationRow).where(cited).values(quote=REMOVED_QUOTE))
         self._database.flush_log()
         self._database.remove_backups()  # they hold its text, too
+
+    def forgotten(self) -> dict[str, datetime]:
+        """All documents that were ever forgotten, and when."""
+        with self._database.read() as session:
+            return {row.path: row.forgotten for row in session.scalars(select(ForgottenRow))}
 
     def quotes_of(self, path: str) -> int:
         """Number of stored citations that still hold text of a document."""

@@ -6,7 +6,8 @@ with it its number, its embedding and its module.
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -32,6 +33,7 @@ from app.domain.documents import (
 )
 from app.domain.errors import DeskError
 from app.storage.database import Database
+from app.storage.generation import count_change, generation_of
 from app.storage.passage_rows import (
     STORED_AS,
     AnyRow,
@@ -195,6 +197,22 @@ class Library:
         """Something the program remembered."""
         return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)
 
+    def generation(self) -> int:
+        """A number that grows with every change of documents, also by another desk."""
+        with self._database.read() as session:
+            return generation_of(session)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other desks may change the documents, too."""
+        return self._database.is_shared
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Gives whether no other desk changes documents; if so, none does so before the end of the block."""
+        with self._database.alone("documents") as is_alone:
+            yield is_alone
+
     # --- writing -------------------------------------------------------------------------------------------
 
     def set_fact(self, key: str, value: str) -> None:
@@ -208,6 +226,7 @@ class Library:
         """
         now = datetime.now(UTC)
         with self._database.write() as session:
+            count_change(session)
             return [_replace(session, document, passages, now) for document, passages in documents]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
@@ -237,6 +256,7 @@ class Library:
         """
         changes = list[Replaced]()
         with self._database.write() as session:
+            count_change(session)
             for row in [row for path in paths if (row := _document(session, path)) is not None]:
                 changes.append(replace_passages(session, row.id, ()))
                 session.delete(row)

@@ -494,6 +494,18 @@ def m024_answer_models(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE messages ADD COLUMN model TEXT"))
 
 
+def m025_desks(connection: Connection) -> None:
+    """The desks that share a database."""
+    desks = Table(
+        "desks",
+        MetaData(naming_convention=NAMING),
+        Column("id", String(32), primary_key=True),
+        Column("seen", DateTime, nullable=False),
+        Column("generation", BigInteger, nullable=False),
+    )
+    desks.create(connection)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     m001_first_tables,
     m002_passage_neighbours,
@@ -516,6 +528,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m022_savings,
     m023_synced_folders,
     m024_answer_models,
+    m025_desks,
 )
 
 

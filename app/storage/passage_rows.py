@@ -16,6 +16,7 @@ from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import NewPassage, Replaced, Vectors
+from app.storage.generation import count_change
 from app.storage.tables import PassageNeighbourRow, PassageRow
 
 T = TypeVar("T")
@@ -113,6 +114,8 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
     wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
     before = neighbours_of(session, wanted)
     new = {id_: ids for id_, ids in wanted.items() if ids != before[id_]}
+    if new:
+        count_change(session)
     dropped = drop_neighbours(session, new)
     rows = [
         {"passage_id": id_, "rank": rank, "neighbour_id": neighbour}

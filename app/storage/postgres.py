@@ -42,7 +42,7 @@ _SESSION = {
 """A desk that hangs does not keep the others from writing."""
 _OURS = 0x5744
 """First number of our locks; the second one says which."""
-_LOCKS = {"writing": 1, "documents": 2, "folders": 3, "deliveries": 4}
+_LOCKS = {"writing": 1, "documents": 2, "folders": 3}
 
 _BUSY = Problem("database-busy", "is busy", "another desk is writing, or there are too many connections; try again")
 _LOST = Problem(LOST, "broke off the connection", "is the server restarting? Try again")

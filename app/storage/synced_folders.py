@@ -1,5 +1,7 @@
 """Synchronised folders in the database. Not covered: reading them (`app.knowledge.synchronising`)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 
@@ -22,6 +24,12 @@ class SyncedFolderTable:
         """Every folder, by path."""
         query = select(SyncedFolderRow).order_by(SyncedFolderRow.folder)
         return [_stored(row) for row in self._database.values(query)]
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Gives whether no other desk reads folders that are due; if so, none does so before the end of the block."""
+        with self._database.alone("folders") as is_alone:
+            yield is_alone
 
     def due(self, now: datetime) -> list[SyncedFolder]:
         """The folders whose time has come, the one that waits longest first."""

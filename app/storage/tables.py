@@ -499,6 +499,16 @@ class SyncedFolderRow(Base):
     last_result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
+class DeskRow(Base):
+    """A desk that is open on this database: see `desks`. generation: of the documents, up to which it follows."""
+
+    __tablename__ = "desks"
+
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
+    seen: Mapped[datetime]
+    generation: Mapped[int] = mapped_column(BigInteger)
+
+
 class FactRow(Base):
     """What the program remembers about its own data, such as the embedder of the stored vectors."""
 

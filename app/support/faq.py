@@ -31,7 +31,7 @@ class Publisher:
     """
 
     take_in: Callable[[Path, Progress], IngestReport]
-    forget: Callable[[Path], None]
+    forget: Callable[[], None]
     reload: Callable[[], None]
     vectors_of: Callable[[Sequence[str]], FaqVectors]
     try_out: Callable[[str], Answer]
@@ -76,12 +76,12 @@ class FaqEditor:
         pairs = self._store.pairs()
         if pairs:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._file, document_of(pairs))
+            write_document(self._file, pairs)
             report = self._publisher.take_in(self._file, progress)
             if report.failed:
                 raise DeskError(f"the FAQ cannot be taken in: {report.failed[0].reason}", code="unreadable")
         else:
-            self._publisher.forget(self._file)
+            self._publisher.forget()
         self._publisher.reload()
 
     def _refuse_known(self, draft: FaqDraft, id_: int | None) -> None:
@@ -107,6 +107,14 @@ def checked(draft: FaqDraft) -> FaqDraft:
     if len(wordings) > MOST_WORDINGS:
         raise DeskError(f"a question has at most {MOST_WORDINGS} other wordings: remove some", code="faq-too-long")
     return replace(draft, question=question, answer=answer, wordings=tuple(wordings))
+
+
+def write_document(file: Path, pairs: Sequence[FaqPair]) -> None:
+    """Make the file what the table says."""
+    if pairs:
+        replace_file(file, document_of(pairs))
+    else:
+        file.unlink(missing_ok=True)
 
 
 def document_of(pairs: Sequence[FaqPair]) -> bytes:

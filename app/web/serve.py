@@ -9,13 +9,14 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import uvicorn
 from starlette.concurrency import run_in_threadpool
 
 from app.access.passwords import ensure_admin
 from app.desk.changes import Changes
+from app.desk.following import following
 from app.desk.housekeeping import every_minute
 from app.desk.service import Service
 from app.desk.syncing import syncing
@@ -115,6 +116,7 @@ def serve(
         command_socket(Changes(service, Audit(service.database).record, COMMAND_LINE), settings.data_dir),
         every_minute(service.housekeeping),
         syncing(service.synced.run_due, service.is_ready),
+        following(service.following, service.is_ready) if service.following else nullcontext(),
         suppress(KeyboardInterrupt),  # how a desk is stopped
     ):
         server.run(sockets=[listener])
