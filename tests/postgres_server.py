@@ -22,6 +22,8 @@ from app.storage.database import open_database
 
 FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 TEMPLATE = "warm_template"
+GUARDED = "guarded"
+"""A user who needs a password, if a test makes it."""
 _FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=16MB", "wal_level=minimal")
 _ALONE = ("listen_addresses=", "max_wal_senders=0", "autovacuum=off", "max_connections=60", "log_min_messages=fatal")
 
@@ -100,6 +102,8 @@ def running_server() -> Iterator[PostgresServer]:
         _run(
             "initdb", "-D", f"{folder}/data", "-U", "warm", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"
         )
+        rules = Path(folder, "data", "pg_hba.conf")
+        rules.write_text(f"local all {GUARDED} scram-sha-256\n" + rules.read_text())
         server = PostgresServer(Path(folder))
         server.start()
         try:

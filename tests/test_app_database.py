@@ -32,8 +32,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{path}")
+def database(database_url: str) -> Iterator[Database]:
+    opened = open_database(database_url)
     yield opened
     opened.close()
 
@@ -59,6 +59,7 @@ def refused(url: str) -> DeskError:
 # --- transactions ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_every_connection_is_set_up(database: Database) -> None:
     expected = {
         "journal_mode": "wal",
@@ -204,6 +205,7 @@ def test_read_only(path: Path) -> None:
     assert caught.value.code == "database-read-only"
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_full_disk_undoes_the_transaction(database: Database) -> None:
     def limit(raw: sqlite3.Connection, entry: object) -> None:
         raw.execute("PRAGMA max_page_count = 60").close()
@@ -236,6 +238,7 @@ def test_closing_leaves_one_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_deleted_text_is_gone_from_the_disk(database: Database, path: Path) -> None:
     def on_disk() -> bool:
         return any(b"4929-secret-number" in file.read_bytes() for file in path.parent.iterdir())

@@ -301,7 +301,7 @@ def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(
 
     assert unanswered(history) == {"failed?": "failed"}, "the other one is being answered"
     with closing(open_database(database_url)) as again:
-        later = History(again)
+        later = History(again, longest=timedelta(0))
         assert unanswered(later) == {"killed?": "lost", "failed?": "lost"}
         assert [message.role for message in later.past(conversation_id)] == ["user", "assistant"] * 2
         assert later.is_there(conversation_id)

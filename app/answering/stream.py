@@ -58,6 +58,11 @@ class AnswerInProgress:
         finally:
             self.finish()
 
+    @property
+    def conversation_id(self) -> str:
+        """Where the answer is recorded."""
+        return self._asked.conversation_id
+
     def cancel(self) -> None:
         """Stop generating soon."""
         if self._running is not None:

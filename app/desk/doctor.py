@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class Check:
 def examine(settings: Settings) -> list[Check]:
     """All checks, in the order in which a new installation would need them. A finding has the name of its check."""
     models = (language_model, adapter, embedding_model, statement_ranker, calibration, search_classifier)
-    data = (sqlite, data_folder, free_space, documents, encoded_passages)
+    data = (database, data_folder, free_space, documents, encoded_passages)
     return [run(check, settings) for check in (python, torch, *models, *data, network)]
 
 
@@ -148,9 +147,11 @@ def search_classifier(settings: Settings) -> str:
     return f"{SHIPPED_SEARCH}, shipped"
 
 
-def sqlite(settings: Settings) -> str:
-    """SQLite's version."""
-    return sqlite3.sqlite_version
+def database(settings: Settings) -> str:
+    """Kind and version of the database; a server is asked."""
+    from app.storage.database import version_of
+
+    return version_of(settings.database_url)
 
 
 def data_folder(settings: Settings) -> str:

@@ -1,5 +1,6 @@
 """What a served desk does every minute: remove conversations for good that were deleted, or not used for longer than
-the setting `keep_days` says, with what was computed for their owners.
+the setting `keep_days` says, with what was computed for their owners, also where another desk of the database removed
+them.
 
 Not covered: what deleting is (`app.storage.conversation_care`).
 """
@@ -26,12 +27,25 @@ class Housekeeping:
         """
         self._care, self._drop_prefixes, self._keep_days = care, drop_prefixes, keep_days
         self._in_use = set[str]()  # owners whose prefixes an answer in progress needed
+        self._asked = dict[str, str]()  # owners by conversation, which another desk may remove
         self._lock = threading.Lock()
 
     def tidy(self, now: datetime) -> None:
         """Remove what is due. Raises DeskError."""
         unused_since = None if self._keep_days is None else now - timedelta(days=self._keep_days)
-        self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since))
+        self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
+
+    def asked(self, conversation_id: str, owner: str) -> None:
+        """Watch a conversation that other desks may remove: what was computed for it is here."""
+        with self._lock:
+            self._asked[conversation_id] = owner
+
+    def _gone_elsewhere(self) -> Set[str]:
+        with self._lock:
+            asked = dict(self._asked)
+        gone = asked.keys() - self._care.present(asked)
+        with self._lock:
+            return {self._asked.pop(conversation_id, asked[conversation_id]) for conversation_id in gone}
 
     def drop(self, owners: Set[str]) -> None:
         """Remove what was computed for these owners, and what was in use before; what is in use now, the next time."""

@@ -6,6 +6,7 @@ a desk (`service`).
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from threading import RLock
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
@@ -178,7 +179,7 @@ class Parts:
             torch.set_num_threads(threads)
         self.database = open_database(settings.database_url, upgrade=loading.get("upgrade", True))
         self.library = Library(self.database, settings.page_urls)
-        self.history = History(self.database)
+        self.history = History(self.database, timedelta(seconds=settings.answer_seconds))
         self._faq = FaqStore(self.database)
         self._in_flight = InFlight()
 

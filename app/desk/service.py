@@ -322,6 +322,8 @@ class Service(Parts):
         stream = self._answering.ask(
             question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
         )
+        if self.database.is_shared:
+            self.housekeeping.asked(stream.conversation_id, owner)
         self._prefetching.cancel(owner)  # the question has what it needs brought by itself
         return stream
 

@@ -6,6 +6,7 @@ everything that belongs to it; counts of answers, which name nobody, stay.
 Not covered: when that happens (`app.desk.housekeeping`), what was said (`history`).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage.database import Database
 from app.storage.history import shortened
+from app.storage.passage_rows import where_in
 from app.storage.tables import ConversationRow, FeedbackRow, MessageRow
 
 UNDO_S = 60
@@ -92,6 +94,12 @@ class ConversationCare:
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since
         return self._remove(gone)
+
+    def present(self, ids: Collection[str]) -> frozenset[str]:
+        """Those of these conversations that are not removed for good."""
+        with self._database.read() as session:
+            rows = where_in(session, select(ConversationRow.id), ConversationRow.id, ids)
+            return frozenset(row.id for row in rows)
 
     def erase(self, owner: str) -> Erased:
         """Remove everything of an owner for good, also what it deleted a moment ago, and the copies that were made

@@ -181,6 +181,19 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     return database
 
 
+def version_of(url: str) -> str:
+    """Kind and version of the database of this URL, and the address of a server. Changes nothing. Raises DeskError."""
+    database = _connected(url)
+    if not database.is_shared:
+        return f"SQLite {sqlite3.sqlite_version}"
+    try:
+        with database.read() as session:
+            postgres.check_encoding(session.connection(), database.name)
+            return f"PostgreSQL {session.scalar(text('SHOW server_version'))}, {database.name}"
+    finally:
+        database.close()
+
+
 def sqlite_file(url: str) -> Path | None:
     """The file of a SQLite database; None for a database of another kind. Raises DeskError."""
     parsed = _parsed(url)

@@ -5,13 +5,16 @@ stops. Not covered: sending (`app.support.webhook`).
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
 from app.domain.handoffs import Handoff
 from app.storage.database import Database
 from app.storage.tables import DeliveryRow, HandoffRow
+
+CLAIMED = timedelta(minutes=1)
+"""Longer than sending takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +34,20 @@ class Deliveries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def due(self, now: datetime, limit: int = 20) -> list[Delivery]:
-        """What is to be sent now, the oldest first."""
+    def claim(self, now: datetime) -> Delivery | None:
+        """The oldest that is to be sent now, if there is one. Nobody else gets it before `CLAIMED` is over: another
+        desk of the database does not send it, too, and what a desk that was killed had claimed is sent then.
+        """
         waiting = (DeliveryRow.state == "due", DeliveryRow.due <= now)
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
-        rows = self._database.rows(query.where(*waiting).order_by(DeliveryRow.created, DeliveryRow.id).limit(limit))
-        return [
-            row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False)) for row, handoff in rows
-        ]
+        query = query.where(*waiting).order_by(DeliveryRow.created, DeliveryRow.id).limit(1)
+        with self._database.write() as session:
+            found = session.execute(query).first()
+            if found is None:
+                return None
+            row, handoff = found
+            row.due = now + CLAIMED
+            return row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False))
 
     def delivered(self, delivery_id: str) -> None:
         """The receiver has it."""

@@ -10,9 +10,10 @@ Not covered: renaming and removing (`conversation_care`), numbers for the dashbo
 (`library`), making an answer (`app.answering`).
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import cast
 from uuid import uuid4
@@ -31,6 +32,9 @@ from app.storage.tallies import tally
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
+LONGEST_ANSWER = timedelta(minutes=5)
+_REMEMBERED = 1000
+"""Questions of which is known that they were asked here."""
 MAX_QUERY = 200
 """Characters of a search that are looked at."""
 
@@ -60,8 +64,10 @@ def new_id() -> str:
 class History:
     """Stored conversations. Safe to use from any thread; every method is one transaction and may raise DeskError."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, longest: timedelta = LONGEST_ANSWER) -> None:
+        """longest: how long a question may be answered, by another desk of the database."""
+        self._database, self._longest = database, longest
+        self._asked_here = deque[str](maxlen=_REMEMBERED)
         self._since, self._open = _now(), set[str]()  # questions that are being answered
         self._listeners: list[Callable[[Answer, AnswerDetails], None]] = []
 
@@ -123,9 +129,13 @@ class History:
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
-        """Why a message has no answer. Nobody else answers: a question from before this was opened is lost."""
+        """Why a message has no answer. A question from before this was opened is lost, unless another desk may answer
+        it still.
+        """
         if row.role != "user" or row.handoff_id is not None:
             return None
+        if self._database.is_shared and row.id not in self._asked_here:
+            return "lost" if _now() - row.created >= self._longest else None
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR) -> list[PastMessage]:
@@ -157,6 +167,7 @@ class History:
         """
         row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
         self._open.add(row.id)
+        self._asked_here.append(row.id)
         try:
             with self._database.write() as session:
                 _append(session, conversation_id, row)

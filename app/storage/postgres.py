@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
@@ -23,13 +23,14 @@ LOST: Final = "database-lost"
 """Code of the error for a connection that broke off: what only reads may be tried again."""
 POOL: Final[dict[str, Any]] = {"pool_pre_ping": True, "pool_size": 5, "max_overflow": 10, "pool_timeout": 30}
 """Connections of a desk. Each is tried before it is used, so that a server that was restarted does no harm."""
-READS: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+READS: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ"}
 """Of transactions that only read: one view."""
 WRITING: Final[dict[str, Any]] = {"isolation_level": "READ COMMITTED"}
 """Of transactions that write: statements see what was there when the lock was got, not when it was asked for."""
 _CONNECTING: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "warmdesk",
+    "client_encoding": "utf8",
     **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000},
 }
 """Parameters of libpq, unless the URL gives others. A server whose machine is gone is noticed within a minute."""
@@ -48,6 +49,7 @@ _BUSY = Problem("database-busy", "is busy", "another desk is writing, or there a
 _LOST = Problem(LOST, "broke off the connection", "is the server restarting? Try again")
 _UNREACHABLE = Problem("database-unreachable", "cannot be reached", "is the server running, and is its address right?")
 _LOGIN = Problem("database-login", "refuses the user or the password", "correct the setting database_url")
+_PARAMETER = Problem("database-url", "has a wrong parameter in its URL", "correct the setting database_url")
 _MISSING = Problem("database-missing", "does not exist", "make it with `createdb`, in UTF-8")
 _READ_ONLY = Problem("database-read-only", "is read-only", "give the URL of the primary server, not of a copy")
 _BY_STATE = {  # by the beginning of SQLSTATE
@@ -66,7 +68,7 @@ _BY_STATE = {  # by the beginning of SQLSTATE
     "58": Problem("disk-error", "cannot be read or written", "is the server's disk full or failing?"),
     "XX": Problem("database-damaged", "is damaged", "look at the server's log, and restore a backup"),
 }
-_IN_WORDS = {  # the server's first words to a connection have no SQLSTATE
+_IN_WORDS = {  # a server that refuses a connection gives no SQLSTATE
     "password": _LOGIN,
     "authentication": _LOGIN,
     "pg_hba.conf": _LOGIN,
@@ -81,7 +83,7 @@ _IN_WORDS = {  # the server's first words to a connection have no SQLSTATE
 
 def name_of(url: URL) -> str:
     """What a database is called in messages: without the password, and without parameters, which may hold one."""
-    return url.set(password=None, query={}).render_as_string()
+    return url.set(query={}).render_as_string()
 
 
 def connecting(url: URL) -> dict[str, Any]:
@@ -117,11 +119,14 @@ def problem_of(error: DBAPIError) -> Problem | None:
         return next((problem for prefix, problem in _BY_STATE.items() if state.startswith(prefix)), None)
     if error.connection_invalidated:
         return _LOST
-    said = str(error.orig)
-    if "connection" not in said:
+    if "connection option" in str(error.orig):  # found by libpq before it connects
+        return _PARAMETER
+    if not isinstance(error, OperationalError):
         return None
-    refusal = said.partition("FATAL:")[2]
-    return next((problem for words, problem in _IN_WORDS.items() if words in refusal), _UNREACHABLE)
+    _, is_answered, refusal = str(error.orig).partition("FATAL:")
+    if not is_answered:
+        return _LOGIN if "no password supplied" in str(error.orig) else _UNREACHABLE
+    return next((problem for words, problem in _IN_WORDS.items() if words in refusal), None)
 
 
 def _set_up_connection(raw: Any, entry: ConnectionPoolEntry) -> None:

@@ -89,12 +89,15 @@ class WebhookSender:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=1.0)  # what is being sent is sent again after the next start
+            self._thread.join(timeout=1.0)  # what is being sent is sent again later
         self._client.close()
 
     def send_due(self) -> int:
         """Try everything that is due once; gives how many arrived."""
-        return sum(self._send(delivery) for delivery in self._deliveries.due(self._now()))
+        arrived = 0
+        while not self._ended.is_set() and (delivery := self._deliveries.claim(self._now())) is not None:
+            arrived += self._send(delivery)
+        return arrived
 
     def _send(self, delivery: Delivery) -> bool:
         url, secret = self._settings.handoff_webhook, self._settings.handoff_webhook_secret

@@ -1,0 +1,296 @@
+"""PostgreSQL: one clear line for whatever can be wrong with the server, and what happens when it goes away."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from postgres_server import GUARDED, PostgresServer
+from sqlalchemy import create_engine, event, select, text
+from sqlalchemy.engine import make_url
+
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.storage import migrations, tables
+from app.storage.database import Database, open_database, version_of
+
+PASSWORD = "opensesame"
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[Database]:
+    with closing(open_database(postgres_url)) as opened:
+        yield opened
+
+
+def store(database: Database, key: str) -> None:
+    with database.write() as session:
+        session.add(tables.FactRow(key=key, value=""))
+
+
+def keys(database: Database) -> list[str]:
+    return list(database.values(select(tables.FactRow.key).order_by(tables.FactRow.key)))
+
+
+def refused(url: str) -> DeskError:
+    with pytest.raises(DeskError) as caught:
+        open_database(url).close()
+    assert "\n" not in str(caught.value)
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+    return caught.value
+
+
+def guarded(url: str, **changes: str) -> str:
+    parsed = make_url(url).set(**{"username": GUARDED, "password": PASSWORD, **changes})
+    return parsed.render_as_string(hide_password=False)
+
+
+# --- what can be wrong with a connection --------------------------------------------------------------------
+
+
+def test_no_server_on_postgres() -> None:
+    error = refused(f"postgresql+psycopg://desk:{PASSWORD}@127.0.0.1:9/desk")
+    assert error.code == "database-unreachable"
+    assert "postgresql+psycopg://desk:***@127.0.0.1:9/desk cannot be reached" in str(error)
+
+
+def test_no_such_host_on_postgres() -> None:
+    assert refused(f"postgresql://desk:{PASSWORD}@no-such-host.invalid/desk").code == "database-unreachable"
+
+
+def test_no_such_database_on_postgres(postgres: PostgresServer) -> None:
+    error = refused(postgres.url("nowhere"))
+    assert error.code == "database-missing"
+    assert "createdb" in str(error)
+
+
+def test_wrong_users_and_passwords_on_postgres(postgres: PostgresServer, postgres_url: str) -> None:
+    assert refused(guarded(postgres_url)).code == "database-login", "no such user"
+    postgres.execute(f"CREATE USER {GUARDED} PASSWORD '{PASSWORD}'")
+    try:
+        for wrong in ({"password": PASSWORD[:-1]}, {"password": ""}):
+            assert refused(guarded(postgres_url, **wrong)).code == "database-login"
+        assert refused(guarded(postgres_url)).code == "database-read-only", "not the owner"
+        version = version_of(guarded(postgres_url))
+        assert version.startswith("PostgreSQL 1")
+        assert PASSWORD not in version
+    finally:
+        postgres.execute(f"DROP USER {GUARDED}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://desk:{PASSWORD}@host:port/desk",
+        f"postgresql://desk:{PASSWORD}@127.0.0.1:9/desk?password={PASSWORD}",
+        f"postgresql://desk:{PASSWORD}@127.0.0.1:9/desk?nonsense={PASSWORD}",
+        f"postgres://desk:{PASSWORD}@host/desk",
+    ],
+)
+def test_no_password_in_an_error_on_postgres(url: str) -> None:
+    assert PASSWORD not in str(refused(url))
+
+
+def test_a_database_that_cannot_hold_all_texts_on_postgres(postgres: PostgresServer) -> None:
+    with postgres.database("template0", "ENCODING 'SQL_ASCII'") as url:
+        error = refused(url)
+    assert error.code == "database-encoding"
+    assert "--encoding=UTF8" in str(error)
+
+
+def test_a_read_only_database_on_postgres(postgres: PostgresServer, postgres_url: str) -> None:
+    name = make_url(postgres_url).database
+    postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with closing(open_database(postgres_url)) as database:
+        assert keys(database) == []
+        with pytest.raises(DeskError, match="is read-only"):
+            store(database, "a")
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("53100", "disk-full"),
+        ("53300", "database-busy"),
+        ("40P01", "database-busy"),
+        ("57014", "database-busy"),
+        ("58030", "disk-error"),
+        ("XX001", "database-damaged"),
+        ("57P01", "database-lost"),
+    ],
+)
+def test_what_the_server_says_on_postgres(database: Database, state: str, code: str) -> None:
+    raising = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
+
+    def write() -> None:
+        with database.write() as session:
+            session.add(tables.FactRow(key="a", value=""))
+            session.flush()
+            session.execute(raising)
+
+    with pytest.raises(DeskError) as caught:
+        write()
+    assert caught.value.code == code
+    assert keys(database) == [], "nothing was changed"
+
+
+# --- transactions -------------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_does_not_finish_keeps_others_for_a_while_on_postgres(postgres_url: str) -> None:
+    with closing(open_database(postgres_url)) as one, closing(open_database(postgres_url)) as other:
+
+        def impatient(raw: object, entry: object) -> None:
+            raw.execute("SET lock_timeout = '50ms'")  # type: ignore[attr-defined]
+            raw.commit()  # type: ignore[attr-defined]
+
+        event.listen(other.engine, "connect", impatient)
+        other.engine.dispose()
+        with one.write() as session:
+            session.add(tables.FactRow(key="a", value=""))
+            session.flush()
+            with pytest.raises(DeskError, match="is busy") as caught:
+                store(other, "b")
+        assert caught.value.code == "database-busy"
+        store(other, "b")
+        assert keys(one) == ["a", "b"]
+
+
+def test_only_one_has_a_piece_of_work_on_postgres(postgres_url: str) -> None:
+    with closing(open_database(postgres_url)) as one, closing(open_database(postgres_url)) as other:
+        with one.alone("documents") as first, other.alone("documents") as second, other.alone("folders") as third:
+            assert (first, second, third) == (True, False, True)
+        with other.alone("documents") as later:
+            assert later
+
+
+def test_two_that_begin_together_make_the_tables_once_on_postgres(postgres: PostgresServer) -> None:
+    with postgres.database("template0") as url:
+        opened: list[Database] = []
+        threads = [threading.Thread(target=lambda: opened.append(open_database(url))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(opened) == 3
+        names = opened[0].values(select(tables.FactRow.key))
+        assert names == []
+        for database in opened:
+            database.close()
+
+
+# --- a server that goes away --------------------------------------------------------------------------------
+
+
+def break_connections(postgres: PostgresServer) -> None:
+    postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'warmdesk'")
+
+
+def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres: PostgresServer, database: Database) -> None:
+    def write() -> None:
+        with database.write() as session:
+            session.add(tables.FactRow(key="a", value=""))
+            session.flush()
+            break_connections(postgres)
+            session.execute(select(1))
+
+    with pytest.raises(DeskError, match="broke off the connection") as caught:
+        write()
+    assert caught.value.code == "database-lost"
+    assert keys(database) == []
+    store(database, "b")
+    assert keys(database) == ["b"]
+
+
+def test_a_connection_that_breaks_off_while_reading_is_tried_again_on_postgres(
+    postgres: PostgresServer, database: Database
+) -> None:
+    store(database, "a")
+    broken: list[object] = []
+
+    def break_once(*_: object) -> None:
+        if not broken:
+            broken.append(None)
+            break_connections(postgres)
+
+    event.listen(database.engine, "before_cursor_execute", break_once)
+    assert keys(database) == ["a"]
+    assert broken
+
+
+def test_a_server_that_is_restarted_on_postgres(postgres: PostgresServer, database: Database) -> None:
+    store(database, "a")
+    postgres.stop()
+    for attempt in (lambda: keys(database), lambda: store(database, "b")):
+        with pytest.raises(DeskError) as caught:
+            attempt()
+        assert caught.value.code in ("database-unreachable", "database-lost")
+    postgres.start()
+    store(database, "b")
+    assert keys(database) == ["a", "b"]
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def schema(url: str) -> list[tuple[object, ...]]:
+    """Columns with their types, and the definitions of indexes and constraints."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = [
+            *connection.execute(
+                text(
+                    "SELECT table_name, column_name, data_type, character_maximum_length, is_nullable, column_default "
+                    "FROM information_schema.columns WHERE table_schema = 'public'"
+                )
+            ),
+            *connection.execute(text("SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'")),
+            *connection.execute(
+                text(
+                    "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
+                    "WHERE connamespace = 'public'::regnamespace"
+                )
+            ),
+        ]
+    engine.dispose()
+    return sorted((tuple(row) for row in found if "migrations" not in str(row)), key=repr)
+
+
+def test_migrations_lead_to_the_tables_on_postgres(postgres: PostgresServer, postgres_url: str) -> None:
+    """A table changed without a migration fails here."""
+    with postgres.database("template0") as fresh:
+        engine = create_engine(fresh)
+        tables.Base.metadata.create_all(engine)
+        engine.dispose()
+        assert schema(postgres_url) == schema(fresh)
+
+
+def test_an_older_database_is_brought_up_to_date_on_postgres(
+    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres.database("template0") as url:
+        monkeypatch.setattr(migrations.migrate, "__defaults__", (migrations.MIGRATIONS[:-1],))
+        with closing(open_database(url)) as database:
+            store(database, "a")
+        monkeypatch.undo()
+        with pytest.raises(DeskError, match="older Warmdesk"):
+            open_database(url, upgrade=False)
+        with closing(open_database(url)) as database:
+            assert keys(database) == ["a"]
+        assert schema(url) == schema(postgres_url)
+
+
+def test_tables_of_another_program_are_not_taken_over_on_postgres(postgres: PostgresServer) -> None:
+    with postgres.database("template0") as url:
+        postgres.execute("CREATE TABLE documents (a int)", make_url(url).database or "")
+        error = refused(url)
+    assert error.code == "database-error"
+    assert "tables of another program" in str(error)
+
+
+def test_the_password_is_not_shown_with_the_settings_on_postgres() -> None:
+    url = f"postgresql+psycopg://desk:{PASSWORD}@host/desk"
+    assert PASSWORD not in repr(Settings(database_url=url))
