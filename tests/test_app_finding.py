@@ -72,7 +72,7 @@ class Desk:
         whole = self.retriever
         return Retriever(self.embedder, whole.index, whole.keywords, within=[int(name) for name in collections])
 
-    def wait(self) -> None:
+    def follow(self) -> None:
         self.when_waited()
 
     def statement_vectors(self, encoder: str, ids: Sequence[int]) -> dict[int, bytes]:

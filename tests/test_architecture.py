@@ -101,6 +101,8 @@ ONLY_IN = {
             "app.storage.database",
             "app.storage.sqlite",
             "app.storage.postgres",
+            "app.storage.desks",
+            "app.storage.generation",
             "app.storage.migrations",
             "app.storage.library",
             "app.storage.history",

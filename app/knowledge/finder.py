@@ -164,6 +164,8 @@ class Finder:
             if len(stored) == len(found):
                 break
             self._search.follow()  # a passage was replaced meanwhile: the next snapshot has the new one
+            if retriever is self._search.retriever_for(collections):
+                break
         found = [hit for hit in found if hit.id in stored]
         if self._reranker is not None:
             texts = {id_: with_headings(passage.heading_path, passage.text) for id_, passage in stored.items()}
