@@ -13,11 +13,14 @@ from desks import finish, small_desk
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
 from postgres_server import PostgresServer
 
+from app.access.passwords import ensure_admin
 from app.desk import following as following_file
 from app.desk.following import following
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
+from app.storage.accounts import Accounts
+from app.storage.sessions import Sessions
 
 QUESTION = "What is the word of the day?"
 Desks = tuple[Service, Service]
@@ -102,6 +105,22 @@ def test_what_one_forgets_is_nowhere_in_the_other_on_postgres(
         later = finish(desk, QUESTION, conversation_id=conversation)
         assert SECRET not in repr(later)
         assert later.usage.session == 0, "the earlier turn stood on the document"
+
+
+def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_postgres(
+    tmp_path: Path, postgres_url: str, pages: Path
+) -> None:
+    with small_desk(tmp_path / "other", database_url=postgres_url) as other:
+        other.ingest([pages])
+        other.upload("plans.md", f"# Plans\n\nThe word is {SECRET}.\n".encode())
+    with small_desk(tmp_path / "one", database_url=postgres_url) as one:
+        assert one.forget("pages/secret.md").left == NOTHING
+        assert one.forget("plans.md").left == NOTHING
+    assert files_with(tmp_path / "other", SECRET)
+    with small_desk(tmp_path / "other", database_url=postgres_url) as other:
+        look(other)
+        assert modules(other) <= kept(other)
+        assert files_with(tmp_path / "other", *SECRET.split()) == set()
 
 
 def test_an_answer_under_way_elsewhere_brings_no_quotation_back_on_postgres(desks: Desks, pages: Path) -> None:
@@ -196,6 +215,54 @@ def test_the_faq_is_one_document_of_all_desks_on_postgres(desks: Desks) -> None:
     look(other)
     assert "Galway" not in other.settings.faq_file.read_text()
     assert "Galway" not in finish(other, "Do you have a shop in Cork?").answer
+
+
+def test_what_was_computed_for_a_conversation_goes_with_it_on_postgres(desks: Desks, pages: Path) -> None:
+    one, other = desks
+    one.ingest([pages])
+    look(other)
+    conversation = ask_as(other, "v-ann")
+    ask_as(other, "v-bob")
+    assert other.turns(conversation, "v-ann")
+    dropped: list[str] = []
+    other.housekeeping._drop_prefixes = lambda owner: dropped.append(owner) is None
+    one.erase("v-ann")
+    other.housekeeping.tidy(datetime.now(UTC))
+    other.housekeeping.tidy(datetime.now(UTC))
+    assert dropped == ["v-ann"]
+
+
+def ask_as(desk: Service, owner: str) -> str:
+    stream = desk.ask(QUESTION, owner=owner)
+    for _ in stream:
+        pass
+    return stream.answer.conversation_id
+
+
+def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks: Desks, pages: Path) -> None:
+    one, other = desks
+    one.ingest([pages])
+    look(other)
+    stream = other.ask(QUESTION)
+    conversation = stream.conversation_id
+    assert [turn.unanswered for turn in one.turns(conversation)] == [None]
+    one.history._longest = timedelta(0)
+    assert [turn.unanswered for turn in one.turns(conversation)] == ["lost"]
+    for _ in stream:
+        pass
+    assert [turn.unanswered for turn in one.turns(conversation)] == [None, None]
+
+
+def test_a_sign_in_counts_at_every_desk_on_postgres(desks: Desks) -> None:
+    one, other = desks
+    assert ensure_admin(Accounts(one.database), one.settings.admin_folder) is not None
+    assert ensure_admin(Accounts(other.database), other.settings.admin_folder) is None
+    account = Accounts(one.database).named("admin")
+    assert account is not None
+    token = Sessions(one.database).start(account)
+    assert Sessions(other.database).account(token) == account
+    Sessions(other.database).end(token)
+    assert Sessions(one.database).account(token) is None
 
 
 def test_a_desk_with_another_embedder_says_so_on_postgres(desks: Desks, pages: Path) -> None:

@@ -19,6 +19,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
+from app.storage.deliveries import CLAIMED, Deliveries
 from app.storage.history import History
 from app.storage.tables import DeliveryRow
 from app.support.handing_off import HandingOff
@@ -194,6 +195,18 @@ def test_a_deleted_conversation_is_not_told_of(desk: Desk, receiver: Receiver) -
     ConversationCare(desk.database).erase("v-ann")
     assert desk.sender.send_due() == 0
     assert receiver.got == []
+
+
+def test_two_desks_send_nothing_twice(desk: Desk, receiver: Receiver) -> None:
+    number = desk.hand_off()
+    desk.agents.take(number, "ann")
+    claimed = Deliveries(desk.database).claim(desk.now)  # by a desk that is sending it, or was killed
+    assert claimed is not None
+    assert (desk.sender.send_due(), desk.sender.send_due()) == (1, 0)
+    desk.now += CLAIMED
+    assert desk.sender.send_due() == 1
+    sent = [json.loads(body)["type"] for _, _, body in receiver.got]
+    assert sorted(sent) == ["handoff.requested", "handoff.taken"]
 
 
 def test_the_thread_sends_by_itself(desk: Desk, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,12 @@ def ensure_admin(accounts: Accounts, old_folder: Path) -> str | None:
         return None
     old = old_folder / OLD_FILE
     if not old.exists():
-        return new_account(accounts, ADMIN, "admin")
+        try:
+            return new_account(accounts, ADMIN, "admin")
+        except DeskError as error:
+            if error.code != "account-exists":
+                raise
+            return None  # another desk of the database was faster
     accounts.add(ADMIN, "admin", _old_hash(old))
     old.unlink()
     return None
