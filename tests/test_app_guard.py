@@ -16,9 +16,11 @@ from desk_site import BASE, HTML, Site, call, config_of
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
+from app.access.keys import Keys
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.database import Database, open_database
+from app.storage.sessions import Sessions
 from app.web.guard import COOKIE
 from app.web.server import MAX_BODY, create_app
 
@@ -55,6 +57,20 @@ def test_any_host_name_when_bound_to_the_network(tmp_path: Path, database: Datab
     app = create_app(FakeDesk(), database, Settings(data_dir=tmp_path, host="0.0.0.0"))
     client = TestClient(app, base_url="http://desk.example")
     assert client.get("/healthz").status_code == 200
+
+
+def test_without_its_database_the_desk_asks_to_try_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise DeskError("the database postgresql://desk@db/desk cannot be reached", code="database-unreachable")
+
+    monkeypatch.setattr(Sessions, "account", unreachable)
+    monkeypatch.setattr(Keys, "find_key", unreachable)
+    key = {"authorization": "Bearer wd_any"}
+    for path, headers in (("/admin/", {"cookie": f"{COOKIE}=any"}), ("/v1/models", key)):
+        reply = site.client().get(path, headers=headers)
+        assert reply.status_code == 503
+        assert "postgresql" not in reply.text
+    assert site.client().get("/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999"])

@@ -66,6 +66,8 @@ KNOWN = {
     "engine": _Known(503, "the desk is busy: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
     "database-busy": _Known(503, "the desk is busy: try again soon"),
+    "database-lost": _Known(503, "the desk is busy: try again soon"),
+    "database-unreachable": _Known(503, "the desk is busy: try again soon"),
 }
 """What callers may learn of, by the code of the DeskError."""
 

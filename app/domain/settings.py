@@ -367,7 +367,8 @@ class Settings(BaseSettings):
         default_factory=lambda data: "sqlite:///" + quote(str(data["data_dir"] / "warmdesk.sqlite3")),
         repr=False,
     )
-    """SQLAlchemy URL of the database (SQLite or PostgreSQL). Unset: a SQLite file in the data folder."""
+    """SQLAlchemy URL of the database: SQLite, or PostgreSQL (postgresql+psycopg://user:password@host/database), which
+    several desks may share (docs/scale.md). Unset: a SQLite file in the data folder."""
 
     @classmethod
     def settings_customise_sources(

@@ -1,7 +1,7 @@
 """One process per data folder: a lock that the operating system releases when the process ends, also after a crash.
 
 The lock is on `warmdesk.lock`; `warmdesk.lock.json` says who holds it, for the message that a second process shows. Not
-covered: network file systems without locks, several machines (use PostgreSQL and a data folder each).
+covered: network file systems without locks; several desks, which share a PostgreSQL database and have a folder each.
 """
 
 import errno

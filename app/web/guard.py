@@ -7,6 +7,7 @@ Who may call what is in `access_rules`; a caller that was let through is in `req
 Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts run by nonce only.
 """
 
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -21,12 +22,16 @@ from app.access import visitors
 from app.access.identity import Identity, caller_of
 from app.api.errors import ApiError
 from app.domain.callers import NOBODY, Caller
+from app.domain.errors import DeskError
 from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
 from app.web.admin_frame import home_of
+from app.web.error_words import UNEXPECTED
 from app.web.languages import LANGUAGES, page_language, translations
 from app.web.site import Site
 from app.web.widget_frame import WidgetFrame
+
+log = logging.getLogger(__name__)
 
 COOKIE = "warmdesk_admin"
 """Of people who are signed in; sent to /admin only."""
@@ -66,7 +71,11 @@ class Guard:
         headers = _HEADERS | {"content-security-policy": _CSP.format(nonce=nonce)}
         send = _secured(send, self._widget.loosened(scope["path"], headers))
         request = Request(scope)
-        refusal = self._refused_unread(request) or await self._refused_by_rule(request)
+        try:
+            refusal = self._refused_unread(request) or await self._refused_by_rule(request)
+        except DeskError as error:  # the database, which knows who is signed in, cannot be reached
+            log.warning("%s", error)
+            refusal = refused(request, 503, UNEXPECTED, "unavailable")
         if refusal is not None:
             await refusal(scope, receive, send)
             return
