@@ -16,9 +16,9 @@ from desk_site import BASE, HTML, Site, call, config_of
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
-from app.access.keys import Keys
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from app.storage.api_keys import ApiKeyTable
 from app.storage.database import Database, open_database
 from app.storage.sessions import Sessions
 from app.web.guard import COOKIE
@@ -64,7 +64,7 @@ def test_without_its_database_the_desk_asks_to_try_again(site: Site, monkeypatch
         raise DeskError("the database postgresql://desk@db/desk cannot be reached", code="database-unreachable")
 
     monkeypatch.setattr(Sessions, "account", unreachable)
-    monkeypatch.setattr(Keys, "find_key", unreachable)
+    monkeypatch.setattr(ApiKeyTable, "find", unreachable)
     key = {"authorization": "Bearer wd_any"}
     for path, headers in (("/admin/", {"cookie": f"{COOKIE}=any"}), ("/v1/models", key)):
         reply = site.client().get(path, headers=headers)
