@@ -14,7 +14,7 @@ the tables (`tables`), their history (`migrations`).
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -107,7 +107,8 @@ class Database:
                 is_ours = postgres.take_lock(connection, work)
             yield is_ours
         finally:
-            connection.invalidate()  # closes it, which gives the lock back
+            with suppress(DBAPIError):  # without a connection the lock is back already
+                postgres.give_locks_back(connection)
             connection.close()
 
     def flush_log(self) -> None:

@@ -108,9 +108,14 @@ def check_encoding(connection: Connection, name: str) -> None:
 
 
 def take_lock(connection: Connection, which: str) -> bool:
-    """Take one of the locks if nobody has it; it is kept until the connection is closed."""
+    """Take one of the locks if nobody has it; it is kept until `give_locks_back`, or the end of the connection."""
     numbers = {"ours": _OURS, "which": _LOCKS[which]}
     return bool(connection.scalar(text("SELECT pg_try_advisory_lock(:ours, :which)"), numbers))
+
+
+def give_locks_back(connection: Connection) -> None:
+    """At once: the server notices only a little later that a connection was closed."""
+    connection.execute(text("SELECT pg_advisory_unlock_all()"))
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
