@@ -76,7 +76,7 @@ def arena_of(kv_heads: int, size: int, dtype: torch.dtype) -> Arena:
     random = torch.Generator().manual_seed(1)
     for layer in (*arena.keys, *arena.values):
         layer.copy_(torch.randn(layer.shape, generator=random))
-    arena.positions.copy_(torch.arange(SLOTS) * 2)
+    arena.positions[:SLOTS] = torch.arange(SLOTS) * 2
     return arena
 
 
@@ -96,7 +96,7 @@ def both(
     q = torch.randn(1, kv_heads * group, rows, size, generator=random).to(dtype)
     k, v = torch.randn(2, 1, kv_heads, rows, size, generator=random).to(dtype)
     ours, theirs = (arena_of(kv_heads, size, dtype) for _ in range(2))
-    tiled = TiledPass(chunks, ours, kv_heads * group, rotation=ROTATION, slopes=slopes, most_keys=most_keys)
+    tiled = TiledPass.of(chunks, ours, kv_heads * group, rotation=ROTATION, slopes=slopes, most_keys=most_keys)
     plain = Pass(chunks, theirs, matmul, CPU, rotation=ROTATION, slopes=slopes)
     outs = tiled.attend(0, q, k, v, SCALE, **options), plain.attend(0, q, k, v, SCALE, **options)
     assert outs[0].dtype == dtype
@@ -228,7 +228,7 @@ def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
 
 
 def test_a_pass_is_given_up() -> None:
-    running_pass = TiledPass(CHUNKS, arena_of(1, 10, torch.float32), 2, rotation=ROTATION, give_up=lambda: True)
+    running_pass = TiledPass.of(CHUNKS, arena_of(1, 10, torch.float32), 2, rotation=ROTATION, give_up=lambda: True)
     with pytest.raises(PassGivenUp):
         running_pass.attend(0, *(torch.zeros(1, 2, 47, 10) for _ in range(3)), SCALE)
 
@@ -240,7 +240,7 @@ def test_a_pass_waits_for_what_is_copied() -> None:
     late.copies = Copies(FakeStream(), 1)
     late.copies.add(lambda layer: late.write_layer(layer, SHARED[2], rows), 13)
     there.write_layer(0, SHARED[2], rows)
-    out, expected = (TiledPass(chunks, arena, 2).attend(0, q, k[:, :1], v[:, :1], SCALE) for arena in (late, there))
+    out, expected = (TiledPass.of(chunks, arena, 2).attend(0, q, k[:, :1], v[:, :1], SCALE) for arena in (late, there))
     assert torch.equal(out, expected)
 
 

@@ -30,6 +30,12 @@ class CountingModel:
         self.tokenizer = tokenizer
         self.device = torch.device("cpu")
 
+    def prepare(self, arena: Arena) -> None:
+        """Nothing is computed."""
+
+    def release(self, arena: Arena) -> None:
+        """As `prepare`."""
+
     def forward(
         self,
         chunks: Sequence[Chunk],

@@ -73,6 +73,7 @@ class Engine:
         self._limits = limits
         self._arena, self._host_memory, self._disk = Arena(model.info.kv, slots, model.device), host_memory, disk
         self._kv_storage = kv_storage
+        model.prepare(self._arena)
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -102,6 +103,7 @@ class Engine:
             self._calls.put(lambda: self._stop(SHUT_DOWN))
             self._thread.join()
         self.store.close()
+        self.model.release(self._arena)
 
     @property
     def is_running(self) -> bool:

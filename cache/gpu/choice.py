@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from cache.gpu.graphs import Capture, CudaCapture
+
 if TYPE_CHECKING:
     from cache.gpu.tiled_pass import TiledPass
 
@@ -24,3 +26,8 @@ def tiled_pass_for(device: torch.device) -> "type[TiledPass] | None":
     from cache.gpu.tiled_pass import TiledPass
 
     return TiledPass
+
+
+def capture_for(device: torch.device) -> Capture | None:
+    """What captures graphs on a device; None where there are none."""
+    return CudaCapture(device) if device.type == "cuda" else None

@@ -5,45 +5,46 @@ scoring.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk
-from cache.gpu.tiles import plan_tiles
+from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.gpu.triton_kernels import attend_tiles
 from cache.memory.arena import Arena
 
 
 class TiledPass:
-    """One packed forward pass over an arena, in which it notes the rows' position ids. heads: query heads of the model.
-    Chunks with offsets need a rotation or ALiBi slopes, float32 `[H]`. give_up: asked at every layer. most_keys: see
-    `plan_tiles`.
+    """One packed forward pass over an arena, in which it notes the rows' position ids. A plan with turns needs a
+    rotation or ALiBi slopes, float32 `[H]`. give_up: asked at every layer.
     """
 
     def __init__(
         self,
-        chunks: Sequence[Chunk],
+        plan: TilePlan,
         arena: Arena,
-        heads: int,
         *,
         rotation: Rotation | None = None,
         slopes: Tensor | None = None,
         give_up: Callable[[], bool] = never,
-        most_keys: int | None = None,
     ) -> None:
-        device = arena.device
-        self._arena, self._slopes, self._give_up = arena, slopes, give_up
-        self._plan = plan_tiles(chunks, heads // arena.shape.kv_heads, device, most_keys)
-        self.positions, self._slots = self._plan.positions.long(), self._plan.slots.long()
+        self._plan, self._arena, self._slopes, self._give_up = plan, arena, slopes, give_up
+        self.positions, self._slots = plan.positions.long(), plan.slots.long()
         arena.positions.index_copy_(0, self._slots, self.positions)
         self._turn: tuple[Tensor, Tensor] | None = None
-        if self._plan.turns and slopes is None:
+        if len(plan.offsets) and slopes is None:
             assert rotation is not None, "this model's modules cannot be moved"
-            angles = torch.stack(rotation.angles(torch.tensor(self._plan.turns))).squeeze(2)
-            cos, sin = angles.to(device).unbind()
-            self._turn = cos, sin
+            cos, sin = rotation.angles(plan.offsets)
+            self._turn = cos.squeeze(1), sin.squeeze(1)
+
+    @classmethod
+    def of(
+        cls, chunks: Sequence[Chunk], arena: Arena, heads: int, *, most_keys: int | None = None, **options: Any
+    ) -> Self:
+        """The pass over some chunks. heads: query heads of the model. most_keys: see `make_tables`. options: others."""
+        return cls(plan_tiles(chunks, heads // arena.shape.kv_heads, arena.device, most_keys), arena, **options)
 
     def attend(
         self,
@@ -62,16 +63,15 @@ class TiledPass:
         keys, values = self._arena.keys[layer], self._arena.values[layer]
         keys.index_copy_(0, self._slots, k[0].transpose(0, 1))
         values.index_copy_(0, self._slots, v[0].transpose(0, 1))
-        with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # Triton launches on the current device
-            return attend_tiles(
-                self._plan,
-                q[0].transpose(0, 1).contiguous(),
-                keys,
-                values,
-                self._arena.positions,
-                scale,
-                turn=self._turn,
-                slopes=self._slopes,
-                window=window,
-                softcap=softcap,
-            ).unsqueeze(0)
+        return attend_tiles(
+            self._plan,
+            q[0].transpose(0, 1).contiguous(),
+            keys,
+            values,
+            self._arena.positions,
+            scale,
+            turn=self._turn,
+            slopes=self._slopes,
+            window=window,
+            softcap=softcap,
+        ).unsqueeze(0)

@@ -4,6 +4,7 @@ A tile is some readers of a run and a range of its keys. It is computed once for
 partial result; those of a row are merged. Tables are made in host memory and copied to the device at once.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,19 +29,63 @@ ALIGNED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TilePlan:
-    """What the kernels are told of a pass. num_partials: partial results of all tiles. block: query rows of a tile,
-    heads counted as rows. turns: ids that each turn rotates back.
+class Tables:
+    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. tiles `[N, 6]`: start of
+    the run, first key of it, keys, first reader, readers, first partial result. readers `[R, 3]`: packed row, how many
+    of the run's keys it sees, turn (-1: none). offsets: how many ids each turn rotates back. first_partial `[T + 1]`:
+    where the part of `partials` begins that lists the partial results of a packed row. slots, positions `[T]`: of
+    packed rows.
+    """
 
-    The rest are tables on the device, int32. tiles `[N, 6]`: start of the run, first key of it, keys, first reader,
-    readers, first partial result. readers `[R, 3]`: packed row, how many of the run's keys it sees, turn (-1: none).
-    offsets: the turns. first_partial `[T + 1]`: where the part of `partials` begins that lists the partial results of
-    a packed row. slots, positions `[T]`: of packed rows.
+    block: int
+    tiles: Ints
+    readers: Ints
+    offsets: Ints
+    first_partial: Ints
+    partials: Ints
+    slots: Ints
+    positions: Ints
+
+    @property
+    def num_partials(self) -> int:
+        """Partial results of all tiles."""
+        return int(self.tiles[:, 4].sum())
+
+    @property
+    def arrays(self) -> list[Ints]:
+        """All tables, in the order of a `TilePlan`."""
+        return [
+            self.tiles,
+            self.readers,
+            self.offsets,
+            self.first_partial,
+            self.partials,
+            self.slots,
+            self.positions,
+        ]
+
+    def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
+        """With more, up to so many: tiles without readers, and rows that stand in a slot and see nothing."""
+        return Tables(
+            self.block,
+            longer(self.tiles, partials),
+            longer(self.readers, partials),
+            longer(self.offsets, turns),
+            longer(self.first_partial, rows + 1, self.first_partial[-1]),
+            longer(self.partials, partials),
+            longer(self.slots, rows, slot),
+            longer(self.positions, rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """What the kernels are told of a pass. num_partials: for how many partial results there is memory. The rest are
+    `Tables`, on the device, int32.
     """
 
     num_partials: int
     block: int
-    turns: tuple[int, ...]
     tiles: Tensor
     readers: Tensor
     offsets: Tensor
@@ -51,30 +96,32 @@ class TilePlan:
 
 
 def plan_tiles(chunks: Sequence[Chunk], group: int, device: torch.device, most_keys: int | None = None) -> TilePlan:
-    """The tiles of a packed pass. group: query heads that share a key/value head. most_keys: of a tile; None: what
-    suits the number of rows.
+    """The tiles of a packed pass. Arguments as of `make_tables`."""
+    tables = make_tables(chunks, group, most_keys=most_keys)
+    return TilePlan(tables.num_partials, tables.block, *on_device(tables.arrays, device))
+
+
+def make_tables(
+    chunks: Sequence[Chunk], group: int, *, block: int | None = None, most_keys: int | None = None
+) -> Tables:
+    """The tables of a packed pass. group: query heads that share a key/value head. block, most_keys: of a tile; None:
+    what suits the pass.
     """
     turns: dict[int, int] = {}
     runs, readers = (np.array(numbers, np.int32) for numbers in plan_arrays(plan_items(chunks), turns))
     runs, readers = runs.reshape(-1, 4), readers.reshape(-1, 3)
     rows = sum(len(chunk.tokens) for chunk in chunks)
-    block = block_size(int(runs[:, 3].max()), group)
-    keys = most_keys or (KEYS_FOR_FEW if rows <= FEW_ROWS else KEYS_FOR_MANY)
-    tiles = cut(runs, readers, keys, block // group)
-    first_partial, partials = partials_of_rows(tiles, readers, rows)
-    tables = on_device(
-        [
-            tiles,
-            readers,
-            np.array([*turns], np.int32),
-            first_partial,
-            partials,
-            np.array([slot for chunk in chunks for slot in chunk.slots], np.int32),
-            np.array([position for chunk in chunks for position in chunk.positions], np.int32),
-        ],
-        device,
+    block = block or block_size(int(runs[:, 3].max()), group)
+    tiles = cut(runs, readers, most_keys or (KEYS_FOR_FEW if rows <= FEW_ROWS else KEYS_FOR_MANY), block // group)
+    return Tables(
+        block,
+        tiles,
+        readers,
+        np.array([*turns], np.int32),
+        *partials_of_rows(tiles, readers, rows),
+        np.array([slot for chunk in chunks for slot in chunk.slots], np.int32),
+        np.array([position for chunk in chunks for position in chunk.positions], np.int32),
     )
-    return TilePlan(int(tiles[:, 4].sum()), block, tuple(turns), *tables)
 
 
 def block_size(most_readers: int, group: int) -> int:
@@ -107,9 +154,30 @@ def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]
     return first_partial.astype(np.int32), seen[np.argsort(row, kind="stable")].astype(np.int32)
 
 
+def no_tables(block: int) -> Tables:
+    """Of a pass that computes nothing."""
+    none = np.zeros(0, np.int32)
+    return Tables(block, none.reshape(0, 6), none.reshape(0, 3), none, np.zeros(1, np.int32), none, none, none)
+
+
+def longer(table: Ints, entries: int, value: int = 0) -> Ints:
+    """A table with so many entries; the new ones are of that value."""
+    more = [(0, entries - len(table)), *[(0, 0)] * (table.ndim - 1)]
+    return np.pad(table, more, constant_values=value)
+
+
 def on_device(tables: Sequence[Ints], device: torch.device) -> list[Tensor]:
     """The tables on a device, in one copy."""
-    padded = [np.pad(table.ravel(), (0, -table.size % ALIGNED)) for table in tables]
-    together = torch.from_numpy(np.concatenate(padded)).to(device)
-    parts = torch.split(together, [len(table) for table in padded])
-    return [part[: table.size].view(table.shape) for part, table in zip(parts, tables, strict=True)]
+    return views(torch.from_numpy(joined(tables)).to(device), [table.shape for table in tables])
+
+
+def joined(tables: Sequence[Ints]) -> Ints:
+    """Tables one behind the other, each where Triton takes it for aligned."""
+    return np.concatenate([np.pad(table.ravel(), (0, -table.size % ALIGNED)) for table in tables])
+
+
+def views(together: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """The tables of these shapes in memory that holds them `joined`."""
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = torch.split(together, [size + -size % ALIGNED for size in sizes])
+    return [part[:size].view(shape) for part, size, shape in zip(parts, sizes, shapes, strict=True)]

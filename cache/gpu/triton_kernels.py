@@ -178,34 +178,35 @@ def attend_tiles(
     out = torch.empty(plan.num_partials, heads, size, dtype=torch.float32, device=q.device)
     lse = torch.empty(plan.num_partials, heads, dtype=torch.float32, device=q.device)
     cos, sin = turn or (None, None)
-    attend_tile[(len(plan.tiles), kv_heads)](
-        q,
-        keys,
-        values,
-        key_positions,
-        plan.tiles,
-        plan.readers,
-        plan.offsets,
-        plan.positions,
-        cos,
-        sin,
-        slopes,
-        scale,
-        window,
-        softcap,
-        out,
-        lse,
-        KV_HEADS=kv_heads,
-        GROUP=heads // kv_heads,
-        SIZE=size,
-        PADDED=padded,
-        ROTARY=0 if cos is None else cos.shape[1],
-        ROWS=plan.block,
-        KEYS=key_block(padded, keys.dtype),
-        num_stages=2,
-    )
     merged = torch.empty_like(q)
-    merge_partials[(rows, heads)](
-        out, lse, plan.first_partial, plan.partials, merged, SIZE=size, PADDED=padded, PARTS=PART_BLOCK
-    )
+    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # Triton launches on the current device
+        attend_tile[(len(plan.tiles), kv_heads)](
+            q,
+            keys,
+            values,
+            key_positions,
+            plan.tiles,
+            plan.readers,
+            plan.offsets,
+            plan.positions,
+            cos,
+            sin,
+            slopes,
+            scale,
+            window,
+            softcap,
+            out,
+            lse,
+            KV_HEADS=kv_heads,
+            GROUP=heads // kv_heads,
+            SIZE=size,
+            PADDED=padded,
+            ROTARY=0 if cos is None else cos.shape[1],
+            ROWS=plan.block,
+            KEYS=key_block(padded, keys.dtype),
+            num_stages=2,
+        )
+        merge_partials[(rows, heads)](
+            out, lse, plan.first_partial, plan.partials, merged, SIZE=size, PADDED=padded, PARTS=PART_BLOCK
+        )
     return merged

@@ -29,16 +29,17 @@ class KVShape:
 
 
 class Arena:
-    """KV memory of `slots` tokens on one device. positions: int64 `[slots]`. copies: of modules from and to it, beside
-    the passes; None on a processor.
+    """KV memory of `slots` tokens on one device. positions: int64 `[slots + 1]`. scratch_slot: one more, for rows that
+    nobody reads. copies: of modules from and to it, beside the passes; None on a processor.
     """
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:
         self.shape, self.slots, self.device = shape, slots, device
-        size = (slots, shape.kv_heads, shape.head_dim)
+        self.scratch_slot = slots
+        size = (slots + 1, shape.kv_heads, shape.head_dim)
         self.keys = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
-        self.positions = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         # the same memory as attention kernels want it: [1, kv_heads, slots, head_dim]
         self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]
         self.value_rows = [values.transpose(0, 1).unsqueeze(0) for values in self.values]

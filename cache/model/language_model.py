@@ -7,6 +7,7 @@ registry, their attention modules are replaced (`cache.model.alibi`).
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +27,8 @@ from cache.attention.items import Chunk
 from cache.attention.kernels import Kernel, default_kernel
 from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
-from cache.gpu.choice import tiled_pass_for
+from cache.gpu.choice import capture_for, tiled_pass_for
+from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
 from cache.memory.arena import Arena, KVShape
 from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
@@ -84,6 +86,12 @@ class Model(Protocol):
     tokenizer: ChatTokenizer
     device: torch.device
 
+    def prepare(self, arena: Arena) -> None:
+        """Make passes over an arena fast, before there are any; those over the one before are no longer."""
+
+    def release(self, arena: Arena) -> None:
+        """Hold nothing more of an arena that was prepared."""
+
     def forward(
         self,
         chunks: Sequence[Chunk],
@@ -116,16 +124,22 @@ class LanguageModel:
         compiled: Path | None = None,
         weights: PackedWeights = "model",
         tiled: "type[TiledPass] | None" = None,
+        capture: Capture | None = None,
+        buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
         """compiled: folder for compiled code; None: none is used. weights: of compiled code; those of 8 bits
-        make another fingerprint. tiled: passes with kernels for GPUs; None: where the device has them. Raises
-        ModelError for an unknown family.
+        make another fingerprint. tiled: passes with kernels for GPUs; None: where the device has them. capture,
+        buckets: of graphs, see `cache.gpu.graphs`; None: those of the device, if it has any. Raises ModelError for an
+        unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
         self._tiled, self._heads = tiled or tiled_pass_for(self.device), hf.config.num_attention_heads
+        self._capture = capture or capture_for(self.device)
+        self._buckets = buckets
+        self._graphed: GraphedPasses | None = None
         self.rotation = find_rotation(hf) if self.info.position_scheme == "rotary" else None
         self.native = None if compiled is None else native_decoder_of(hf, self.rotation, compiled, weights)
         if self.native is not None and weights != "model":
@@ -139,6 +153,27 @@ class LanguageModel:
         self._hf = hf.eval()
 
     @torch.no_grad()
+    def prepare(self, arena: Arena) -> None:
+        """As `Model.prepare`: captures graphs, where the device has any."""
+        if self._tiled is None or self._capture is None:
+            return
+        slopes = self._alibi.slopes if self._alibi else None
+        self._graphed = GraphedPasses(
+            self._compute,
+            partial(self._tiled, arena=arena, rotation=self.rotation, slopes=slopes),
+            arena,
+            self._capture,
+            heads=self._heads,
+            vocabulary=self.info.vocabulary,
+            moves=self.info.is_position_independent,
+            buckets=self._buckets,
+        )
+
+    def release(self, arena: Arena) -> None:
+        if self._graphed is not None and self._graphed.arena is arena:
+            self._graphed = None
+
+    @torch.no_grad()
     def forward(
         self,
         chunks: Sequence[Chunk],
@@ -149,18 +184,28 @@ class LanguageModel:
     ) -> Tensor:
         if self.native is not None:
             return self.native.forward(chunks, arena, outputs, give_up, scored, self.info.scored_layers)
-        plan, alibi = self._new_pass(chunks, arena, give_up, scored), self._alibi
-        options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
-        logits = torch.empty(0, self.info.vocabulary, device=self.device)
+        graphed = self._graphed
+        if graphed is not None and graphed.arena is arena and not scored and not arena.has_copies:
+            logits = graphed.forward(chunks, outputs, give_up)
+            if logits is not None:
+                return logits
+        tokens = torch.tensor([token for chunk in chunks for token in chunk.tokens], device=self.device)
+        kept = torch.tensor(outputs, device=self.device) if outputs else 1
         with suppress(ScoringFinished):
-            result = self._hf(
-                input_ids=torch.tensor([[token for chunk in chunks for token in chunk.tokens]], device=self.device),
-                use_cache=False,
-                logits_to_keep=torch.tensor(outputs, device=self.device) if outputs else 1,
-                **options,
-            )
-            logits = result.logits[0] if outputs else logits
-        return logits.float()
+            logits = self._compute(self._new_pass(chunks, arena, give_up, scored), tokens, kept)
+            if outputs:
+                return logits.float()
+        return torch.empty(0, self.info.vocabulary, device=self.device)
+
+    def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
+        """Logits `[N, vocabulary]` of a pass. tokens: int64 `[T]`. outputs: which rows', int64 `[N]`, or how many of
+        the last rows'.
+        """
+        alibi = self._alibi
+        options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
+        result = self._hf(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=outputs, **options)
+        logits: Tensor = result.logits[0]
+        return logits
 
     def _new_pass(
         self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
@@ -168,7 +213,7 @@ class LanguageModel:
         """A pass with kernels for GPUs where there are any, unless it is scored: they compute no scores."""
         slopes = self._alibi.slopes if self._alibi else None
         if self._tiled is not None and not scored:
-            return self._tiled(chunks, arena, self._heads, rotation=self.rotation, slopes=slopes, give_up=give_up)
+            return self._tiled.of(chunks, arena, self._heads, rotation=self.rotation, slopes=slopes, give_up=give_up)
         return Pass(
             chunks,
             arena,

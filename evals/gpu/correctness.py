@@ -68,7 +68,7 @@ def kernels(device: torch.device) -> dict[str, PassOf]:
     if (default := default_kernel(device)) is not matmul:
         found["flash"] = partial(Pass, kernel=default, device=device, rotation=rotation)
     if (tiled := tiled_pass_for(device)) is not None:
-        found["Triton"] = partial(tiled, heads=heads, rotation=rotation)
+        found["Triton"] = partial(tiled.of, heads=heads, rotation=rotation)
     return found
 
 

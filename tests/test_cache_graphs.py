@@ -1,0 +1,249 @@
+"""Passes that are captured and replayed, on a processor: a graph is replaced by what runs the captured function again
+on the same memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from recording import Recorder, answer, running
+from test_cache_engine import plan_of
+from tiny import CONFIGS, UNPLACEABLE, build, make_segment, oracle_logits, stock
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cache.attention.forward_pass import PassGivenUp
+from cache.attention.items import Chunk, KVView
+from cache.attention.scoring import ScoredChunk
+from cache.gpu.graphs import BUCKETS, Bucket, CudaCapture
+from cache.memory.allocator import Extent
+from cache.memory.arena import Arena
+from cache.model.language_model import LanguageModel
+
+pytest.importorskip("triton", reason="needs pip install -e '.[kernels]'")
+
+from test_cache_triton import SLOTS, TOLERANCE, passes
+
+from cache.gpu import tiled_pass
+from cache.gpu.tiled_pass import TiledPass
+
+CPU = torch.device("cpu")
+SMALL = (Bucket(12, 24), Bucket(4, 24), Bucket(4, 8), Bucket(1, 8))
+
+
+class Graphs:
+    """In place of CUDA's. captured, replayed: how often."""
+
+    def __init__(self) -> None:
+        self.captured = self.replayed = 0
+
+    def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
+        self.captured += 1
+        compute()
+
+        def replay() -> None:
+            self.replayed += 1
+            compute()
+
+        return replay
+
+
+def graphed(family: str, graphs: Any, buckets: Sequence[Bucket] = SMALL) -> LanguageModel:
+    return build(family, tiled=TiledPass, capture=graphs, buckets=buckets)
+
+
+def arena_of(model: LanguageModel) -> Arena:
+    """Keys and values that are nowhere a number, but for extents that are read."""
+    arena = Arena(model.info.kv, SLOTS, model.device)
+    random = torch.Generator().manual_seed(1)
+    for layer in (*arena.keys, *arena.values):
+        layer.fill_(float("nan"))
+        layer[:84] = torch.randn(84, *layer.shape[1:], generator=random)
+        layer[100:300] = torch.randn(200, *layer.shape[1:], generator=random)
+    arena.positions[:300] = torch.arange(300) * 2
+    return arena
+
+
+GRAPHS = Graphs()
+MODEL, PLAIN = graphed("multi-query", GRAPHS), build("multi-query")
+ARENA, OTHER = arena_of(MODEL), arena_of(PLAIN)
+MODEL.prepare(ARENA)
+for mine, theirs in zip((*ARENA.keys, *ARENA.values), (*OTHER.keys, *OTHER.values), strict=True):
+    mine.copy_(theirs)
+
+
+def memory_of(model: LanguageModel) -> list[int]:
+    """Where everything lies that graphs read and write."""
+    found = model._graphed
+    assert found is not None
+    return [found._logits.data_ptr(), *(graph.tables.data_ptr() for graph in found._graphs)]
+
+
+@settings(max_examples=8, deadline=None)
+@given(chunks=passes())
+def test_replayed_passes_equal_the_plain_kernel(chunks: list[Chunk]) -> None:
+    """Passes of all sizes, one after another, through the same graphs; rows that no pass needs are nowhere read."""
+    rows = sum(len(chunk.tokens) for chunk in chunks)
+    outputs = sorted({0, rows // 2, rows - 1})
+    before, replayed = memory_of(MODEL), GRAPHS.replayed
+    logits = MODEL.forward(chunks, ARENA, outputs)
+    assert torch.isfinite(logits).all()
+    torch.testing.assert_close(logits, PLAIN.forward(chunks, OTHER, outputs), atol=TOLERANCE, rtol=TOLERANCE)
+    assert memory_of(MODEL) == before
+    assert GRAPHS.captured == len(SMALL)
+    assert (GRAPHS.replayed > replayed) <= (rows <= SMALL[0].rows)
+
+
+SYSTEM = make_segment("system", "Answer so. ")
+A = make_segment("a", "Returns take a month.", SYSTEM)
+B = make_segment("b", "Not gift cards.", SYSTEM)
+PLAN = plan_of(SYSTEM, B, A, "Gift?")
+
+
+@pytest.mark.parametrize("family", ["multi-query", "bloom"])
+def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
+    graphs = Graphs()
+    model = graphed(family, graphs, [Bucket(6, 24)])
+    recorder = Recorder(model)
+    with running(model) as engine:
+        answer(engine, PLAN, 2)
+    assert graphs.replayed >= 2  # the question, a token, and short modules
+    assert (recorder.logits[-2] - oracle_logits(stock(family), PLAN)).abs().max() < TOLERANCE
+
+
+class OnDevice(TorchDispatchMode):
+    """Refuses every operation with a tensor of another device, as copies from and to the host have."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves((args, kwargs, out)):
+            assert not isinstance(tensor, Tensor) or tensor.device.type == "meta", func
+        return out
+
+
+@pytest.mark.parametrize("family", CONFIGS | UNPLACEABLE)
+def test_what_is_captured_reads_no_value(
+    family: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a device whose tensors have none. Only one kind of model does, and runs without graphs."""
+    monkeypatch.setattr(tiled_pass, "attend_tiles", lambda plan, q, *_, **__: torch.empty_like(q))
+
+    def capture(compute: Callable[[], None]) -> Callable[[], None]:
+        with OnDevice():
+            compute()
+        return compute
+
+    model = LanguageModel(
+        stock(family).to("meta"), None, name=family, fingerprint="", tiled=TiledPass, capture=capture, buckets=SMALL
+    )
+    model.prepare(Arena(model.info.kv, SLOTS, model.device))
+    assert [record.getMessage()[:58] for record in caplog.records] == (
+        ["passes on meta run without CUDA graphs, because capturing "] if family == "dynamic-rope" else []
+    )
+
+
+def chunk_of(rows: int) -> Chunk:
+    return Chunk([1] * rows, list(range(1000, 1000 + rows)), 0, [Extent(120, rows)], [KVView(Extent(0, 40), 5)])
+
+
+@pytest.mark.parametrize("case", ["too many rows", "too many partial results", "scored", "another arena", "copies"])
+def test_other_passes_are_not_replayed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks, scored, arena, replayed = [chunk_of(1)], [], ARENA, GRAPHS.replayed
+    if case == "too many rows":
+        chunks = [chunk_of(SMALL[0].rows + 1)]
+    elif case == "too many partial results":
+        chunks = [Chunk([1], [1000], 0, [Extent(120, 1)], [KVView(Extent(at, 1)) for at in range(40)])]
+    elif case == "scored":
+        scored = [ScoredChunk(0, 1, {})]
+    elif case == "another arena":
+        arena = arena_of(MODEL)
+    else:
+        monkeypatch.setattr(Arena, "has_copies", True)
+    logits = MODEL.forward(chunks, arena, [0], scored=scored)
+    assert logits.shape == (0 if scored else 1, MODEL.info.vocabulary)
+    assert GRAPHS.replayed == replayed
+
+
+def test_whether_a_pass_is_given_up_is_asked_before_it_is_replayed() -> None:
+    asked: list[int] = []
+    MODEL.forward([chunk_of(2)], ARENA, [1], lambda: bool(asked.append(1)))
+    assert asked == [1]
+    replayed = GRAPHS.replayed
+    with pytest.raises(PassGivenUp):
+        MODEL.forward([chunk_of(2)], ARENA, [1], lambda: True)
+    assert GRAPHS.replayed == replayed
+
+
+def test_where_capturing_fails_passes_run_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    def failing(compute: Callable[[], None]) -> Callable[[], None]:
+        if failed:
+            raise RuntimeError("operation not permitted")
+        failed.append(True)
+        return compute
+
+    failed: list[bool] = []
+    model = graphed("multi-query", failing)
+    arena = arena_of(model)
+    with caplog.at_level(logging.INFO):
+        model.prepare(arena)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "passes on cpu run without CUDA graphs, because capturing failed: operation not permitted"
+    )
+    assert torch.isfinite(model.forward([chunk_of(2)], arena, [1])).all()
+
+
+def test_an_engine_that_has_closed_leaves_no_graphs() -> None:
+    model = graphed("multi-query", Graphs(), [Bucket(1, 1)])
+    with running(model):
+        assert model._graphed is not None
+    assert model._graphed is None
+
+
+def test_graphs_come_with_room_for_all_that_is_smaller() -> None:
+    """Each with at least a partial result for each row, and the largest first."""
+    assert [*BUCKETS] == sorted(BUCKETS, reverse=True)
+    assert all(bucket.partials >= bucket.rows for bucket in BUCKETS)
+
+
+def test_graphs_share_a_pool_and_are_warmed_up_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[object] = []
+
+    class Stream:
+        def wait_stream(self, other: Stream) -> None:
+            events.append("wait")
+
+    class CUDAGraph:
+        def replay(self) -> None:
+            events.append("replay")
+
+    def graph(graph: CUDAGraph, **options: object) -> Any:
+        events.append(options)
+        return nullcontext()
+
+    monkeypatch.setattr(
+        torch,
+        "cuda",
+        SimpleNamespace(
+            graph_pool_handle=lambda: "pool",
+            Stream=Stream,
+            current_stream=Stream,
+            CUDAGraph=CUDAGraph,
+            graph=graph,
+            device=nullcontext,
+            stream=nullcontext,
+        ),
+    )
+    capture = CudaCapture(torch.device("cuda", 1))
+    replay = capture(lambda: events.append("compute"))
+    replay()
+    options = {"pool": "pool", "capture_error_mode": "thread_local"}
+    assert events == ["wait", "compute", options, "compute", "replay"]
