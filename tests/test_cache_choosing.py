@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cache.decoding.choosing import FEW_TOKENS, choose_tokens
+from cache.decoding.choosing import FEW_TOKENS, UNSURE, Draw, choose_tokens, find_tokens
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampler, Sampling
 
@@ -117,3 +117,26 @@ def test_nothing_beyond_the_last_token_is_chosen() -> None:
         sampler = Sampler(Sampling(temperature=1, **options))  # type: ignore[arg-type]
         sampler.draw = lambda: 1 - 2**-53  # type: ignore[method-assign]
         assert 0 <= choose_tokens(torch.zeros(1, SIZE), [sampler], [()])[0] < SIZE
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(samplings, min_size=1, max_size=6))
+def test_choosing_reads_nothing_from_the_device(many: list[Sampling]) -> None:
+    """Shown on one whose tensors have no values; the result is copied back once."""
+    answers = [(1,) if one.choices else () for one in many]
+    draws = [
+        Draw(row, one, answer, None if one.choices is None else one.choices.allowed(answer), 0.5)
+        for row, (one, answer) in enumerate(zip(many, answers, strict=True))
+    ]
+    ordered, found = find_tokens(torch.empty(len(many), SIZE, device="meta"), draws, 7)
+    assert sorted(draw.row for draw in ordered) == [*range(len(many))]
+    assert found.device.type == "meta"
+    assert found.shape == (len(many),)
+
+
+def test_a_token_is_unsure_only_while_the_share_may_be_larger() -> None:
+    logits = torch.zeros(1, SIZE)
+    sampling = Sampling(temperature=1, top_p=0.5)
+    for most, is_sure in ((1, False), (19, False), (22, True), (SIZE, True)):
+        _, found = find_tokens(logits, [Draw(0, sampling, (), None, 0.99)], most)
+        assert (found.item() != UNSURE) is is_sure

@@ -1,4 +1,4 @@
-"""Choosing the next tokens of all answers of a pass together: few operations on the device, little copied back.
+"""Choosing the next tokens of all answers of a pass together, on the device, with one copy back.
 
 Tokens are drawn by the inverse of the cumulative distribution, with one random number of each request, so that what
 else is in the batch changes nothing. Where only some tokens are allowed, these are a small vocabulary of their own.
@@ -8,10 +8,9 @@ Shape letters: N answers, V tokens of the vocabulary, K likeliest of them.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cache.decoding.sampling import Sampler, Sampling
@@ -20,35 +19,73 @@ FEW_TOKENS = (256, 4096)
 """Tokens that mostly, and nearly always, hold the share that is sampled from. Sorting all of a vocabulary takes as long
 as a pass through a small model, so the first few are tried first.
 """
-Numbers = NDArray[np.float64]
+
+UNSURE = -1
+"""In place of a token: which one it is depends on more of the likeliest tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """An answer whose next token is chosen. row: of the logits. number: a random one, at least 0 and less than 1.
+    allowed: see `Sampler.allowed`.
+    """
+
+    row: int
+    sampling: Sampling
+    answer: Sequence[int]
+    allowed: Mapping[int, float] | None
+    number: float
 
 
 def choose_tokens(logits: Tensor, samplers: Sequence[Sampler], answers: Sequence[Sequence[int]]) -> list[int]:
     """The next token of each answer. logits: float32 `[N, V]`, not changed. answers: their tokens so far."""
-    allowed = [sampler.allowed(answer) for sampler, answer in zip(samplers, answers, strict=True)]
     chosen = [0] * len(samplers)
-    free = [i for i, some in enumerate(allowed) if some is None]
-    if free:
-        scores = adjusted(rows_of(logits, free), [samplers[i] for i in free], [answers[i] for i in free])
-        for i, token in zip(free, pick(scores, [samplers[i] for i in free]), strict=True):
-            chosen[i] = token
-    bound: list[int] = []
-    for i, some in enumerate(allowed):
-        if some is not None and len(some) == 1:
-            (chosen[i],) = some  # without drawing a random number
-        elif some is not None:
-            bound.append(i)
-    if bound:
-        tokens, weights = padded([allowed[i] or {} for i in bound], logits.device)
-        scores = rows_of(logits, bound).gather(1, tokens) + weights
-        for i, index in zip(bound, pick(scores.cpu(), [samplers[i] for i in bound]), strict=True):
-            chosen[i] = [*(allowed[i] or {})][index]
+    draws: list[Draw] = []
+    for row, (sampler, answer) in enumerate(zip(samplers, answers, strict=True)):
+        allowed = sampler.allowed(answer)
+        if allowed is not None and len(allowed) == 1:
+            (chosen[row],) = allowed
+        else:
+            number = sampler.draw() if sampler.sampling.temperature else 0.0
+            draws.append(Draw(row, sampler.sampling, answer, allowed, number))
+    for most in (*FEW_TOKENS, logits.shape[1]):
+        if draws:
+            ordered, found = find_tokens(logits, draws, most)
+            tokens = dict(zip((draw.row for draw in ordered), found.tolist(), strict=True))  # the copy
+            draws = [draw for draw in draws if tokens[draw.row] == UNSURE]
+            for row, token in tokens.items():
+                chosen[row] = token
     return chosen
+
+
+def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[Draw], Tensor]:
+    """The draws in another order, and the token of each or UNSURE, int64 `[N]` on the device. Reads no value of it.
+    most: how many likeliest tokens are looked at, where that is not known before.
+    """
+    ordered: list[Draw] = []
+    found: list[Tensor] = []
+    for choose in (pick_likeliest, sample_all, sample_likeliest):
+        alike = [draw for draw in draws if way_of(draw.sampling) is choose]
+        free, bound = ([d for d in alike if (d.allowed is None) is is_free] for is_free in (True, False))
+        if free:
+            found.append(choose(adjusted(rows_of(logits, [d.row for d in free]), free), free, most))
+        if bound:
+            tokens, weights = padded([draw.allowed or {} for draw in bound], logits.device)
+            scores = rows_of(logits, [draw.row for draw in bound]).gather(1, tokens) + weights
+            index = choose(scores, bound, tokens.shape[1])
+            found.append(tokens.gather(1, index.unsqueeze(1)).squeeze(1))
+        ordered += free + bound
+    return ordered, torch.cat(found)
 
 
 def rows_of(x: Tensor, rows: list[int]) -> Tensor:
     """Some rows of a tensor, ascending; no copy if these are all."""
-    return x if len(rows) == len(x) else x[rows]
+    return x if len(rows) == len(x) else x[on_device(rows, x.device)]
+
+
+def on_device(values: Sequence[object], device: torch.device) -> Tensor:
+    """A tensor of these values on a device, without waiting for what runs there."""
+    return torch.tensor(values).to(device, non_blocking=True)
 
 
 def padded(allowed: Sequence[Mapping[int, float]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -56,85 +93,75 @@ def padded(allowed: Sequence[Mapping[int, float]], device: torch.device) -> tupl
     most = max(len(some) for some in allowed)
     tokens = [[*some, *[0] * (most - len(some))] for some in allowed]
     weights = [[*some.values(), *[float("-inf")] * (most - len(some))] for some in allowed]
-    return torch.tensor(tokens, device=device), torch.tensor(weights, device=device)
+    return on_device(tokens, device), on_device(weights, device)
 
 
-def adjusted(logits: Tensor, samplers: Sequence[Sampler], answers: Sequence[Sequence[int]]) -> Tensor:
-    """Logits `[N, V]` with the biases of openings and the penalties for what was said already."""
+def adjusted(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """Logits `[N, V]` of the draws with the biases of openings and the penalties for what was said already."""
     biases: list[tuple[int, int, float]] = []
     penalties: list[tuple[int, int, float]] = []
-    for row, (sampler, answer) in enumerate(zip(samplers, answers, strict=True)):
-        sampling = sampler.sampling
-        if sampling.opening is not None and not answer:
+    for row, draw in enumerate(draws):
+        sampling = draw.sampling
+        if sampling.opening is not None and not draw.answer:
             biases.append((row, *sampling.opening))
         if sampling.repetition_penalty != 1:
-            penalties += ((row, token, sampling.repetition_penalty) for token in set(answer))
+            penalties += ((row, token, sampling.repetition_penalty) for token in set(draw.answer))
     if biases:
-        rows, tokens, values = (torch.tensor(x, device=logits.device) for x in zip(*biases, strict=True))
+        rows, tokens, values = (on_device(x, logits.device) for x in zip(*biases, strict=True))
         logits = logits.index_put((rows, tokens), values.to(logits.dtype), accumulate=True)
     if penalties:
-        rows, tokens, values = (torch.tensor(x, device=logits.device) for x in zip(*penalties, strict=True))
+        rows, tokens, values = (on_device(x, logits.device) for x in zip(*penalties, strict=True))
         scores = logits[rows, tokens]
         logits = logits.index_put((rows, tokens), torch.where(scores > 0, scores / values, scores * values))
     return logits
 
 
-def pick(scores: Tensor, samplers: Sequence[Sampler]) -> list[int]:
-    """An index into each row of scores `[N, V]`."""
-    picked = [0] * len(samplers)
-    for choose in (pick_likeliest, sample_all, sample_likeliest):
-        rows = [i for i, one in enumerate(samplers) if way_of(one.sampling) is choose]
-        if rows:
-            found = choose(rows_of(scores, rows), [samplers[i] for i in rows])
-            for row, index in zip(rows, found, strict=True):
-                picked[row] = index
-    return picked
-
-
-def pick_likeliest(scores: Tensor, samplers: Sequence[Sampler]) -> list[int]:
+def pick_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
     """The index of the highest of each row `[N, V]`."""
-    found: list[int] = scores.argmax(-1).tolist()
-    return found
+    return scores.argmax(-1)
 
 
-def sample_all(scores: Tensor, samplers: Sequence[Sampler]) -> list[int]:
+def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
     """An index into each row `[N, V]`, sampled from all."""
-    draws, temperature = (torch.from_numpy(x).to(scores.device) for x in (drawn(samplers), temperatures(samplers)))
-    sums = (scores.double() / temperature).softmax(-1).cumsum(-1)
-    found: list[int] = (sums <= draws * sums[:, -1:]).sum(-1).clamp(max=scores.shape[1] - 1).tolist()
-    return found
+    numbers, temperatures = columns([(d.number, d.sampling.temperature) for d in draws], scores.device)
+    sums = (scores.double() / temperatures).softmax(-1).cumsum(-1)
+    return place_in(sums, numbers).squeeze(1)
 
 
-def sample_likeliest(scores: Tensor, samplers: Sequence[Sampler]) -> list[int]:
+def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
     """An index into each row `[N, V]`, sampled from the `top_k` likeliest, and of these from the fewest that make up
-    `top_p`.
+    `top_p`; UNSURE where these may be more than `most`.
     """
-    size, temperature = scores.shape[1], temperatures(samplers)
-    top_k = np.array([[min(one.sampling.top_k or size, size)] for one in samplers])
-    top_p = np.array([[one.sampling.top_p] for one in samplers])
-    is_open = top_k == size  # how many tokens make up a share of all is not known before
-    most = max((int(k) for k in top_k.flat if k < size), default=1)
-    whole = np.zeros_like(temperature)
-    if is_open.any():
-        whole = (
-            (scores.double() / torch.from_numpy(temperature).to(scores.device))
-            .logsumexp(-1, keepdim=True)
-            .cpu()
-            .numpy()
-        )
-    for count in (*(max(few, most) for few in FEW_TOKENS), size) if is_open.any() else (most,):
-        likely, ids = (x.cpu().numpy() for x in scores.topk(min(count, size)))
-        scaled = np.where(np.arange(likely.shape[1]) < top_k, likely / temperature, -np.inf)  # [N, K]
-        highest = scaled[:, :1]
-        mass = highest + np.log(np.exp(scaled - highest).sum(-1, keepdims=True))
-        probabilities = np.exp(scaled - np.where(is_open, whole, mass))
-        before = probabilities.cumsum(-1) - probabilities
-        if count >= size or (before[:, -1:] >= top_p)[is_open].all():
-            break
+    size = scores.shape[1]
+    limits = [min(draw.sampling.top_k or size, size) for draw in draws]
+    is_any_open = size in limits  # how many tokens make up a share of all is not known before
+    count = max([limit for limit in limits if limit < size] + [min(most, size)] * is_any_open)
+    values = [(d.number, d.sampling.temperature, k, d.sampling.top_p) for d, k in zip(draws, limits, strict=True)]
+    numbers, temperatures, top_k, top_p = columns(values, scores.device)
+    likely, ids = scores.topk(count)
+    scaled = likely.double() / temperatures
+    scaled = scaled.where(torch.arange(count, device=scores.device) < top_k, -torch.inf)
+    mass = scaled.logsumexp(-1, keepdim=True)
+    if is_any_open:
+        mass = mass.where(top_k < size, (scores.double() / temperatures).logsumexp(-1, keepdim=True))
+    probabilities = (scaled - mass).exp()
+    before = probabilities.cumsum(-1) - probabilities
     sums = (probabilities * (before < top_p)).cumsum(-1)
-    places = (sums <= drawn(samplers) * sums[:, -1:]).sum(-1, keepdims=True).clip(max=sums.shape[1] - 1)
-    found: list[int] = np.take_along_axis(ids, places, 1)[:, 0].tolist()
-    return found
+    index = ids.gather(1, place_in(sums, numbers))
+    if is_any_open and count < size:
+        index = index.where((top_k < size) | (before[:, -1:] >= top_p), UNSURE)
+    return index.squeeze(1)
+
+
+def place_in(sums: Tensor, numbers: Tensor) -> Tensor:
+    """Where numbers `[N, 1]` of at least 0 and less than 1 fall in cumulative weights `[N, K]`: `[N, 1]`."""
+    return (sums <= numbers * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=sums.shape[1] - 1)
+
+
+def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[Tensor, ...]:
+    """Numbers of each answer, float64 `[N, 1]` each."""
+    table = torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
+    return tuple(table[:, i : i + 1] for i in range(table.shape[1]))
 
 
 def way_of(sampling: Sampling) -> object:
@@ -142,13 +169,3 @@ def way_of(sampling: Sampling) -> object:
     if not sampling.temperature:
         return pick_likeliest
     return sample_likeliest if sampling.top_k or sampling.top_p < 1 else sample_all
-
-
-def drawn(samplers: Sequence[Sampler]) -> Numbers:
-    """A random number for each answer, `[N, 1]`."""
-    return np.array([[one.draw()] for one in samplers])
-
-
-def temperatures(samplers: Sequence[Sampler]) -> Numbers:
-    """`[N, 1]`."""
-    return np.array([[one.sampling.temperature] for one in samplers])
