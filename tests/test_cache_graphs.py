@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from cache.attention.forward_pass import PassGivenUp
 from cache.attention.items import Chunk, KVView
 from cache.attention.scoring import ScoredChunk
+from cache.gpu.choice import PassKinds
 from cache.gpu.graphs import BUCKETS, Bucket, CudaCapture
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
@@ -57,7 +58,7 @@ class Graphs:
 
 
 def graphed(family: str, graphs: Any, buckets: Sequence[Bucket] = SMALL) -> LanguageModel:
-    return build(family, tiled=TiledPass, capture=graphs, buckets=buckets)
+    return build(family, kinds=PassKinds(tiled=TiledPass), capture=graphs, buckets=buckets)
 
 
 def arena_of(model: LanguageModel) -> Arena:
@@ -142,7 +143,13 @@ def test_what_is_captured_reads_no_value(
         return compute
 
     model = LanguageModel(
-        stock(family).to("meta"), None, name=family, fingerprint="", tiled=TiledPass, capture=capture, buckets=SMALL
+        stock(family).to("meta"),
+        None,
+        name=family,
+        fingerprint="",
+        kinds=PassKinds(tiled=TiledPass),
+        capture=capture,
+        buckets=SMALL,
     )
     model.prepare(Arena(model.info.kv, SLOTS, model.device))
     assert [record.getMessage()[:58] for record in caplog.records] == (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
 from cache.attention.items import Chunk, KVView, VisibleRange
 from cache.attention.kernels import matmul
 from cache.attention.scoring import ScoredChunk
-from cache.gpu import choice
+from cache.gpu.choice import PassKinds
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
@@ -220,7 +219,7 @@ PLAN = plan_of(SYSTEM, B, A, "Gift?")
 
 @pytest.mark.parametrize("family", ["llama", "bloom"])
 def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
-    model = build(family, tiled=TiledPass)
+    model = build(family, kinds=PassKinds(tiled=TiledPass))
     recorder = Recorder(model)
     with running(model) as engine:
         answer(engine, PLAN, 2)
@@ -245,27 +244,12 @@ def test_a_pass_waits_for_what_is_copied() -> None:
 
 
 def test_scoring_runs_through_plain_kernels() -> None:
-    model = build(tiled=TiledPass)
+    model = build(kinds=PassKinds(tiled=TiledPass))
     arena = Arena(model.info.kv, SLOTS, CPU)
     squares = {SHARED[2]: torch.zeros(len(model.info.scored_layers), 13)}
     chunks = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])]
     model.forward(chunks, arena, [], scored=[ScoredChunk(0, 2, squares)])
     assert squares[SHARED[2]].count_nonzero() == squares[SHARED[2]].numel()
-
-
-def test_other_devices_and_those_without_triton(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert choice.tiled_pass_for(CPU) is None
-    assert choice.tiled_pass_for(torch.device("cuda", 0)) is TiledPass
-    assert not caplog.records
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
-    with caplog.at_level(logging.INFO):
-        assert choice.tiled_pass_for(torch.device("cuda", 0)) is None
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        "attention on cuda:0 runs through slower kernels, because Triton is missing: pip install triton"
-    )
 
 
 def child(code: str, tmp_path: Path, **environment: str) -> None:

@@ -242,7 +242,7 @@ def test_kernels_for_gpus_are_among_those_compared(monkeypatch: pytest.MonkeyPat
     pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
     from cache.gpu.tiled_pass import TiledPass
 
-    monkeypatch.setattr(correctness, "tiled_pass_for", lambda device: TiledPass)
+    monkeypatch.setattr(correctness, "kinds_to_compare", lambda device: {"Triton": TiledPass})
     tiled = correctness.kernels(CPU)["Triton"]
     assert correctness.difference(tiled, correctness.random_chunks(1, 20)[:2], torch.float32, CPU) < 1e-4
 

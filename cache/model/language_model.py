@@ -23,12 +23,13 @@ from cache.attention.forward_pass import (
     attention_function,
     never,
 )
-from cache.attention.items import Chunk
+from cache.attention.items import Chunk, KVView
 from cache.attention.kernels import Kernel, default_kernel
 from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
-from cache.gpu.choice import capture_for, tiled_pass_for
+from cache.gpu.choice import PassKinds, capture_for, kinds_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
+from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 from cache.memory.keys import ENCODER_VERSION, digest
 from cache.model.alibi import AlibiAttention
@@ -38,7 +39,7 @@ from cache.native.decoder import PackedWeights, native_decoder_of
 from cache.prompt.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
-    from cache.gpu.tiled_pass import TiledPass
+    from cache.gpu.choice import PassKind
 
 ATTENTION = "warmdesk"
 
@@ -123,12 +124,12 @@ class LanguageModel:
         kernel: Kernel | None = None,
         compiled: Path | None = None,
         weights: PackedWeights = "model",
-        tiled: "type[TiledPass] | None" = None,
+        kinds: PassKinds | None = None,
         capture: Capture | None = None,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
         """compiled: folder for compiled code; None: none is used. weights: of compiled code; those of 8 bits
-        make another fingerprint. tiled: passes with kernels for GPUs; None: where the device has them. capture,
+        make another fingerprint. kinds: passes with kernels for GPUs; None: those that the device runs. capture,
         buckets: of graphs, see `cache.gpu.graphs`; None: those of the device, if it has any. Raises ModelError for an
         unknown family.
         """
@@ -136,7 +137,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
-        self._tiled, self._heads = tiled or tiled_pass_for(self.device), hf.config.num_attention_heads
+        self._heads = hf.config.num_attention_heads
         self._capture = capture or capture_for(self.device)
         self._buckets = buckets
         self._graphed: GraphedPasses | None = None
@@ -147,20 +148,22 @@ class LanguageModel:
         if self.native is None and self.device.type == "cpu" and hf.dtype == torch.bfloat16:
             prepack(hf)
         self._alibi = AlibiAttention(hf) if self.info.position_scheme == "alibi" else None
+        self._slopes = self._alibi.slopes if self._alibi else None
         if self._alibi is None:
             ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
             hf.set_attn_implementation(ATTENTION)
         self._hf = hf.eval()
+        self._kinds = kinds or kinds_for(self.device, self._try)
 
     @torch.no_grad()
     def prepare(self, arena: Arena) -> None:
         """As `Model.prepare`: captures graphs, where the device has any."""
-        if self._tiled is None or self._capture is None:
+        tiled = self._kinds.tiled
+        if tiled is None or self._kinds.best(1) is not tiled or self._capture is None:
             return
-        slopes = self._alibi.slopes if self._alibi else None
         self._graphed = GraphedPasses(
             self._compute,
-            partial(self._tiled, arena=arena, rotation=self.rotation, slopes=slopes),
+            partial(tiled, arena=arena, rotation=self.rotation, slopes=self._slopes),
             arena,
             self._capture,
             heads=self._heads,
@@ -197,6 +200,20 @@ class LanguageModel:
                 return logits.float()
         return torch.empty(0, self.info.vocabulary, device=self.device)
 
+    @torch.no_grad()
+    def _try(self, kind: "PassKind") -> None:
+        """Compute a small pass of a kind: a prompt behind a module, and a row behind both. Raises what it raises."""
+        moved = 1 if self.info.is_position_independent else 0
+        views = [KVView(Extent(0, 2), moved)]
+        chunks = [Chunk([0, 0], [3, 4], 0, [Extent(2, 2)], views), Chunk([0], [5], 1, [Extent(4, 2)], views)]
+        arena = Arena(self.info.kv, 6, self.device)
+        for layer in (*arena.keys, *arena.values):
+            layer.zero_()
+        running = kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes)
+        logits = self._compute(running, torch.zeros(3, dtype=torch.int64, device=self.device), 3)
+        if not bool(logits.isfinite().all()):
+            raise ArithmeticError("its results are not numbers")
+
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
         """Logits `[N, vocabulary]` of a pass. tokens: int64 `[T]`. outputs: which rows', int64 `[N]`, or how many of
         the last rows'.
@@ -211,16 +228,16 @@ class LanguageModel:
         self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
     ) -> RunningPass:
         """A pass with kernels for GPUs where there are any, unless it is scored: they compute no scores."""
-        slopes = self._alibi.slopes if self._alibi else None
-        if self._tiled is not None and not scored:
-            return self._tiled.of(chunks, arena, self._heads, rotation=self.rotation, slopes=slopes, give_up=give_up)
+        kind = self._kinds.best(sum(len(chunk.tokens) for chunk in chunks))
+        if kind is not None and not scored:
+            return kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)
         return Pass(
             chunks,
             arena,
             self.kernel,
             self.device,
             rotation=self.rotation,
-            slopes=slopes,
+            slopes=self._slopes,
             scored=scored,
             scored_layers=self.info.scored_layers,
             give_up=give_up,

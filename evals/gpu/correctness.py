@@ -19,7 +19,7 @@ from cache.attention.items import Chunk, KVView
 from cache.attention.kernels import default_kernel, matmul
 from cache.engine.engine import Engine
 from cache.engine.request import Request
-from cache.gpu.choice import tiled_pass_for
+from cache.gpu.choice import kinds_to_compare
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena, KVShape
 from cache.memory.keys import digest
@@ -67,8 +67,8 @@ def kernels(device: torch.device) -> dict[str, PassOf]:
     found: dict[str, PassOf] = {"matmul": partial(Pass, kernel=matmul, device=device, rotation=rotation)}
     if (default := default_kernel(device)) is not matmul:
         found["flash"] = partial(Pass, kernel=default, device=device, rotation=rotation)
-    if (tiled := tiled_pass_for(device)) is not None:
-        found["Triton"] = partial(tiled.of, heads=heads, rotation=rotation)
+    for name, kind in kinds_to_compare(device).items():
+        found[name] = partial(kind.of, heads=heads, rotation=rotation)
     return found
 
 
