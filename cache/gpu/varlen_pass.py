@@ -64,7 +64,7 @@ def plan_entries(chunks: Sequence[Chunk], most_keys: int = MOST_KEYS) -> tuple[E
     return whole, causal
 
 
-class Call:
+class EntriesCall:
     """Entries on the device, for one call in each layer. group: query heads that are folded into rows; 1: none."""
 
     def __init__(self, entries: Entries, device: torch.device, rotation: Rotation | None, group: int) -> None:
@@ -150,8 +150,8 @@ class VarlenPass:
         self._slots = torch.tensor([slot for chunk in chunks for slot in chunk.slots], device=device)
         arena.positions.index_copy_(0, self._slots, self.positions)
         whole, causal = plan_entries(chunks, most_keys)
-        self._whole = Call(whole, device, rotation, group) if whole.rows else None
-        self._causal = Call(causal, device, None, 1) if causal.rows else None
+        self._whole = EntriesCall(whole, device, rotation, group) if whole.rows else None
+        self._causal = EntriesCall(causal, device, None, 1) if causal.rows else None
         self._parts = parts_of([*whole.rows, *causal.rows], len(self.positions)).to(device)
 
     @classmethod
