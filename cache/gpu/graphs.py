@@ -95,9 +95,9 @@ class GraphedPasses:
         self._compute, self._new_pass, self._moves = compute, new_pass, moves
         self._group = heads // arena.shape.kv_heads
         most_rows = max(bucket.rows for bucket in buckets)
-        self._logits = torch.empty(most_rows, vocabulary, dtype=arena.shape.dtype, device=arena.device)
         self._graphs: list[Graph] = []  # smallest first
         try:
+            self._logits = torch.empty(most_rows, vocabulary, dtype=arena.shape.dtype, device=arena.device)
             for bucket in buckets:
                 self._graphs.insert(0, self._captured(bucket, capture))
         except Exception as error:
