@@ -7,7 +7,7 @@ Not covered: which tokens are allowed (`cache.decoding.constraints`).
 Shape letters: N answers, V tokens of the vocabulary, K likeliest of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,8 @@ as a pass through a small model, so the first few are tried first.
 
 UNSURE = -1
 """In place of a token: which one it is depends on more of the likeliest tokens."""
+ToHost = Callable[[Tensor], Tensor]
+"""How results are copied from the device, which waits until they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class Draw:
     number: float
 
 
-def choose_tokens(logits: Tensor, samplers: Sequence[Sampler], answers: Sequence[Sequence[int]]) -> list[int]:
+def choose_tokens(
+    logits: Tensor, samplers: Sequence[Sampler], answers: Sequence[Sequence[int]], to_host: ToHost = Tensor.cpu
+) -> list[int]:
     """The next token of each answer. logits: float32 `[N, V]`, not changed. answers: their tokens so far."""
     chosen = [0] * len(samplers)
     draws: list[Draw] = []
@@ -51,7 +55,7 @@ def choose_tokens(logits: Tensor, samplers: Sequence[Sampler], answers: Sequence
     for most in (*FEW_TOKENS, logits.shape[1]):
         if draws:
             ordered, found = find_tokens(logits, draws, most)
-            tokens = dict(zip((draw.row for draw in ordered), found.tolist(), strict=True))  # the copy
+            tokens = dict(zip((draw.row for draw in ordered), to_host(found).tolist(), strict=True))
             draws = [draw for draw in draws if tokens[draw.row] == UNSURE]
             for row, token in tokens.items():
                 chosen[row] = token

@@ -20,6 +20,7 @@ from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
 from cache.engine.next_tokens import next_tokens
 from cache.engine.packing import pack_pass
+from cache.engine.pass_times import timer_for
 from cache.engine.prefetching import PrefetchQueue
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
@@ -53,6 +54,7 @@ class EngineCore:
     def __init__(self, model: Model, store: Store, give_up: Callable[[], bool], limits: Limits | None = None) -> None:
         self.model, self.store, self._give_up, self._limits = model, store, give_up, limits or Limits()
         self.demand = threading.Event()
+        self._timer = timer_for(model.device)
         self.row_selector = RowSelector()
         self.inbox: deque[Waiting | EncodeJob | ForgetJob] = deque()
         self._encoder = Encoder(store)
@@ -116,6 +118,7 @@ class EngineCore:
             return
         self._encoder.collect()
         self._advance(logits, outputs)
+        self._note_costs()
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
@@ -306,31 +309,40 @@ class EngineCore:
 
     def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
         """Run the pass. Returns its logits `[rows, vocabulary]`, and which of them each request wants, in order."""
-        started = time.perf_counter()
+        self._timer.start()
         running = {r.sequence: r for r in self._running}
         packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, self._scorings())
         arena = self.store.device.arena
         waits_for_copies = arena.has_copies
         arena.begin_copies()
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
+        self._timer.launched(0 if waits_for_copies else packed.num_rows)  # then its time says nothing of what rows cost
         for sequence, rows in scheduled.items():
             sequence.computed += rows
-        if packed.num_rows >= PREFILL_ROWS and not waits_for_copies:
-            self.store.compute_cost.measured(time.perf_counter() - started, packed.num_rows)
         return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 
     def _advance(self, logits: Tensor, outputs: dict[Running, slice]) -> None:
         """Let answers go on with the logits `[rows, vocabulary]` of a pass. outputs: which rows each request has."""
-        tokens = next_tokens(logits, {r: rows.start for r, rows in outputs.items() if not r.is_read})
+        starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
+        tokens = next_tokens(logits, starts, self._timer.to_host)
         for running, rows in outputs.items():
             try:
-                reason = running.read(logits[rows]) if running.is_read else running.advance(tokens[running])
+                if running.is_read:
+                    reason = running.read(logits[rows], finished)
+                else:
+                    reason = running.advance(tokens[running], finished)
             except Exception as error:
                 self._fail_running(running, error)
                 continue
             if reason is not None:
                 self._running.remove(running)
                 running.finish(self.store, reason)
+
+    def _note_costs(self) -> None:
+        """Learn what passes took that the device has computed by now."""
+        for seconds, rows in self._timer.costs():
+            if rows >= PREFILL_ROWS:
+                self.store.compute_cost.measured(seconds, rows)
 
     def _next_suspect(self) -> Sequence | None:
         """What is to be tried alone now, if it still waits for rows."""

@@ -3,7 +3,7 @@ and when it pauses because another one needs the memory: it goes on later, from 
 """
 
 import time
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -76,22 +76,25 @@ class Running:
         """Whether its answer is given, and only its logits are wanted."""
         return bool(self.admitted.request.teacher_forced)
 
-    def read(self, logits: Tensor) -> FinishReason | None:
-        """Keep the logits `[rows, vocabulary]` of a pass. Returns why the answer ends here, if it does."""
+    def read(self, logits: Tensor, finished: Callable[[], float]) -> FinishReason | None:
+        """Keep the logits `[rows, vocabulary]` of a pass. Returns why the answer ends here, if it does. finished: says
+        when the device had finished them.
+        """
         self.forced_logits.append(logits.cpu())
         if self.sequence.pending:
             return None
-        self._note_first_token()
+        self._note_first_token(finished())
         return "scored"
 
-    def advance(self, token: int | Exception) -> FinishReason | None:
+    def advance(self, token: int | Exception, finished: Callable[[], float]) -> FinishReason | None:
         """Go on with the next token, and those that must follow it, and deliver their text. Returns why the answer ends
-        here, if it does. token: if it could not be chosen, what was raised, which is raised here.
+        here, if it does. token: if it could not be chosen, what was raised, which is raised here. finished: says when
+        the device had finished it.
         """
         if isinstance(token, Exception):
             raise token
         if not self.answer:
-            self._note_first_token()
+            self._note_first_token(finished())
         reason = self._append(token)
         for following in self.sampler.forced(self.answer):  # these need no passes of their own
             if reason is not None:
@@ -106,7 +109,7 @@ class Running:
             self._deliver_text(final=True)
         self._give_rows(store)
         self.admitted.release(store)
-        self.timings.total = self._elapsed()
+        self.timings.total = self._milliseconds(time.perf_counter())
         self.usage.completion_tokens = len(self.answer)
         completion = Completion(
             text=self.stream.text,
@@ -127,13 +130,13 @@ class Running:
         self.admitted.release(store)
         self.admitted.generation.deliver(error)
 
-    def _note_first_token(self) -> None:
-        self.timings.ttft = self._elapsed()
+    def _note_first_token(self, at: float) -> None:
+        self.timings.ttft = self._milliseconds(at)
         self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
 
-    def _elapsed(self) -> float:
-        """Milliseconds since submission."""
-        return (time.perf_counter() - self.admitted.submitted) * 1e3
+    def _milliseconds(self, at: float) -> float:
+        """From submission on."""
+        return (at - self.admitted.submitted) * 1e3
 
     def _append(self, token: int) -> FinishReason | None:
         if token in self.stop_tokens:
