@@ -52,16 +52,26 @@ def loop_length(tokens: Sequence[int]) -> int:
 
 class Sampler:
     """What one request brings to the choice of its tokens, with random numbers of its own: other requests of a batch
-    change nothing.
+    change nothing. num_drawn: how many random numbers were asked for.
     """
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
+        self.num_drawn = 0
         self._random = random.Random(sampling.seed)
+        self._last, self._repeats = 0.0, False
 
     def draw(self) -> float:
         """A random number of at least 0 and less than 1."""
-        return self._random.random()
+        if not self._repeats:
+            self._last = self._random.random()
+        self._repeats = False
+        self.num_drawn += 1
+        return self._last
+
+    def draw_again(self) -> None:
+        """What the last number was drawn for has failed: it is the next one, too."""
+        self._repeats = True
 
     def allowed(self, answer: Sequence[int]) -> Mapping[int, float] | None:
         """The tokens that may come next, with what is added to their logits; None if all may."""

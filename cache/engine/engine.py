@@ -27,6 +27,7 @@ from cache.engine.open_work import OpenWork, Work
 from cache.engine.prefetching import Prefetch
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
+from cache.engine.row_limit import RowLimit
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.arena import Arena
@@ -70,7 +71,7 @@ class Engine:
         slots = max(1, memory // model.info.kv.bytes_per_token)
         self.model = model
         self.num_restarts = 0
-        self._limits = limits
+        self._limits, self._row_limit = limits, RowLimit(model.device)
         self._arena, self._host_memory, self._disk = Arena(model.info.kv, slots, model.device), host_memory, disk
         self._kv_storage = kv_storage
         model.prepare(self._arena)
@@ -109,6 +110,11 @@ class Engine:
     def is_running(self) -> bool:
         """Whether requests are taken and computed."""
         return self._stopped is None and not self._is_restarting
+
+    @property
+    def num_shortages(self) -> int:
+        """How often device memory has run out in a pass, which was tried again with fewer rows."""
+        return self._row_limit.num_shortages
 
     @property
     def info(self) -> ModelInfo:
@@ -288,7 +294,7 @@ class Engine:
             on_load=self._wake,
         )
         self.store.keep(self._kept)
-        self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits)
+        self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits, self._row_limit)
 
     def _wake(self) -> None:
         """From any thread: a module was loaded, or could not be."""
@@ -340,7 +346,7 @@ class Engine:
             return
         try:
             self._arrived.clear()
-            self._idle_run = IdleRun(self.model, request, generation, self._arrived.is_set)
+            self._idle_run = IdleRun(self.model, request, generation, self._arrived.is_set, self._row_limit)
         except Exception as error:  # such as memory for it that cannot be had
             generation.deliver(CacheError(f"the request could not be computed again: {error}"))
 

@@ -1,7 +1,8 @@
 """What happens on the engine thread: schedule, forward, sample, deliver. Not to be used from another thread.
 
-What fails, fails what it was done for. When a pass fails, such as for want of memory, nobody can say for whom: then
-each of its sequences is computed in a pass of its own, and what fails alone ends with an error.
+What fails, fails what it was done for. When a pass fails, nobody can say for whom: then each of its sequences is
+computed in a pass of its own, and what fails alone ends with an error. Where device memory has run out, passes become
+smaller first (`cache.engine.row_limit`).
 """
 
 import logging
@@ -9,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 from torch import Tensor
@@ -20,10 +22,11 @@ from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
 from cache.engine.limits import Limits
 from cache.engine.next_tokens import next_tokens
 from cache.engine.packing import pack_pass
-from cache.engine.pass_times import timer_for
+from cache.engine.pass_times import note_costs, timer_for
 from cache.engine.prefetching import PrefetchQueue
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason
+from cache.engine.row_limit import RowLimit
 from cache.engine.row_scoring import RowScoring
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule, schedule_alone
@@ -39,8 +42,6 @@ waits for memory before nobody may take it away any more.
 """
 AHEAD_S = 0.25
 """How long a pass may take that encodes only modules nobody waits for, since a question that arrives gives it up."""
-PREFILL_ROWS = 64
-"""Passes of fewer rows say little about what computing a module costs."""
 log = logging.getLogger(__name__)
 
 
@@ -48,11 +49,20 @@ class EngineCore:
     """The state of the engine thread. inbox: what has arrived, in order. give_up: if all of it shall end; then `step`
     raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand: set from any thread when a
     request was submitted or a module was loaded: it ends a pass for modules nobody waits for at the next layer.
-    awaits_loads: whether the last step had nothing to compute until a module is loaded.
+    awaits_loads: whether the last step had nothing to compute until a module is loaded. row_limit: of the device, which
+    cores on the same one share.
     """
 
-    def __init__(self, model: Model, store: Store, give_up: Callable[[], bool], limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        store: Store,
+        give_up: Callable[[], bool],
+        limits: Limits | None = None,
+        row_limit: RowLimit | None = None,
+    ) -> None:
         self.model, self.store, self._give_up, self._limits = model, store, give_up, limits or Limits()
+        self._row_limit = row_limit or RowLimit(model.device)
         self.demand = threading.Event()
         self._timer = timer_for(model.device)
         self.row_selector = RowSelector()
@@ -102,23 +112,16 @@ class EngineCore:
         self._drop_late()
         self._admit()
         self._make_room()
-        scheduled = self._schedule()
+        scheduled = self._row_limit.fit(self._schedule())
         self.awaits_loads = not scheduled and self.store.is_loading
         if not scheduled:
             self.store.device.arena.begin_copies()
             return
-        try:
-            logits, outputs = self._forward(scheduled)
-        except PassGivenUp:  # its rows count as not computed
-            if self._give_up():
-                raise
-            return
-        except Exception as error:
-            self._suspect([*scheduled], error)
+        if (computed := self._compute(scheduled)) is None:
             return
         self._encoder.collect()
-        self._advance(logits, outputs)
-        self._note_costs()
+        self._advance(*computed, sum(scheduled.values()))
+        note_costs(self._timer, self.store.compute_cost)
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
@@ -307,11 +310,24 @@ class EngineCore:
         """What is scored for requests that wait, by what is computed for it."""
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
+    def _compute(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]] | None:
+        """What `_forward` gives. None if the pass was given up or has failed: its rows count as not computed."""
+        try:
+            computed = self._row_limit.attempt(sum(scheduled.values()), partial(self._forward, scheduled))
+            if computed is not None:
+                return computed
+        except PassGivenUp:
+            if self._give_up():
+                raise
+        except Exception as error:
+            self._suspect([*scheduled], error)
+        return None
+
     def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
         """Run the pass. Returns its logits `[rows, vocabulary]`, and which of them each request wants, in order."""
         self._timer.start()
-        running = {r.sequence: r for r in self._running}
-        packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, self._scorings())
+        running, scorings = {r.sequence: r for r in self._running}, self._scorings()
+        packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, scorings)
         arena = self.store.device.arena
         waits_for_copies = arena.has_copies
         arena.begin_copies()
@@ -319,12 +335,17 @@ class EngineCore:
         self._timer.launched(0 if waits_for_copies else packed.num_rows)  # then its time says nothing of what rows cost
         for sequence, rows in scheduled.items():
             sequence.computed += rows
+            if sequence in scorings:
+                scorings[sequence].add_pass()
         return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 
-    def _advance(self, logits: Tensor, outputs: dict[Running, slice]) -> None:
-        """Let answers go on with the logits `[rows, vocabulary]` of a pass. outputs: which rows each request has."""
+    def _advance(self, logits: Tensor, outputs: dict[Running, slice], num_rows: int) -> None:
+        """Let answers go on with the logits `[rows, vocabulary]` of a pass. outputs: which rows each request has.
+        num_rows: of the pass.
+        """
         starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
-        tokens = next_tokens(logits, starts, self._timer.to_host)
+        note_shortage = partial(self._row_limit.note_shortage, num_rows)
+        tokens = next_tokens(logits, starts, self._timer.to_host, note_shortage)
         for running, rows in outputs.items():
             try:
                 if running.is_read:
@@ -337,12 +358,6 @@ class EngineCore:
             if reason is not None:
                 self._running.remove(running)
                 running.finish(self.store, reason)
-
-    def _note_costs(self) -> None:
-        """Learn what passes took that the device has computed by now."""
-        for seconds, rows in self._timer.costs():
-            if rows >= PREFILL_ROWS:
-                self.store.compute_cost.measured(seconds, rows)
 
     def _next_suspect(self) -> Sequence | None:
         """What is to be tried alone now, if it still waits for rows."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.engine_core import EngineCore
 from cache.engine.request import Generation, Request
+from cache.engine.row_limit import RowLimit
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy
 from cache.memory.arena import Arena
@@ -24,11 +25,18 @@ log = logging.getLogger(__name__)
 class IdleRun:
     """A request with reuse "off" and what it is computed with. Owned by the engine thread."""
 
-    def __init__(self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool]) -> None:
-        """give_up: whether something else is to be done; asked at every layer of a pass."""
+    def __init__(
+        self,
+        model: Model,
+        request: Request,
+        generation: Generation,
+        give_up: Callable[[], bool],
+        row_limit: RowLimit,
+    ) -> None:
+        """give_up: whether something else is to be done; asked at every layer of a pass. row_limit: of the device."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
         store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
-        self._core = EngineCore(model, store, give_up)
+        self._core = EngineCore(model, store, give_up, row_limit=row_limit)
         self._core.inbox.append(Waiting(request, generation, time.perf_counter(), model.info.places_modules))
         self.has_ended = False
 

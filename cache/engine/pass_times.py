@@ -12,6 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from cache.memory.store import Cost
+
+PREFILL_ROWS = 64
+"""Passes of fewer rows say little about what computing a module costs."""
+
 
 class PassTimer(Protocol):
     """The times of passes, one after another, on the thread that launches them. Seconds of `time.perf_counter`."""
@@ -134,3 +139,10 @@ class CudaEvents:
 def timer_for(device: torch.device) -> PassTimer:
     """What times passes on a device."""
     return EventTimer(CudaEvents(device)) if device.type == "cuda" else HostTimer()
+
+
+def note_costs(timer: PassTimer, cost: Cost) -> None:
+    """Learn what a row costs from the passes that the device has computed by now."""
+    for seconds, rows in timer.costs():
+        if rows >= PREFILL_ROWS:
+            cost.measured(seconds, rows)

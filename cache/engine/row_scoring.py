@@ -32,19 +32,26 @@ class RowScoring:
         path = path_of(self._plan.spans, entries)
         self._prefix = store.device.pin_prefix(tenant, path[:-1])  # reserving memory may evict
         self.sequence, _ = build_sequence(self._plan.spans, path, entries, self._prefix)
+        self._extents = [self._extent_of(self._plan.spans[i]) for i in self._spans]
+        device = store.device.arena.device
         try:
+            self._squares = {one: torch.zeros(num_layers, one.length, device=device) for one in self._extents}
+            self._of_pass: dict[Extent, Tensor] = {}
             self.sequence.own = store.device.reserve_rows(len(self.sequence.tokens))
         except Exception:
             store.device.release_prefix(self._prefix)
             raise
-        self._extents = [self._extent_of(self._plan.spans[i]) for i in self._spans]
-        device = store.device.arena.device
-        self._squares = {one: torch.zeros(num_layers, one.length, device=device) for one in self._extents}
 
     def scored(self, index: int, rows: int) -> ScoredChunk:
         """What the next `rows` rows of the sequence score, as chunk `index` of a pass: those of the question."""
         behind = self.sequence.pending - rows
-        return ScoredChunk(index, max(0, min(rows, len(self._plan.spans[-1].tokens) - behind)), self._squares)
+        self._of_pass = {extent: torch.zeros_like(squares) for extent, squares in self._squares.items()}
+        return ScoredChunk(index, max(0, min(rows, len(self._plan.spans[-1].tokens) - behind)), self._of_pass)
+
+    def add_pass(self) -> None:
+        """The last pass went well: what it scored counts. Of one that failed, some layers may have been scored."""
+        for extent, squares in self._of_pass.items():
+            self._squares[extent] += squares
 
     def scores(self) -> list[Tensor]:
         """How much the question looks at each candidate of the selection: float32 `[rows]`, on the host."""
