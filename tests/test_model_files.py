@@ -1,4 +1,4 @@
-"""Where a model's files are, of conversion: two processes that convert one file at the same time."""
+"""Where a model's files are, of conversion: two processes that convert one file at the same time. Where weights go."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import PreTrainedModel
 
+from cache.errors import ModelError
 from cache.model import files as model_files
 from cache.model.files import convert_gguf
+from cache.model.loading import load_stock
 
 
 class Saved:
@@ -74,3 +78,25 @@ def test_the_header_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.setattr(f"cache.model.files.{name}.from_pretrained", load)
     convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert read == ["one.gguf"]
+
+
+def test_weights_go_straight_to_the_device(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: all of them were in host memory first. The device "meta" stands for a GPU."""
+
+    def moved(*_: Any) -> None:
+        raise AssertionError("they were somewhere else before")
+
+    monkeypatch.setattr(PreTrainedModel, "to", moved)
+    for device in (torch.device("meta"), torch.device("cpu")):
+        hf, _, _ = load_stock(str(tiny_folder), device=device, converted=tiny_folder.parent, dtype=torch.float32)
+        assert {one.device for one in (*hf.parameters(), *hf.buffers())} == {device}
+        assert hf.dtype == torch.float32
+
+
+def test_a_model_that_does_not_fit_is_said(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 14.00 GiB.")
+
+    monkeypatch.setattr("cache.model.files.AutoModelForCausalLM.from_pretrained", full)
+    with pytest.raises(ModelError, match=r"does not fit into the device's memory \(CUDA out of memory.* smaller model"):
+        load_stock(str(tiny_folder), device=torch.device("cpu"), converted=tiny_folder.parent)

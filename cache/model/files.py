@@ -40,6 +40,11 @@ class ModelSource:
         """What a class of transformers reads there. Raises ModelError with one line that says what to do."""
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
+                "use a smaller model, or stop what else runs on the device"
+            ) from error
         except (OSError, ValueError) as error:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
             raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error

@@ -58,10 +58,14 @@ def load_model(
 def load_stock(
     name: str | None, *, device: torch.device, converted: Path, dtype: torch.dtype | None = None
 ) -> tuple[Any, Any, str]:
-    """Transformers' own model and tokenizer, untouched, and a fingerprint of the weights. Raises ModelError."""
+    """Transformers' own model and tokenizer, untouched, and a fingerprint of the weights, which go from their files
+    straight to the device. Raises ModelError.
+    """
     source = find_source(name, converted)
     tokenizer = source.load(AutoTokenizer)
-    hf = source.load(AutoModelForCausalLM, dtype=dtype or default_dtype(device), use_safetensors=True).to(device)
+    hf = source.load(
+        AutoModelForCausalLM, dtype=dtype or default_dtype(device), use_safetensors=True, device_map={"": device}
+    )
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
 
