@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from desks import finish, small_desk, write_pages
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -95,6 +97,24 @@ def test_the_dashboard_names_only_what_there_is(desk: Service) -> None:
     assert named <= there
     assert len(named) > 15
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_device_memory_that_ran_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.prepare()
+        meter = Meter(desk)
+        assert samples(meter)["warmdesk_memory_shortages_total"] == {(): 0}
+        forward, failures = EngineCore._forward, iter([True])
+
+        def short_once(core: EngineCore, *given: Any) -> Any:
+            if next(failures, False):
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return forward(core, *given)
+
+        monkeypatch.setattr(EngineCore, "_forward", short_once)
+        finish(desk, "How long do returns take?")
+        assert samples(meter)["warmdesk_memory_shortages_total"] == {(): 1}
 
 
 def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(

@@ -120,6 +120,8 @@ class LoadCollector:
             evictions.add_metric([kind], number)
         yield evictions
         yield CounterMetricFamily("warmdesk_engine_restarts", "Times the engine began anew", load.restarts)
+        words = "Times device memory ran out in a pass, which was tried again with fewer rows"
+        yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of a scrape: the desk may not be open yet."""

@@ -478,6 +478,7 @@ class Service(Parts):
             capacity=tiers.capacity,
             evictions=tiers.evictions,
             restarts=self.engine.num_restarts,
+            shortages=self.engine.num_shortages,
         )
 
     def listen(self, listener: Callable[[Served], None]) -> None:

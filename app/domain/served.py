@@ -22,6 +22,7 @@ class Served:
 class Load:
     """What a desk holds and does now. running, waiting: requests in the engine. num_bytes, capacity, evictions: by
     tier, or by kind of what was evicted. restarts: how often the engine began anew after an error.
+    shortages: how often device memory has run out in a pass, which was tried again with fewer rows.
     """
 
     model: str
@@ -33,3 +34,4 @@ class Load:
     capacity: Mapping[str, int] = field(default_factory=dict)
     evictions: Mapping[str, int] = field(default_factory=dict)
     restarts: int = 0
+    shortages: int = 0

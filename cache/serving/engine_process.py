@@ -53,7 +53,16 @@ ENDED_S = 1.0
 """How long one that sends nothing more may take."""
 STATE_S = 5.0
 """A process that does not say within this time what it does counts as one that does not run."""
-DOWN = State(number=0, is_running=False, is_idle=False, num_restarts=0, seconds_per_token=0.0, running=0, waiting=0)
+DOWN = State(
+    number=0,
+    is_running=False,
+    is_idle=False,
+    num_restarts=0,
+    num_shortages=0,
+    seconds_per_token=0.0,
+    running=0,
+    waiting=0,
+)
 log = logging.getLogger(__name__)
 
 
@@ -73,7 +82,8 @@ class EngineProcess:
             raise
         self._arranger = Arranger(self.info, self.tokenizer, spec.placement, spec.slot)
         self._exchange, self._restart_limit = Exchange(), RestartLimit()
-        self._num_restarts, self._kept, self._is_closing = 0, frozenset[str](), False
+        self._num_restarts = self._num_shortages = 0
+        self._kept, self._is_closing = frozenset[str](), False
         self._last = DOWN
         self._exchange.connect(self._child.connection)
         self._thread = threading.Thread(target=self._run, name="engine-process", daemon=True)
@@ -205,6 +215,12 @@ class EngineProcess:
         return self._last.num_restarts + self._num_restarts
 
     @property
+    def num_shortages(self) -> int:
+        """Of all processes there were."""
+        self._state()
+        return self._last.num_shortages + self._num_shortages
+
+    @property
     def seconds_per_token(self) -> float:
         return (self._state() if self._exchange.is_connected else self._last).seconds_per_token
 
@@ -245,7 +261,8 @@ class EngineProcess:
             return
         log.error("the engine's process has ended (%s)", how)
         self._num_restarts += self._last.num_restarts
-        self._last = replace(self._last, num_restarts=0)
+        self._num_shortages += self._last.num_shortages
+        self._last = replace(self._last, num_restarts=0, num_shortages=0)
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:

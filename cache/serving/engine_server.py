@@ -181,6 +181,7 @@ def state_of(engine: LocalEngine, number: int) -> State:
         is_running=engine.is_running,
         is_idle=engine.is_idle,
         num_restarts=engine.num_restarts,
+        num_shortages=engine.num_shortages,
         seconds_per_token=engine.seconds_per_token,
         running=running,
         waiting=waiting,

@@ -53,6 +53,10 @@ class EngineInterface(Protocol):
         """How often it began anew after an error."""
 
     @property
+    def num_shortages(self) -> int:
+        """How often device memory has run out in a pass, which was tried again with fewer rows."""
+
+    @property
     def module_room(self) -> int:
         """Tokens of modules that the largest tier holds."""
 

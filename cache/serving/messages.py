@@ -135,6 +135,7 @@ class State(Struct, tag=True, frozen=True):
     is_running: bool
     is_idle: bool
     num_restarts: int
+    num_shortages: int
     seconds_per_token: float
     running: int
     waiting: int
