@@ -233,6 +233,19 @@ def test_the_size_of_memory_has_two_names(environ: dict[str, str], write_file: W
     assert load_settings({"device_memory": "66 MiB"}, environ | {"WARMDESK_MEMORY": "65 MiB"}).device_memory == 66 << 20
 
 
+def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ: dict[str, str], write_file: WriteFile) -> None:
+    assert load_settings({"device": "cuda:1"}, environ).device_memory == "auto"
+    assert load_settings({"device": "cuda", "device_memory": "20 GiB"}, environ).device_memory == 20 << 30
+    assert load_settings({"device_memory": "auto"}, environ).device_memory == "auto"
+    assert load_settings({}, environ | {"WARMDESK_DEVICE_MEMORY": "auto"}).device_memory == "auto"
+    write_file("device_memory = 'auto'")
+    assert load_settings({}, environ).device_memory == "auto"
+    with pytest.raises(
+        DeskError, match=r"device_memory is 'all of it' in .* or a number of bytes, .* or more, or auto"
+    ):
+        load_settings({"device_memory": "all of it"}, environ)
+
+
 def test_a_removed_setting_is_left_out_and_named(
     environ: dict[str, str], write_file: WriteFile, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,14 @@ def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) 
     assert {entry[2] for entry in site.audited()} == {"temperature", "answer_tokens", "device_memory"}
 
 
+def test_the_default_of_memory_follows_the_device_however_that_is_given(site: Site) -> None:
+    """A device on the command line does not make it look as if memory was given there, too."""
+    at_start, file = loaded(site), SettingsFile(site.settings.settings_file)
+    on_gpu = load_settings({"data_dir": at_start.data_dir, "device": "cuda"}, {})
+    row = next(row for row in setting_rows(on_gpu, at_start, file, {}) if row.key == "device_memory")
+    assert (row.value, row.written, row.origin, row.form, row.is_open) == ("auto", None, "default", "line", True)
+
+
 def test_a_setting_under_its_former_name_is_written_under_the_new_one(site: Site, admin: TestClient) -> None:
     file = site.settings.settings_file
     file.write_text('memory = "256 MiB"\n')

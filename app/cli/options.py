@@ -37,7 +37,7 @@ OPTIONS: dict[str, Any] = {
     "log_level": Annotated[str | None, typer.Option(help="debug, info (each request is a line), warning or error.")],
     "memory": Annotated[
         str | None,
-        typer.Option("--memory", "--device-memory", help='Device memory for encoded passages, as "1 GiB".'),
+        typer.Option("--memory", "--device-memory", help='Device memory for encoded passages, as "1 GiB", or auto.'),
     ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }

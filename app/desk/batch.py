@@ -163,7 +163,8 @@ def failure(error: DeskError | CacheError) -> BatchFailure:
 
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:
     """Tokens computed for requests in this order from a cold start; None if nobody can know. Raises CacheError."""
-    engine, memory = answering.engine, answering.settings.device_memory
+    engine = answering.engine
     if engine.info.is_elsewhere:
         return None
+    memory = engine.contents(with_modules=False).capacity["device"]
     return sum(usage.computed for usage in count_tokens(requests, engine.info, engine.tokenizer, memory))

@@ -442,7 +442,8 @@ class Service(Parts):
             return MemoryPlan()
         used = Statistics(self.database).used_modules(ANSWERS)
         prompts = [[TracedModule(*module) for module in modules] for modules in used]
-        return plan_memory(prompts, self.settings.device_memory, self.engine.info.kv.bytes_per_token)
+        device = self.engine.contents(with_modules=False).capacity["device"]
+        return plan_memory(prompts, device, self.engine.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if the desk still has both."""

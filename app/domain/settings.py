@@ -102,6 +102,10 @@ def _origins(raw: object) -> tuple[str, ...]:
     return origins
 
 
+def _is_gpu(device: str) -> bool:
+    return device.startswith("cuda")
+
+
 def _needs(words: str, **limits: Any) -> Any:
     """Limits of a setting, with what a message says of them."""
     return Field(json_schema_extra={"needs": words}, **limits)
@@ -169,6 +173,10 @@ Origins = Annotated[
 ]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 Size = Annotated[int, BeforeValidator(parse_size)]
+Memory = Annotated[
+    Annotated[Size, Field(ge=MIB, le=_MOST_BYTES)] | Literal["auto"],
+    _needs(f'a size such as "512 MiB" or "4 GB", or a number of bytes, {MIB} or more, or auto'),
+]
 
 
 class Settings(BaseSettings):
@@ -272,8 +280,11 @@ class Settings(BaseSettings):
     """The most questions that may wait for that; one more is told that the desk is busy."""
     answer_seconds: Annotated[int, _between(1, 86_400)] = 300
     """How long a question may take, waiting included; then its answer ends with what there is."""
-    device_memory: Annotated[Size, _bytes(MIB)] = GIB
-    """Bytes of device memory for attention keys and values, as "1 GiB". Was called memory."""
+    device_memory: Memory = Field(default_factory=lambda data: "auto" if _is_gpu(data.get("device", "")) else GIB)
+    """Bytes of device memory for attention keys and values, as "1 GiB". auto: on a GPU what is free behind the weights,
+    less what the largest pass was measured to need, and less a twentieth of all, at least 512 MiB; on a processor a
+    quarter of the free main memory, at most 1 GiB. The default is auto on a GPU, 1 GiB on a processor. Was called
+    memory."""
     host_memory: Annotated[Size, _bytes(0)] = 0
     """Bytes of main memory for encoded passages that are dropped from device memory; 0 keeps none. On a GPU all of it
     is taken and locked when the engine starts. On a processor 0 is right where disk is not: the operating system keeps

@@ -101,7 +101,9 @@ def setting_rows(
         if key == HIDDEN:
             continue
         value, new = getattr(settings, key), getattr(written, key)
-        origin = origin_of(key, field, value, getattr(at_start, key), environ)
+        in_file, is_default = getattr(at_start, key), value == default_of(field, settings)
+        origin = origin_of(key, value, in_file, is_default and in_file == default_of(field, at_start), environ)
+        is_same = new == value or (is_default and new == default_of(field, written))
         is_open = key not in NOT_HERE and origin in ("default", "file")
         choices = choices_of(field)
         found.append(
@@ -109,7 +111,7 @@ def setting_rows(
                 key=key,
                 meaning=" ".join((field.description or "").split()),
                 value=words_of(key, value) if field.repr else "",
-                written=words_of(key, new) if is_open and new != value and field.repr else None,
+                written=words_of(key, new) if is_open and not is_same and field.repr else None,
                 origin=origin,
                 form="choice" if choices else form_of(key, field),
                 choices=choices,
@@ -120,13 +122,20 @@ def setting_rows(
     return found
 
 
-def origin_of(key: str, field: FieldInfo, value: object, in_file: object, environ: Mapping[str, str]) -> str:
-    """Where a value comes from: a key of ORIGINS. in_file: what the file gave when the desk was started."""
+def default_of(field: FieldInfo, settings: Settings) -> object:
+    """The default of a setting, which may depend on the device."""
+    return field.get_default(call_default_factory=True, validated_data={"device": settings.device})
+
+
+def origin_of(key: str, value: object, in_file: object, is_default: bool, environ: Mapping[str, str]) -> str:
+    """Where a value comes from: a key of ORIGINS. in_file: what the file gave when the desk was started. is_default:
+    whether both are the default.
+    """
     if any(environ.get(f"{PREFIX}{name.upper()}", "").strip() for name in names_of(key)):
         return "environment"
-    if value != in_file:
-        return "flag"
-    return "default" if value == field.get_default(call_default_factory=True, validated_data={}) else "file"
+    if is_default:
+        return "default"
+    return "file" if value == in_file else "flag"
 
 
 def words_of(key: str, value: object) -> str:
@@ -150,5 +159,6 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
     if annotation is bool:
         return ("true", "false")
     parts = get_args(annotation) if get_origin(annotation) not in (None, Literal) else (annotation,)
-    literals = [part for part in parts if get_origin(part) is Literal]
-    return tuple(str(one) for part in literals for one in get_args(part))
+    if any(get_origin(part) is not Literal for part in parts):
+        return ()
+    return tuple(str(one) for part in parts for one in get_args(part))

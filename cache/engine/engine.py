@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.engine.arranging import Arranger
+from cache.engine.device_memory import ArenaSize, allocate_arena
 from cache.engine.encoder import Encoded, EncodeJob, problem_of
 from cache.engine.engine_core import EngineCore
 from cache.engine.forgetting import ForgetJob
@@ -30,7 +31,6 @@ from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
 from cache.engine.row_limit import RowLimit
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
-from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_format import KVStorage
@@ -51,16 +51,17 @@ LOOK_AGAIN_S = 0.5
 
 class Engine:
     """Answers prompts from one model and one store. Every method may be called from any thread, between `start` and
-    `close`. memory: bytes of the device arena. host_memory: bytes for modules that are evicted from it. disk: the tier
-    behind both, or None. kv_storage: how modules are kept; rounded ones make answers approximate. placement, slot: how
-    prompts are arranged unless `arrange` is told otherwise. limits: the defaults if None.
+    `close`. memory: of the device arena, see `cache.engine.device_memory`. host_memory: bytes for modules that are
+    evicted from it. disk: the tier behind both, or None. kv_storage: how modules are kept; rounded ones make answers
+    approximate. placement, slot: how prompts are arranged unless `arrange` is told otherwise. limits: the defaults if
+    None.
     """
 
     def __init__(
         self,
         model: Model,
         *,
-        memory: int,
+        memory: ArenaSize,
         host_memory: int = 0,
         disk: DiskTier | None = None,
         kv_storage: KVStorage = "model",
@@ -68,11 +69,12 @@ class Engine:
         slot: int = 256,
         limits: Limits | None = None,
     ) -> None:
-        slots = max(1, memory // model.info.kv.bytes_per_token)
+        """Raises CapacityError if the device has too little memory."""
         self.model = model
         self.num_restarts = 0
         self._limits, self._row_limit = limits, RowLimit(model.device)
-        self._arena, self._host_memory, self._disk = Arena(model.info.kv, slots, model.device), host_memory, disk
+        self._arena = allocate_arena(model, memory, (limits or Limits()).running, self._row_limit)
+        self._host_memory, self._disk = host_memory, disk
         self._kv_storage = kv_storage
         model.prepare(self._arena)
         self._closing, self._arrived = threading.Event(), threading.Event()

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
+from cache.engine.device_memory import ArenaSize
 from cache.engine.limits import Limits
 from cache.engine.log_lines import LogFormat, LogLevel
 from cache.memory.kv_format import KVStorage
@@ -13,15 +14,15 @@ from cache.prompt.arrangement import Placement
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. memory, disk:
-    bytes of the device arena, and on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None:
-    PyTorch's own choice. log_format, log_level: of a process of its own. The others: see `Engine`.
+    """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes
+    on disk in `modules`; 0: no disk tier. threads: CPU threads of computing; None: PyTorch's own choice. log_format,
+    log_level: of a process of its own. The others: see `Engine`.
     """
 
     model: str | None
     converted: Path
     modules: Path
-    memory: int
+    memory: ArenaSize
     host_memory: int = 0
     disk: int = 0
     kv_storage: KVStorage = "model"
