@@ -166,6 +166,25 @@ def test_a_scored_pass_that_failed_halfway_adds_nothing(monkeypatch: pytest.Monk
     assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(one, other, strict=True))
 
 
+def test_scores_that_find_no_memory_end_their_answer_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: it kept the rows and the prefix that it had taken."""
+    ends(ask_all(engine))
+    zeros = torch.zeros
+
+    def full(*shape: Any, **named: Any) -> Tensor:
+        if len(shape) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return zeros(*shape, **named)
+
+    monkeypatch.setattr("cache.engine.row_scoring.torch.zeros", full)
+    *others, looked_at = ask_all(engine)
+    with pytest.raises(CapacityError, match="the device has no memory left"):
+        _ = looked_at.completion
+    assert all(one.completion.text for one in others)
+    monkeypatch.undo()
+    still_serves(engine)
+
+
 def runs(number: int, tokens: int = 1) -> list[Run]:
     return [Run([0] * tokens, [*range(tokens)]) for _ in range(number)]
 

@@ -3,7 +3,8 @@
 import logging
 
 from cache.engine.request import Request
-from cache.errors import CacheError
+from cache.engine.row_limit import NO_MEMORY, is_shortage
+from cache.errors import CacheError, CapacityError
 from cache.model.language_model import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -28,4 +29,6 @@ def failure_of(what: str, error: Exception) -> CacheError:
     if isinstance(error, CacheError):
         return error
     log.error("%s could not be computed", what, exc_info=error)
+    if is_shortage(error):
+        return CapacityError(NO_MEMORY)
     return CacheError(f"{what} could not be computed, the log says why: ask again")
