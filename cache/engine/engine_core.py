@@ -119,9 +119,9 @@ class EngineCore:
             return
         if (computed := self._compute(scheduled)) is None:
             return
+        note_costs(self._timer, self.store.compute_cost)  # by which what is collected is valued
         self._encoder.collect()
         self._advance(*computed, sum(scheduled.values()))
-        note_costs(self._timer, self.store.compute_cost)
 
     def fail(self, error: CacheError) -> None:
         """End everything that was asked for with an error."""
