@@ -344,14 +344,11 @@ class EngineCore:
         num_rows: of the pass.
         """
         starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
-        note_shortage = partial(self._row_limit.note_shortage, num_rows)
-        tokens = next_tokens(logits, starts, self._timer.to_host, note_shortage)
+        tokens = next_tokens(logits, starts, self._timer.to_host, partial(self._row_limit.note_shortage, num_rows))
         for running, rows in outputs.items():
             try:
-                if running.is_read:
-                    reason = running.read(logits[rows], finished)
-                else:
-                    reason = running.advance(tokens[running], finished)
+                read, advance = running.read, running.advance
+                reason = read(logits[rows], finished) if running.is_read else advance(tokens[running], finished)
             except Exception as error:
                 self._fail_running(running, error)
                 continue

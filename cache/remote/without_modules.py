@@ -30,7 +30,7 @@ class NothingBegun:
 class WithoutModules:
     """That half of `cache.serving.interface.EngineInterface`."""
 
-    num_restarts, module_room, seconds_per_token = 0, 0, 0.0
+    num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
 
     def __init__(self, left_over: DiskTier | None) -> None:
         """left_over: files of modules of an engine that ran here before."""
