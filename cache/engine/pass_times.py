@@ -61,7 +61,7 @@ class HostTimer:
         return costs
 
 
-class Event(Protocol):
+class TimedEvent(Protocol):
     """A place in what the device does. `torch.cuda.Event` is one."""
 
     def query(self) -> bool:
@@ -77,7 +77,7 @@ class Events(Protocol):
     def is_idle(self) -> bool:
         """Whether the device has done all it was given. Does not wait."""
 
-    def record(self) -> Event:
+    def record(self) -> TimedEvent:
         """An event behind all that the device was given so far."""
 
 
@@ -86,12 +86,12 @@ class EventTimer:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._start: Event = events.record()
+        self._start: TimedEvent = events.record()
         self._end = self._start
         # an event that the device came to when it was recorded, and when that was; noted anew as often as possible,
         # because events count milliseconds in float32, which is too coarse after days
         self._anchor = time.perf_counter(), self._start
-        self._open: deque[tuple[Event, Event, int]] = deque()
+        self._open: deque[tuple[TimedEvent, TimedEvent, int]] = deque()
 
     def start(self) -> None:
         is_idle, now = self._events.is_idle(), time.perf_counter()
