@@ -521,7 +521,7 @@ def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made: list[F
 def test_a_pass_that_waits_for_copies_says_nothing_of_what_computing_costs(
     made: list[FakeStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache.engine.engine_core.PREFILL_ROWS", 1)
+    monkeypatch.setattr("cache.engine.pass_times.PREFILL_ROWS", 1)
     engine = Engine(build(), memory=4 << 20, host_memory=4 << 20).start()
     assert asked(engine, PAGES[0]) == ["computed"] * 2
     for evicts in (True, False):

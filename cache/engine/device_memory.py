@@ -23,7 +23,7 @@ ArenaSize = int | Literal["auto"]
 GIB = 1 << 30
 SPARE, LEAST_SPARE = 0.05, GIB // 2
 """Of a GPU's memory, what stays free: the allocator loses some between its blocks, CUDA loads kernels when they are
-first used, and a request that is computed again has KV memory of its own.
+first used, graphs are captured later, and a request that is computed again has KV memory of its own.
 """
 HOST_SHARE, HOST_MOST = 0.25, GIB
 """Of the free main memory, what "auto" takes on a processor, and the most of it: there disk is nearly as fast."""
