@@ -37,6 +37,7 @@ ROOMS = {
     "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",
     "cache.remote": "cache.serving cache.engine cache.decoding cache.model cache.memory cache.prompt",
     "cache.serving": "cache.engine cache.decoding cache.model cache.native cache.memory cache.prompt",
+    "cache.routing": "",
     "cache.training": "cache.model cache.attention",
     "cache.engine": "cache.decoding cache.model cache.attention cache.memory cache.prompt",
     "cache.decoding": "cache.prompt",

@@ -1,0 +1,213 @@
+"""Which replica computes a request soonest: the one that has most of its modules, unless too much waits there.
+
+Everything is counted in prompt tokens to be computed. A replica costs what waits there, and the tokens of the modules
+that it lacks; a module that another replica has, or whose home is another one, costs more, as a second copy takes the
+room of something else. So modules come together where they are asked for together, each has a home by consistent
+hashing, and one that is asked for too often for one replica gets a copy on the next, which keeps it. The later turns of
+a conversation cost less where the earlier ones were computed.
+
+What was sent to a replica counts as held there at once. A report of the replica then says what it really holds; besides
+that it counts as holding what open requests need, and those that ended since its last report, which may be older than
+their end. Pure: no clock, no thread, no chance; the same calls give the same answers. Only a few replicas are looked at,
+also where there are thousands. Not covered: sending, and limits of queues (`cache.cluster`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import islice
+
+from cache.routing.holdings import MOST_HELD, Holdings
+from cache.routing.ring import Ring
+
+ALL_OF = 16
+"""So many replicas are all looked at."""
+HOLDERS, HOMES = 6, 3
+"""Else so many that hold a module, and so many behind its place on the ring, for each module."""
+MOST_OPEN = 100_000
+"""Requests: the end of the oldest was never told."""
+MOST_SESSIONS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a request needs. modules: tokens by key. own_tokens: of the prompt that no module supplies. session: the
+    conversation that it belongs to.
+    """
+
+    modules: Mapping[str, int] = field(default_factory=dict)
+    own_tokens: int = 0
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What counts how much. request: what a waiting request takes beside its missing modules, in tokens of a prompt.
+    copy: what the room of a second copy costs, as a share of what computing it does.
+    """
+
+    request: float = 128.0
+    copy: float = 2.0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that was sent and has not ended. missing: tokens of modules that the replica lacked."""
+
+    replica: str
+    keys: frozenset[str]
+    missing: int
+
+
+@dataclass(slots=True)
+class _Replica:
+    """queue: requests there, as reported and counted on. missing: tokens that they have it compute. ended: keys of
+    requests that ended since the last report.
+    """
+
+    queue: int = 0
+    missing: int = 0
+    opened: dict[str, _Open] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+
+
+class Affinity:
+    """The state of one router. Its owner calls from one thread."""
+
+    def __init__(self, weights: Weights | None = None) -> None:
+        self._weights = weights or Weights()
+        self._ring, self._holdings = Ring(), Holdings()
+        self._replicas: dict[str, _Replica] = {}
+        self._open: dict[str, _Open] = {}  # by request, the oldest first
+        self._sessions: OrderedDict[str, tuple[str, int]] = OrderedDict()  # replica, tokens computed there
+        self._turn = 0
+
+    # --- what is known of replicas -----------------------------------------------------------------------------
+
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        """From now on there are these; the others are forgotten, and so is what was sent to them."""
+        if self._replicas.keys() == set(replicas):
+            return
+        for gone in self._replicas.keys() - set(replicas):
+            for request in self._replicas.pop(gone).opened:
+                del self._open[request]
+            self._holdings.set_held(gone, frozenset())
+        for new in replicas:
+            self._replicas.setdefault(new, _Replica())
+        self._ring.set_replicas(replicas)
+
+    def report(self, replica: str, modules: Set[str], queue: int) -> None:
+        """What a replica says that it holds, and how many requests are there. One that is not known is left out."""
+        if (state := self._replicas.get(replica)) is None:
+            return
+        state.queue = queue
+        expected = state.ended.union(*(one.keys for one in state.opened.values()))
+        self._holdings.set_held(replica, expected.union(modules))
+        state.ended.clear()
+
+    def forget(self, keys: Set[str]) -> None:
+        """Nobody holds these modules any more."""
+        self._holdings.forget(keys)
+        for state in self._replicas.values():
+            state.ended -= keys
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def rank(self, wanted: Wanted) -> list[str]:
+        """Replicas, the best first. With many of them only those that may be among the best. Empty if there is none."""
+        cost = self._cost(wanted)
+        return sorted(self._candidates(wanted), key=cost)  # stable: at equal cost homes come first
+
+    def home(self, key: str) -> str | None:
+        """Where a module that nobody holds is computed; None without replicas."""
+        return next(self._ring.walk(key), None)
+
+    def sent(self, request: str, replica: str, wanted: Wanted) -> None:
+        """A request, by a name of its own, is now in the queue of a replica."""
+        self.ended(request)
+        if (state := self._replicas.get(replica)) is None:
+            return
+        held = self._holdings.of(replica)
+        missing = sum(tokens for key, tokens in wanted.modules.items() if key not in held)
+        one = _Open(replica, frozenset(wanted.modules), missing)
+        self._open[request] = state.opened[request] = one
+        state.queue += 1
+        state.missing += missing
+        for key in one.keys:
+            self._holdings.add(replica, key)
+        if wanted.session is not None:
+            self._sessions[wanted.session] = replica, wanted.own_tokens
+            self._sessions.move_to_end(wanted.session)
+            if len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+        if len(self._open) > MOST_OPEN:
+            self.ended(next(iter(self._open)))
+
+    def ended(self, request: str) -> None:
+        """A request has ended, however. One that is not known is left out."""
+        if (one := self._open.pop(request, None)) is None:
+            return
+        state = self._replicas[one.replica]
+        del state.opened[request]
+        state.queue = max(0, state.queue - 1)
+        state.missing -= one.missing
+        state.ended |= one.keys
+        if len(state.ended) > MOST_HELD:  # nothing is reported
+            state.ended.clear()
+
+    def load(self, replica: str) -> float:
+        """What waits at a replica, in tokens."""
+        state = self._replicas[replica]
+        return state.queue * self._weights.request + state.missing
+
+    # --- ranking -----------------------------------------------------------------------------------------------
+
+    def _candidates(self, wanted: Wanted) -> Iterator[str]:
+        """Each once, homes before others."""
+        keys = sorted(wanted.modules, key=lambda key: (-wanted.modules[key], key))
+        places = keys or [wanted.session or str(self._turn)]
+        self._turn += 1
+        few = len(self._replicas) <= ALL_OF
+        found: dict[str, None] = {}
+        for key in places:
+            found.update(dict.fromkeys(self._ring.walk(key) if few else islice(self._ring.walk(key), HOMES)))
+            if few:
+                break
+            found.update(dict.fromkeys(self._some(self._holdings.holders(key))))
+        session = self._session(wanted)
+        if session is not None:
+            found[session[0]] = None
+        return iter(found)
+
+    def _some(self, holders: Sequence[str]) -> Sequence[str]:
+        """A few of those that hold a module, other ones each time."""
+        if len(holders) <= HOLDERS:
+            return holders
+        start = self._turn * HOLDERS % len(holders)
+        return [holders[(start + number) % len(holders)] for number in range(HOLDERS)]
+
+    def _cost(self, wanted: Wanted) -> Callable[[str], float]:
+        """What a replica costs for a request, in tokens."""
+        modules = [(key, tokens, self._owner(key)) for key, tokens in wanted.modules.items()]
+        elsewhere = 1 + self._weights.copy
+        session, past = self._session(wanted) or (None, 0)
+
+        def cost(replica: str) -> float:
+            held = self._holdings.of(replica)
+            total = self.load(replica)
+            for key, tokens, owner in modules:
+                if key not in held:
+                    total += tokens if owner == replica else tokens * elsewhere
+            return total if replica == session else total + min(past, wanted.own_tokens)
+
+        return cost
+
+    def _owner(self, key: str) -> str | None:
+        """Where a module may be computed without being a second copy."""
+        return None if self._holdings.holders(key) else self.home(key)
+
+    def _session(self, wanted: Wanted) -> tuple[str, int] | None:
+        """Where a conversation was computed, and how many tokens, if that replica is still there."""
+        if wanted.session is None or (known := self._sessions.get(wanted.session)) is None:
+            return None
+        return known if known[0] in self._replicas else None
