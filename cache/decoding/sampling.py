@@ -73,6 +73,11 @@ class Sampler:
         """What the last number was drawn for has failed: it is the next one, too."""
         self._repeats = True
 
+    def skip(self, count: int) -> None:
+        """Leave out random numbers: of tokens that were drawn elsewhere."""
+        for _ in range(count if self.sampling.temperature else 0):
+            self._random.random()
+
     def allowed(self, answer: Sequence[int]) -> Mapping[int, float] | None:
         """The tokens that may come next, with what is added to their logits; None if all may."""
         return None if self.sampling.choices is None else self.sampling.choices.allowed(answer)

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
     """Why a model cannot read a prompt, or the answer that is given with it."""
     needed = request.plan.next_position
-    runs = (*(span.tokens for span in request.plan.spans), request.teacher_forced)
+    runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
     strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
     if strange is not None:
         return f"the prompt has token {strange}, the model has {info.vocabulary}"

@@ -1,7 +1,7 @@
 """What goes into the engine and what comes out: requests, completions and where their tokens came from."""
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,8 +28,10 @@ given (`Request.teacher_forced`).
 class Request:
     """One prompt to be answered. recomputation: which rows of placed modules are computed again. session: the
     conversation it belongs to: its own past is counted apart, and its selected rows are kept. tenant: who may find what
-    it computes. module_tenant: who may share its modules; None: the same. teacher_forced: an answer to be read instead
-    of generated: the completion has the logits that predict its tokens. Raises ValueError for a bad tenant.
+    it computes. module_tenant: who may share its modules; None: the same. begun: tokens of the answer that were given
+    out before, by an engine that is gone: it goes on behind them, and only their text does not come again.
+    teacher_forced: an answer to be read instead of generated: the completion has the logits that predict its tokens.
+    Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -39,6 +41,7 @@ class Request:
     session: str | None = None
     tenant: str = PUBLIC_TENANT
     module_tenant: str | None = None
+    begun: tuple[int, ...] = ()
     teacher_forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -120,13 +123,16 @@ class Completion:
 
 
 class Generation:
-    """An answer being generated: iterate for its text, then read `completion`. From any thread, by several readers."""
+    """An answer being generated: iterate for its text, then read `completion`. From any thread, by several readers.
+    tokens: generated so far, where the engine runs in this process; its own list, so read it in `deliver`.
+    """
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
         self.is_cancelled = False  # whether nobody wants the rest
         self.is_over = False  # whether its end was delivered
         self._end: Completion | CacheError | None = None
+        self.tokens: Sequence[int] = ()
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of the answer as they are generated. Raises CacheError if the request failed."""

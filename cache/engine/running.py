@@ -93,7 +93,7 @@ class Running:
         """
         if isinstance(token, Exception):
             raise token
-        if not self.answer:
+        if not self.timings.ttft:
             self._note_first_token(finished())
         reason = self._append(token)
         for following in self.sampler.forced(self.answer):  # these need no passes of their own
@@ -188,8 +188,13 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int) -> Running:
     """Start a request whose modules are all found. Raises as `place`."""
     request, plan = waiting.request, waiting.plan
     sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
-    prefix, sequence, fresh = place(waiting, store, spare)
-    usage = count_usage(waiting, prefix, len(sequence.tokens) - len(request.teacher_forced[:-1]))
+    behind, answer = (*request.begun, *request.teacher_forced[:-1]), [*request.begun]
+    prefix, sequence, fresh = place(waiting, store, spare, behind=behind)
+    usage = count_usage(waiting, prefix, len(sequence.tokens) - len(behind))
+    if answer:
+        sampler.skip(len(answer))
+        stream.update(answer)
+    waiting.generation.tokens = answer
     store.device.count_prefix_use(prefix)
     store.device.count_use(waiting.found)
     return Running(
@@ -204,16 +209,17 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int) -> Running:
         stop_tokens=model.info.stop_tokens,
         sampler=sampler,
         stream=stream,
+        answer=answer,
         keeps_rows=request.reuse != "off",
     )
 
 
 def place(
-    waiting: Waiting, store: Store, spare: int, answer: Collection[int] = ()
+    waiting: Waiting, store: Store, spare: int, answer: Collection[int] = (), *, behind: Collection[int] = ()
 ) -> tuple[PrefixNode, Sequence, list[tuple[PathStep, int]]]:
     """What a request is computed behind, pinned; its sequence, with slots; and the steps of `Running.fresh`. answer:
-    tokens behind the prompt, of an answer that goes on. spare: slots that must be left for others. Raises
-    CapacityError.
+    tokens behind the prompt, of an answer that goes on. behind: tokens that are given with the request: not looked up.
+    spare: slots that must be left for others. Raises CapacityError.
     """
     request, (*earlier, end) = waiting.request, waiting.plan.spans
     spans = [*earlier, replace(end, tokens=(*end.tokens, *answer))]
@@ -223,7 +229,7 @@ def place(
     prefix = store.device.pin_prefix(request.tenant, reusable)
     sequence, fresh = build_sequence(spans, path, waiting.entries, prefix)
     sequence.arrived = waiting.submitted
-    for token in request.teacher_forced[:-1]:
+    for token in behind:
         sequence.append(token)
     try:
         sequence.own = store.device.reserve_rows(len(sequence.tokens), spare)

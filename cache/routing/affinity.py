@@ -8,8 +8,8 @@ a conversation cost less where the earlier ones were computed.
 
 What was sent to a replica counts as held there at once. A report of the replica then says what it really holds; besides
 that it counts as holding what open requests need, and those that ended since its last report, which may be older than
-their end. Pure: no clock, no thread, no chance; the same calls give the same answers. Only a few replicas are looked at,
-also where there are thousands. Not covered: sending, and limits of queues (`cache.cluster`).
+their end. Pure: no clock, no thread, no chance; the same calls give the same answers. Only a few replicas are looked
+at, also where there are thousands. Not covered: sending, and limits of queues (`cache.cluster`).
 """
 
 from collections import OrderedDict

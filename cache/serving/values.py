@@ -134,6 +134,7 @@ class SentRequest(Struct, array_like=True, frozen=True):
     session: str | None
     tenant: str
     module_tenant: str | None
+    begun: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, request: Request) -> "SentRequest":
@@ -150,6 +151,7 @@ class SentRequest(Struct, array_like=True, frozen=True):
             session=request.session,
             tenant=request.tenant,
             module_tenant=request.module_tenant,
+            begun=request.begun,
         )
 
     def request(self) -> Request:
@@ -166,6 +168,7 @@ class SentRequest(Struct, array_like=True, frozen=True):
             session=self.session,
             tenant=self.tenant,
             module_tenant=self.module_tenant,
+            begun=self.begun,
         )
 
 
