@@ -36,8 +36,9 @@ ROOMS = {
     "app.domain": "cache.engine cache.prompt",
     "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",
     "cache.remote": "cache.serving cache.engine cache.decoding cache.model cache.memory cache.prompt",
-    "cache.serving": "cache.engine cache.decoding cache.model cache.native cache.memory cache.prompt",
+    "cache.cluster": "cache.routing cache.serving cache.engine cache.decoding cache.model cache.memory cache.prompt",
     "cache.routing": "",
+    "cache.serving": "cache.engine cache.decoding cache.model cache.native cache.memory cache.prompt",
     "cache.training": "cache.model cache.attention",
     "cache.engine": "cache.decoding cache.model cache.attention cache.memory cache.prompt",
     "cache.decoding": "cache.prompt",
@@ -145,8 +146,11 @@ ONLY_IN = {
     "stdnum": {"app.privacy.redaction"},
     "evals": {"app.cli.bench", "app.cli.measure"},
     "xllamacpp": {"evals.llama_cpp_server"},
-    "msgspec": {f"cache.serving.{name}" for name in ("spec", "values", "messages", "engine_process", "engine_server")},
-    "ray": set[str](),
+    "msgspec": {
+        *(f"cache.serving.{name}" for name in ("spec", "values", "messages", "engine_process", "engine_server")),
+        *(f"cache.cluster.{name}" for name in ("deployment", "frames", "replica")),
+    },
+    "ray": {f"cache.cluster.{name}" for name in ("cluster_engine", "deployment", "router")},
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}
 MUTABLE_CALLS = {

@@ -123,7 +123,9 @@ class Affinity:
         return next(self._ring.walk(key), None)
 
     def sent(self, request: str, replica: str, wanted: Wanted) -> None:
-        """A request, by a name of its own, is now in the queue of a replica."""
+        """A request, by a name of its own, is now in the queue of a replica, and in no other."""
+        if (known := self._open.get(request)) is not None and known.replica == replica:
+            return
         self.ended(request)
         if (state := self._replicas.get(replica)) is None:
             return

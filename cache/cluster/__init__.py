@@ -1,0 +1,1 @@
+"""Several engines under Ray Serve, used as one."""

@@ -1,0 +1,52 @@
+"""What several engines say, as if one had said it."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from cache.memory.contents import TierContents
+from cache.memory.store import PrefixUse
+from cache.serving.messages import State
+
+SHARED_TIER = "disk"
+"""All engines have the same one."""
+
+
+def combine_contents(parts: Sequence[TierContents]) -> TierContents:
+    """Device and host memory added up, and the shared tier once. A module that several engines hold in memory is named
+    by each.
+    """
+    return TierContents(
+        modules=tuple(
+            held for number, part in enumerate(parts) for held in part.modules if number == 0 or held[0] != SHARED_TIER
+        ),
+        num_bytes=_sum(part.num_bytes for part in parts),
+        capacity=_sum(part.capacity for part in parts),
+        evictions=_sum(part.evictions for part in parts),
+    )
+
+
+def combine_uses(parts: Iterable[Sequence[PrefixUse]], limit: int) -> list[PrefixUse]:
+    """Those that have saved most, first."""
+    return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
+
+
+def combine_states(states: Sequence[State]) -> State:
+    """Running where one engine is, idle where all are; the cost of a token is the mean."""
+    return State(
+        number=0,
+        is_running=any(state.is_running for state in states),
+        is_idle=bool(states) and all(state.is_idle for state in states),
+        num_restarts=sum(state.num_restarts for state in states),
+        seconds_per_token=sum(state.seconds_per_token for state in states) / max(1, len(states)),
+        running=sum(state.running for state in states),
+        waiting=sum(state.waiting for state in states),
+    )
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By tier; of the shared one what the first engine says."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update({tier: value for tier, value in part.items() if tier != SHARED_TIER or tier not in total})
+    return dict(total)

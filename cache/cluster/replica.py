@@ -1,0 +1,170 @@
+"""One engine as a replica of Ray Serve: what goes in and out is bytes of values, and text streams as it comes.
+
+Not covered: which replica is called (`router`), and by whom (`cluster_engine`).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Unpack
+
+from msgspec import Raw
+
+from cache.cluster.frames import Outcome, Part, ReplicaState, Routing, short
+from cache.engine.prefetching import MOST_PREFETCHES
+from cache.engine.request import Completion, Generation
+from cache.errors import CacheError
+from cache.serving.engine_server import CALLS_AT_ONCE, as_cache_error, asked_of, load_engine, state_of
+from cache.serving.interface import Cancellable
+from cache.serving.messages import (
+    Begun,
+    CallName,
+    Encode,
+    EncodingEnded,
+    Ended,
+    Failed,
+    Foresee,
+    Submit,
+    arguments_of,
+    decoded,
+    encoded,
+)
+from cache.serving.spec import EngineSpec
+from cache.serving.values import SentEncoded, SentError
+
+MOST_REPORTED = 5000
+"""Modules in one report: the newest."""
+
+
+class StreamedGeneration(Generation):
+    """An answer whose parts go to an event loop as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop, self._frames = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+        self._sent = 0  # tokens
+
+    def begin(self, count: int) -> None:
+        """The first tokens were sent before, by another replica."""
+        self._sent = count
+
+    def deliver(self, event: str | Completion | CacheError) -> None:
+        """For the engine: a piece of text, the completion, or the error that ended the request."""
+        if isinstance(event, str):
+            tokens = tuple(self.tokens[self._sent :])
+            self._sent += len(tokens)
+            self._post(encoded(Part(event, tokens)))
+            return
+        self.is_over = True
+        self._post(encoded(Ended(0, event) if isinstance(event, Completion) else Failed(0, SentError.of(event))))
+        self._post(None)
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """All that is delivered."""
+        while (frame := await self._frames.get()) is not None:
+            yield frame
+
+    def _post(self, frame: bytes | None) -> None:
+        self._loop.call_soon_threadsafe(self._frames.put_nowait, frame)
+
+
+class EngineReplica:
+    """What Serve starts on each machine. Methods may be called at the same time."""
+
+    def __init__(self, spec: bytes) -> None:
+        """spec: an `EngineSpec`. Raises CacheError."""
+        self._engine = load_engine(decoded(spec, EngineSpec))
+        self._open: dict[str, Generation] = {}
+        self._prefetches: OrderedDict[str, Cancellable] = OrderedDict()
+        self._kept = 0
+        self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, "call")  # most of them wait for the engine
+
+    async def answer(self, message: bytes, name: str, **routing: Unpack[Routing]) -> AsyncIterator[bytes]:
+        """Compute a request (`Submit`); gives `FromReplica` one by one. name: to cancel it."""
+        submit: Submit = decoded(message, Submit)
+        request, generation = submit.request.request(), StreamedGeneration()
+        generation.begin(len(request.begun))
+        self._open[name] = generation
+        try:
+            (self._engine.compute_idle if submit.is_idle else self._engine.submit)(request, generation)
+            async for frame in generation.frames():
+                yield frame
+        except CacheError as error:
+            yield encoded(Failed(0, SentError.of(error)))
+        finally:
+            generation.cancel()  # where nobody reads it any more
+            del self._open[name]
+
+    async def cancel(self, name: str) -> bool:
+        """Drop what has this name; gives whether it was here."""
+        asked = self._open.get(name) or self._prefetches.get(name)
+        if asked is not None:
+            asked.cancel()
+        return asked is not None
+
+    async def encode(self, message: bytes, **routing: Unpack[Routing]) -> bytes:
+        """Encode modules (`Encode`); gives `EncodingEnded` or `Failed`."""
+        encode: Encode = decoded(message, Encode)
+        asked = asked_of(encode)
+        try:
+            done = await asyncio.wrap_future(self._engine.encode(asked, encode.tenant))
+        except Exception as error:
+            return failed("encoding", error)
+        return encoded(EncodingEnded(0, SentEncoded.of(done, asked)))
+
+    async def prefetch(self, message: bytes, name: str, **routing: Unpack[Routing]) -> None:
+        """Prefetch modules (`Foresee`). name: to cancel it."""
+        foresee: Foresee = decoded(message, Foresee)
+        self._prefetches[name] = self._engine.prefetch(asked_of(foresee), foresee.tenant)
+        while len(self._prefetches) > MOST_PREFETCHES:
+            self._prefetches.popitem(last=False)
+
+    async def call(self, method: CallName, given: bytes, **routing: Unpack[Routing]) -> bytes:
+        """A method of the engine; gives an `Outcome`."""
+        return await self._run(lambda: getattr(self._engine, method)(*decoded(given, arguments_of(method))))
+
+    async def keep(self, number: int, keys: bytes) -> bytes:
+        """As the engine's; gives an `Outcome`. number: of the set of keys."""
+
+        def keep() -> None:
+            self._engine.keep(decoded(keys, frozenset[str]))
+            self._kept = number
+
+        return await self._run(keep)
+
+    async def begun(self) -> bytes:
+        """What must be known of the engine (`Begun`)."""
+        engine = self._engine
+        return encoded(Begun(engine.info, engine.store.fingerprint, engine.module_room))
+
+    async def state(self) -> bytes:
+        """`ReplicaState`."""
+        return encoded(ReplicaState(state_of(self._engine, 0), self._kept))
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Called by Serve from time to time: which modules are in memory, and how much waits."""
+        held = [*self._engine.store.device.entries][-MOST_REPORTED:]  # of another thread: copied in one step
+        return {"modules": [short(key) for key in held], "queue": sum(self._engine.load())}
+
+    def check_health(self) -> None:
+        """Called by Serve, which begins another replica where this raises. Raises CacheError."""
+        if not self._engine.is_running:
+            raise CacheError("the engine does not run")
+
+    def __del__(self) -> None:
+        """Called by Serve when the replica is to end."""
+        if hasattr(self, "_engine"):  # the model could be loaded
+            self._engine.close()
+
+    async def _run(self, function: Callable[[], Any]) -> bytes:
+        try:
+            returned = await asyncio.get_running_loop().run_in_executor(self._calls, function)
+            return encoded(Outcome(Raw(encoded(returned))))
+        except Exception as error:
+            return encoded(Outcome(error=SentError.of(as_cache_error("what was asked of the engine", error))))
+
+
+def failed(what: str, error: Exception) -> bytes:
+    """`Failed`."""
+    return encoded(Failed(0, SentError.of(as_cache_error(what, error))))
