@@ -150,6 +150,7 @@ ONLY_IN = {
         *(f"cache.serving.{name}" for name in ("spec", "values", "messages", "engine_process", "engine_server")),
         *(f"cache.cluster.{name}" for name in ("deployment", "frames", "replica")),
     },
+    "fsspec": {"cache.memory.shared"},
     "ray": {f"cache.cluster.{name}" for name in ("cluster_engine", "deployment", "router")},
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

@@ -117,11 +117,7 @@ class DiskTier:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-            if json.loads(metadata["header"])["key"] != key:
-                raise ValueError("the file holds another module")
-            if checksum_of(tensors) != metadata["checksum"]:
-                raise ValueError("checksum mismatch")
-            rows = unpack(tensors, DTYPES[metadata.get("dtype", "float32")])  # earlier files hold the rows
+            rows = checked_rows(key, metadata, tensors)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
             if self.entries.get(key) is entry:  # it was not written anew meanwhile
                 self.remove(key)
@@ -159,8 +155,12 @@ class DiskTier:
     def _delete_again(self) -> None:
         """Delete what was removed, and what could not be deleted before."""
         with self._lock:
-            for key in [key for key in self.undeleted if _delete(self._path(key))]:
+            for key in [key for key in self.undeleted if self._delete_file(key)]:
                 del self.undeleted[key]
+
+    def _delete_file(self, key: str) -> bool:
+        """Gives whether it is gone."""
+        return _delete(self._path(key))
 
     def _evict(self, keep: str | None = None) -> None:
         while self.num_bytes > self.capacity:
@@ -184,25 +184,45 @@ def _delete(path: Path) -> bool:
     return True
 
 
+def checked_rows(key: str, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Tensor:
+    """The rows in a file. Raises KeyError, TypeError or ValueError for one that is damaged or holds something else."""
+    if json.loads(metadata["header"])["key"] != key:
+        raise ValueError("the file holds another module")
+    if checksum_of(tensors) != metadata["checksum"]:
+        raise ValueError("checksum mismatch")
+    return unpack(tensors, DTYPES[metadata.get("dtype", "float32")])  # earlier files hold the rows
+
+
 def save_module(path: Path, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
     """Write the file of a module, neither synced nor whole at every moment. Raises OSError, SafetensorError."""
     tensors = pack(rows, storage)
+    save_file(tensors, path, metadata_of(header, rows, tensors))
+
+
+def metadata_of(header: ModuleHeader, rows: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """What a file says of itself. tensors: the rows as they are kept."""
     metadata = {"header": json.dumps(asdict(header)), "checksum": checksum_of(tensors)}
-    save_file(tensors, path, metadata | {"dtype": str(rows.dtype).removeprefix("torch.")})
+    return metadata | {"dtype": str(rows.dtype).removeprefix("torch.")}
 
 
 def read_header(path: Path) -> ModuleHeader:
     """The header of a module file; one without a name if the file is damaged or foreign: it can be evicted."""
     try:
-        fields = json.loads(read_metadata(path)["header"])
+        return header_of(path.name, read_metadata(path))
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return nameless_of(path.name)
+
+
+def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
+    """The header in a file of this name; one without a name if it is foreign."""
+    try:
+        fields = json.loads(metadata["header"])
         if "lead" in fields:  # its name in files of version 0.1
             fields["left_context"] = fields.pop("lead")
         header = ModuleHeader(**fields)
-        if file_name(header.key) == path.name:
-            return header
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        pass
-    return nameless(path.name.removesuffix(SUFFIX).replace("-", ":", 1))
+        return header if file_name(header.key) == name else nameless_of(name)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return nameless_of(name)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -224,6 +244,16 @@ def read_metadata(path: Path) -> dict[str, str]:
 def file_name(key: str) -> str:
     """Of a module's file."""
     return key.replace(":", "-") + SUFFIX
+
+
+def key_of(name: str) -> str:
+    """The key in the name of a module's file."""
+    return name.removesuffix(SUFFIX).replace("-", ":", 1)
+
+
+def nameless_of(name: str) -> ModuleHeader:
+    """The header of a file by its name alone."""
+    return nameless(key_of(name))
 
 
 def nameless(key: str) -> ModuleHeader:

@@ -77,7 +77,7 @@ class LocalEngine(Engine):
 
 def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
     """A running engine for a model that is loaded already; of the spec all but that is used."""
-    disk = DiskTier(spec.modules, spec.disk) if spec.disk else None
+    disk = open_disk(spec) if spec.disk else None
     if disk is not None:
         disk.clean_up()
     return LocalEngine(
@@ -90,3 +90,12 @@ def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
         slot=spec.slot,
         limits=spec.limits,
     ).start()
+
+
+def open_disk(spec: EngineSpec) -> DiskTier:
+    """The disk tier: a folder of the engine's own, or what it shares with others. Raises CacheError."""
+    if spec.shared is None:
+        return DiskTier(spec.modules, spec.disk)
+    from cache.memory.shared import SharedTier  # fsspec comes with several engines
+
+    return SharedTier(spec.shared, spec.disk)

@@ -1,0 +1,212 @@
+"""Module files that several engines share: a folder, or a store such as S3 (whatever fsspec can open).
+
+What is there is listed from time to time, as no engine hears of what the others do: a file that one has written is
+found by the others after their next listing, and one that has vanished since is a miss. A name says what is in the
+file, so several that write the same module do no harm. Files appear whole: in a folder by renaming, elsewhere by the
+store itself. Whoever writes removes what is too much, the oldest first. Not covered: how a file is checked (`disk`).
+"""
+
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Set
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+from safetensors.torch import load, save
+from torch import Tensor
+
+from cache.errors import CacheError
+from cache.memory.disk import (
+    LENGTH_BYTES,
+    SUFFIX,
+    DiskEntry,
+    DiskTier,
+    LoadFailed,
+    checked_rows,
+    file_name,
+    header_of,
+    key_of,
+    metadata_of,
+    nameless,
+)
+from cache.memory.kv_format import KVStorage, pack
+from cache.memory.module_header import ModuleHeader
+
+LIST_S = 5.0
+"""Seconds between two listings."""
+HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
+"""Read of each new file: its description is some 1000 bytes."""
+LEFT_OVER_S = 3600.0
+"""A half-written file that is older belongs to an engine that has ended."""
+HALF = ".tmp"
+log = logging.getLogger(__name__)
+
+
+class SharedTier(DiskTier):
+    """A disk tier that others write to, too. location: a folder or a URL. Any thread may call."""
+
+    def __init__(self, location: str, capacity: int) -> None:
+        """Raises CacheError for a location that cannot be opened."""
+        try:
+            self._files_of, self._root = fsspec.url_to_fs(location, use_listings_cache=False)
+            self._files_of.makedirs(self._root, exist_ok=True)
+        except Exception as error:  # of any store
+            raise CacheError(f"the shared modules in {location} cannot be opened: {error}") from error
+        self.location, self.capacity = location, capacity
+        self.entries: dict[str, DiskEntry] = {}
+        self.undeleted: dict[str, DiskEntry] = {}
+        self.evictions = 0
+        self.kept: Set[str] = frozenset()
+        self._lock, self._refreshing = threading.Lock(), threading.Lock()
+        self._touched: set[str] = set()  # since the listing began that is under way
+        self.refresh()
+        threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
+
+    def refresh(self) -> None:
+        """See what the others have written and removed. A store that does not answer is as it was."""
+        with self._refreshing:
+            with self._lock:
+                self._touched.clear()
+            try:
+                listed = {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
+            except Exception as error:
+                log.warning("the shared modules cannot be listed: %s", error)
+                return
+            self._take(listed)
+            self._read_headers()
+
+    def clean_up(self) -> None:
+        """Remove what engines that have ended left half-written, and what exceeds the capacity."""
+        self._evict()
+        for found in self._files_of.ls(self._root, detail=True):
+            if name_in(found).endswith(HALF) and changed(found) < time.time() - LEFT_OVER_S:
+                self._delete_path(found["name"])
+
+    def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
+        """Store one module, unless it alone is larger than the capacity. Raises OSError."""
+        self._delete_again()
+        tensors = pack(rows, storage)
+        data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
+        if len(data) > self.capacity:
+            return
+        path = self._place(header.key)
+        try:
+            if "file" in self._files_of.protocol:
+                half = f"{path}.{uuid4().hex}{HALF}"
+                self._files_of.pipe_file(half, data)
+                self._files_of.mv(half, path)
+            else:
+                self._files_of.pipe_file(path, data)
+        except Exception as error:
+            raise OSError(str(error)) from error
+        with self._lock:
+            self.undeleted.pop(header.key, None)
+            self._touched.add(header.key)
+            self.entries[header.key] = DiskEntry(header, len(data), time.time())
+        self._evict(keep=header.key)
+
+    def read(self, key: str) -> Tensor:
+        """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
+        if key in self.undeleted:
+            raise LoadFailed("it was removed")
+        try:
+            data: bytes = self._files_of.cat_file(self._place(key))
+        except FileNotFoundError as error:
+            with self._lock:
+                self.entries.pop(key, None)
+            raise LoadFailed("another engine has removed it") from error
+        except Exception as error:
+            raise LoadFailed(f"unreadable: {error}") from error
+        try:
+            return checked_rows(key, described(data), load(data))
+        except Exception as error:  # safetensors has its own
+            self.remove(key)
+            raise LoadFailed(f"unreadable: {error}") from error
+
+    def remove(self, key: str) -> bool:
+        """Remove a module's file for all; unknown keys are fine. Gives whether it is gone."""
+        with self._lock:
+            self._touched.add(key)
+        return super().remove(key)
+
+    def _take(self, listed: dict[str, dict[str, Any]]) -> None:
+        """Take over a listing, but for what was written or removed here since it began."""
+        with self._lock:
+            there = {key_of(name): found for name, found in listed.items() if name.endswith(SUFFIX)}
+            for key in self.entries.keys() - there.keys() - self._touched:
+                del self.entries[key]
+            for key in there.keys() - self._touched:
+                if key in self.undeleted:
+                    continue
+                entry = self.entries.setdefault(key, DiskEntry(nameless(key), 0, 0.0))
+                entry.num_bytes, entry.last_used = int(there[key]["size"]), changed(there[key])
+
+    def _read_headers(self) -> None:
+        """Of files that others have written."""
+        with self._lock:
+            unknown = [key for key, entry in self.entries.items() if not entry.header.name]
+        for first in range(0, len(unknown), HEADERS_AT_ONCE):
+            some = unknown[first : first + HEADERS_AT_ONCE]
+            for key, data in zip(some, self._beginnings(some), strict=True):
+                try:
+                    header = header_of(file_name(key), described(data))
+                except (KeyError, TypeError, ValueError, AttributeError):
+                    continue
+                with self._lock:
+                    if (entry := self.entries.get(key)) is not None:
+                        entry.header = header
+
+    def _beginnings(self, keys: Iterable[str]) -> list[Any]:
+        """Of files; what is no bytes could not be read."""
+        paths = [self._place(key) for key in keys]
+        found: list[Any] = self._files_of.cat_ranges(paths, 0, HEADER_BYTES, on_error="return")
+        return found
+
+    def _place(self, key: str) -> str:
+        return f"{self._root}/{file_name(key)}"
+
+    def _delete_file(self, key: str) -> bool:
+        return self._delete_path(self._place(key))
+
+    def _delete_path(self, path: str) -> bool:
+        try:
+            self._files_of.rm_file(path)
+        except FileNotFoundError:
+            return True
+        except Exception as error:
+            log.error("the shared module file %s cannot be deleted, this is tried again: %s", path, error)
+            return False
+        return True
+
+
+def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
+    """Until nobody has the tier any more."""
+    while True:
+        time.sleep(LIST_S)
+        if (one := tier()) is None:
+            return
+        one.refresh()
+        del one
+
+
+def described(data: bytes) -> dict[str, str]:
+    """What a file says of itself, by its beginning. Raises KeyError, TypeError, ValueError, AttributeError."""
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    metadata: dict[str, str] = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])["__metadata__"]
+    return metadata
+
+
+def name_in(found: dict[str, Any]) -> str:
+    """The file's name in an entry of a listing."""
+    return str(found["name"]).rsplit("/", 1)[-1]
+
+
+def changed(found: dict[str, Any]) -> float:
+    """When it was written, in seconds of the epoch; 0 if the store does not say."""
+    when = found.get("mtime") or found.get("LastModified") or found.get("last_modified") or found.get("created") or 0
+    return when.timestamp() if isinstance(when, datetime) else float(when)
