@@ -87,7 +87,7 @@ class ClusterEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster-engine", daemon=True)
         self._thread.start()
-        self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
+        asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
 
     def close(self) -> None:
         """Stop. Requests in flight end with EngineStopped."""
@@ -95,9 +95,7 @@ class ClusterEngine:
             if self._is_closed:
                 return
             self._is_closed = True
-        for one in (*self._open, self._watching):
-            one.cancel()
-        wait(self._open)
+        asyncio.run_coroutine_threadsafe(cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._end()
@@ -357,6 +355,14 @@ class ClusterEngine:
                     await self._loop.run_in_executor(None, self._tell_kept)
             except (CacheError, TimeoutError) as error:
                 log.info("the engines could not be asked: %s", first_line(error))
+
+
+async def cancel_all() -> None:
+    """End all tasks of this loop but this one."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def value_of(said: bytes, method: CallName) -> Any:

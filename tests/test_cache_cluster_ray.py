@@ -1,0 +1,192 @@
+"""Engines under Ray Serve do together what one does. One cluster for all tests; the one that kills a replica is last."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cache.decoding.constraints import Choice, Choices
+from cache.decoding.sampling import Sampling
+from cache.engine.limits import Limits
+from cache.engine.request import Completion, Request
+from cache.errors import CacheError, EngineStopped
+from cache.prompt.parts import Text, TextModule
+from cache.serving.engine_server import load_engine
+from cache.serving.local_engine import LocalEngine
+from cache.serving.spec import EngineSpec
+
+ray = pytest.importorskip("ray")
+
+from cache.cluster.cluster_engine import ClusterEngine
+from cache.cluster.deployment import APPLICATION, ClusterOptions, connect, start_cluster_engine
+
+PATIENCE_S = 60.0
+
+
+def module(number: int) -> TextModule:
+    return TextModule(name=str(number), pieces=(Text(text=f"Page {number}. Returns take thirty days. " * 8),))
+
+
+def spec_of(folder: Path, shared: Path) -> EngineSpec:
+    return EngineSpec(
+        model=str(folder),
+        converted=folder.parent,
+        modules=shared,
+        shared=str(shared),
+        memory=16 << 20,
+        disk=1 << 30,
+        limits=Limits(running=8),
+        threads=1,
+        dtype=torch.float32,
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+    spec = spec_of(tiny_folder, tmp_path_factory.mktemp("shared"))
+    engine = start_cluster_engine(spec, ClusterOptions(engines=2, most=2, cpus=4, report_s=0.5))
+    yield engine
+    engine.close()
+    with pytest.raises(EngineStopped):
+        ask(engine, 1)
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def local(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    engine = load_engine(spec_of(tiny_folder, tmp_path_factory.mktemp("local")))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: ClusterEngine) -> Iterator[None]:
+    yield
+    cluster.settle()
+    cluster.forget(cluster.modules("public"))
+
+
+def request_of(engine: ClusterEngine | LocalEngine, number: int, sampling: Sampling, **options: object) -> Request:
+    plan = engine.arrange([module(number), Text(text=f"How long, {number}?")])
+    return Request(plan=plan, sampling=sampling, **options)  # type: ignore[arg-type]
+
+
+def ask(engine: ClusterEngine | LocalEngine, number: int, tokens: int = 12, **options: object) -> Completion:
+    return engine.submit(request_of(engine, number, Sampling(max_tokens=tokens), **options)).completion
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_ray_answers_are_those_of_one_engine(cluster: ClusterEngine, local: LocalEngine) -> None:
+    assert cluster.info == local.info
+    assert cluster.is_running
+    assert cluster.load() == (0, 0)
+    for number in range(4):
+        for reuse in ("on", "prefix", "off"):
+            there, here = (ask(engine, number, reuse=reuse) for engine in (cluster, local))
+            assert there.tokens == here.tokens
+            assert (there.text, there.finish_reason, there.exact) == (here.text, here.finish_reason, here.exact)
+            assert [use.key for use in there.modules] == [use.key for use in here.modules]
+    choices = Choices(choices=(Choice(tokens=(1, 2, 3)), Choice(tokens=(4, 5))), stop=299, most=1)
+    sampling = Sampling(max_tokens=choices.longest, choices=choices)
+    assert cluster.submit(request_of(cluster, 1, sampling)).completion.tokens in ((1, 2, 3), (4, 5))
+
+
+def test_ray_streams_and_cancels(cluster: ClusterEngine) -> None:
+    generation = cluster.submit(request_of(cluster, 1, Sampling(max_tokens=3000, temperature=1.0, seed=1)))
+    pieces = []
+    for piece in generation:
+        pieces.append(piece)
+        if len(pieces) == 10:
+            generation.cancel()
+    assert generation.completion.finish_reason == "cancelled"
+    assert "".join(pieces) == generation.completion.text
+    generation = cluster.submit(request_of(cluster, 1, Sampling(max_tokens=2000, temperature=1.0, seed=1)))
+    generation.cancel()  # perhaps before it has arrived anywhere
+    try:
+        assert generation.completion.finish_reason == "cancelled"
+    except CacheError as error:
+        assert "cancelled" in str(error)
+    with pytest.raises(CacheError, match="the prompt has token 1000000"):
+        ask(cluster, 1, begun=(10**6,))
+
+
+def test_ray_requests_go_where_their_modules_are(cluster: ClusterEngine) -> None:
+    first = [ask(cluster, number).usage.module for number in range(6)]
+    again = [ask(cluster, number).usage.module for number in range(6)]
+    assert first == [0] * 6
+    assert all(again)
+
+
+def test_ray_modules_are_encoded_at_their_homes_and_forgotten_everywhere(cluster: ClusterEngine) -> None:
+    segments = [cluster.segment(module(number)) for number in range(16)]
+    assert cluster.encode(segments).result().computed == 16
+    each = cluster._call_all("contents", True)
+    in_memory = [{header.key for tier, header, _ in part.modules if tier == "device"} for part in each]
+    assert all(len(keys) > 2 for keys in in_memory)
+    assert sum(map(len, in_memory)) == 16
+    assert cluster.verify(segments[0]).largest_difference == 0
+    assert cluster.evict(cluster.key(segments[0]))
+    cluster.bring_to_device(segments[0])
+    keys = cluster.modules("public")
+    assert keys == {cluster.key(segment) for segment in segments}
+    cluster.settle()
+    assert cluster.forget(keys) > 2
+    assert cluster.modules("public") == frozenset()
+    assert cluster.modules_of_prefixes() == frozenset()
+    assert cluster.drop_prefixes("public")
+    assert cluster.prefix_uses(5) == []
+
+
+def test_ray_a_replica_loads_what_another_encoded(cluster: ClusterEngine) -> None:
+    segment = cluster.segment(module(1))
+    cluster.encode([segment]).result().raise_failed()
+    cluster.flush()
+    wait_for(lambda: all(cluster.key(segment) in keys for keys in cluster._call_all("modules", "public")))
+    cluster._call_all("bring_to_device", segment)
+    contents = cluster.contents()
+    assert [tier for tier, _, _ in contents.modules] == ["disk", "device", "device"]
+    assert contents.num_bytes["disk"] < contents.capacity["disk"] == 1 << 30
+
+
+def test_ray_an_unreachable_cluster_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for address, why in ((f"127.0.0.1:{port}", "refused"), ("nowhere", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT")):
+        with pytest.raises(CacheError, match=f"no Ray cluster can be reached at {address}: .*{why}") as raised:
+            connect(ClusterOptions(address=address))
+        assert "\n" not in str(raised.value)
+
+
+def test_ray_answers_go_on_where_a_replica_is_killed(
+    cluster: ClusterEngine, local: LocalEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.keep({"b2:00"})
+    samplings = [Sampling(max_tokens=600, temperature=1.0, seed=number) for number in range(4)]
+    samplings += [Sampling(max_tokens=600, temperature=1.0)] * 2
+    generations = [cluster.submit(request_of(cluster, number, one)) for number, one in enumerate(samplings)]
+    pieces = [[next(iter(generation))] for generation in generations]
+    victim = next(name for name in ray.util.list_named_actors(all_namespaces=True) if APPLICATION in name["name"])
+    with caplog.at_level(logging.WARNING):
+        ray.kill(ray.get_actor(**victim))
+        for generation, given in zip(generations, pieces, strict=True):
+            given += generation
+    assert "another one goes on" in caplog.text
+    for number, (generation, given) in enumerate(zip(generations, pieces, strict=True)):
+        completion = generation.completion
+        assert "".join(given) == completion.text
+        assert completion.finish_reason in ("length", "stop")
+        if number < 4:  # seeded: as one engine says it
+            assert completion.tokens == local.submit(request_of(local, number, samplings[number])).completion.tokens
+    wait_for(lambda: [one.kept for one in cluster._states()] == [1, 1])  # the new one has learned it
