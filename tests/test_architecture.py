@@ -149,6 +149,7 @@ ONLY_IN = {
     "msgspec": {
         *(f"cache.serving.{name}" for name in ("spec", "values", "messages", "engine_process", "engine_server")),
         *(f"cache.cluster.{name}" for name in ("deployment", "frames", "replica")),
+        "app.desk.parts",
     },
     "fsspec": {"cache.memory.shared"},
     "ray": {f"cache.cluster.{name}" for name in ("cluster_engine", "deployment", "router")},

@@ -15,7 +15,7 @@ commands = typer.Typer()
 
 
 @commands.command()
-@takes("host", "port", "data_dir", "model", "device", "memory", "log_format", "log_level")
+@takes("host", "port", "data_dir", "model", "device", "memory", "cluster", "log_format", "log_level")
 def serve(common: Common) -> None:
     """Serve the chat at / and the dashboard at /admin until Ctrl-C."""
     from app.cli.progress import progress_bar

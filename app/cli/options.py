@@ -39,6 +39,9 @@ OPTIONS: dict[str, Any] = {
         str | None,
         typer.Option("--memory", "--device-memory", help='Device memory for encoded passages, as "1 GiB", or auto.'),
     ],
+    "cluster": Annotated[
+        str | None, typer.Option(help="Several engines with Ray Serve: local, or HOST:PORT of a cluster.")
+    ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
 """The common options, by name; all but the last are settings."""

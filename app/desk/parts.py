@@ -11,6 +11,7 @@ from threading import RLock
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 import torch
+from msgspec.structs import replace
 
 from app.answering.answering import Answering
 from app.answering.curated import CuratedAnswers
@@ -91,6 +92,7 @@ def engine_spec(settings: Settings) -> EngineSpec:
         memory=settings.device_memory,
         host_memory=settings.host_memory,
         disk=settings.disk,
+        shared=settings.shared_modules,
         kv_storage=settings.kv_storage,
         modules=settings.modules_folder,
         placement=settings.placement,
@@ -121,6 +123,26 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
     folder = settings.modules_folder
     left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
     return RemoteEngine(server_spec(settings, server), limits_of(settings), left_over)
+
+
+def start_cluster(settings: Settings, spec: EngineSpec) -> EngineInterface:
+    """The engines of a cluster. Raises DeskError where Ray is missing, and CacheError."""
+    try:
+        from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
+    except ImportError as error:
+        raise DeskError("a cluster of engines needs Ray: pip install 'warmdesk[cluster]'", code="no-ray") from error
+    if spec.shared is None and settings.cluster == LOCAL:
+        spec = replace(spec, shared=str(settings.modules_folder))
+    elif spec.shared is None:
+        spec = replace(spec, disk=0)  # what each machine would keep could not be forgotten when its engine has ended
+    options = ClusterOptions(
+        address=settings.cluster or LOCAL,
+        engines=settings.cluster_engines,
+        most=settings.cluster_engines_most or settings.cluster_engines,
+        ongoing=settings.cluster_engine_load,
+        waiting=settings.questions_waiting,
+    )
+    return start_cluster_engine(spec, options)
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
@@ -173,7 +195,8 @@ class Parts:
         self._load_ranker = loading.get("ranker", load_ranker_of)
         self.is_elsewhere = settings.model_server is not None
         may_start = loading.get("may_start_process", False) and not self.is_elsewhere
-        self._has_process = settings.engine_process and may_start
+        self._has_cluster = settings.cluster is not None and may_start
+        self._has_process = (settings.engine_process or self._has_cluster) and may_start
         threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
         if threads is not None:
             torch.set_num_threads(threads)
@@ -193,9 +216,13 @@ class Parts:
         if (server := self.settings.model_server) is not None:
             return remote_engine(self.settings, server)
         spec = engine_spec(self.settings)
-        engine: EngineInterface = (
-            EngineProcess(spec) if self._has_process else start_engine(self._load_model(self.settings), spec)
-        )
+        engine: EngineInterface
+        if self._has_cluster:
+            engine = start_cluster(self.settings, spec)
+        elif self._has_process:
+            engine = EngineProcess(spec)
+        else:
+            engine = start_engine(self._load_model(self.settings), spec)
         engine.keep(kept_modules(self.library))
         return engine
 

@@ -226,6 +226,18 @@ class Settings(BaseSettings):
     """Whether a served desk gives the language model a process of its own, so that pages and search take no steps from
     answers, and a crash of it does not end the desk. `threads` is then for that process, and search has one unless
     there is a reranker."""
+    cluster: OptionalNonEmpty = None
+    """Several engines with Ray Serve for a served desk (docs/scale.md): local for a cluster of this machine alone, else
+    HOST:PORT of the head of a Ray cluster that this machine has joined. Unset: one engine."""
+    cluster_engines: Annotated[int, _between(1, 1000)] = 1
+    """Engines of the cluster."""
+    cluster_engines_most: Annotated[int | None, _between(1, 1000)] = None
+    """Up to which number Ray Serve begins more of them while they are busy. Unset: no more than cluster_engines."""
+    cluster_engine_load: Annotated[float, _between(0, 10_000, "a number")] = 8.0
+    """Questions that each engine of the cluster should have at once: with more, Ray Serve begins another one."""
+    shared_modules: OptionalNonEmpty = None
+    """Where engines share the files of encoded passages: a folder that all machines see, or a URL that fsspec opens, as
+    s3://bucket/folder. `disk` is for all of it. Unset: the data folder with cluster = local; else nothing is shared."""
     host: NonEmpty = "127.0.0.1"
     """Address to listen on; anything but loopback is open to the network."""
     port: Annotated[int, _between(0, 65535)] = 7860

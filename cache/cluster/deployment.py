@@ -8,10 +8,11 @@ import logging
 import os
 import socket
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_in
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported
 
@@ -90,7 +91,8 @@ def connect(options: ClusterOptions) -> None:
 
 def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
     """A handle to the engines, once all are running. Raises CacheError."""
-    running = spec.limits.running
+    at_once = 2 * spec.limits.running  # as many again are there when one has ended
+    spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
     router = {} if options.router is None else {"request_router_class": options.router}
     size: dict[str, Any] = {"num_replicas": options.engines}
     if options.most > options.engines:
@@ -103,7 +105,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
     engines = serve.deployment(
         EngineReplica,
         name=DEPLOYMENT,
-        max_ongoing_requests=2 * running,  # as many again are there when one has ended
+        max_ongoing_requests=at_once,
         max_queued_requests=options.waiting,
         ray_actor_options={"num_cpus": spec.threads or 1, "num_gpus": 1 if spec.device.startswith("cuda") else 0},
         health_check_period_s=2,
