@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from cache.serving.local_engine import LocalEngine
 from cache.serving.spec import EngineSpec
 
 ray = pytest.importorskip("ray")
+grpc = pytest.importorskip("grpc")
 
 from cache.cluster.cluster_engine import ClusterEngine  # noqa: E402
 from cache.cluster.deployment import (  # noqa: E402
@@ -162,6 +164,22 @@ def test_ray_a_replica_loads_what_another_encoded(cluster: ClusterEngine) -> Non
     contents = cluster.contents()
     assert [tier for tier, _, _ in contents.modules] == ["disk", "device", "device"]
     assert contents.num_bytes["disk"] < contents.capacity["disk"] == 1 << 30
+
+
+def test_ray_takes_nothing_from_others(cluster: ClusterEngine) -> None:
+    listening = [
+        (child.name(), connection.laddr)
+        for child in psutil.Process().children(recursive=True)
+        for connection in child.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    open_to_others = [(name, at) for name, at in listening if at.ip not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")]
+    assert len(open_to_others) == 2 < len(listening)  # one of each replica: Serve has no setting for it
+    for name, at in open_to_others:
+        assert name.startswith("ray::ServeRepli")
+        with grpc.insecure_channel(f"127.0.0.1:{at.port}") as channel, pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/ray.serve.ASGIService/HandleRequest")(b"", timeout=PATIENCE_S)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_ray_an_unreachable_cluster_is_one_line() -> None:

@@ -1,13 +1,18 @@
 """Engines in a Ray cluster: connecting to it or beginning one on this machine, and deploying the engines there.
 
-A cluster on this machine listens on 127.0.0.1 only and ends with this process. Nothing is reported to anybody. Not
-covered: what is asked of the engines (`cluster_engine`). The only file that begins and ends anything of Ray.
+A cluster on this machine listens on 127.0.0.1, takes nothing without a token that is drawn here (Serve opens a port of
+each replica on all addresses), and ends with this process. Nothing is reported to anybody. Not covered: what is asked
+of the engines (`cluster_engine`).
 """
 
+import ctypes
 import logging
 import os
+import secrets
+import signal
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,6 +23,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported
 
 import ray
 from ray import serve
+from ray._private import ray_constants
 from ray.serve.config import RequestRouterConfig
 
 from cache.cluster.cluster_engine import ClusterEngine, first_line
@@ -67,14 +73,17 @@ def connect(options: ClusterOptions) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     common = {"log_to_driver": False, "logging_level": logging.ERROR}
     if options.address == LOCAL:
-        ray.init(
-            address=LOCAL,
-            num_cpus=options.cpus,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE,
-            _node_ip_address="127.0.0.1",
-            **common,
-        )
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # without it nothing is taken; in no file
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # of all that is begun: it listens on 127.0.0.1
+        ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
+        with signals_kept():
+            ray.init(
+                address=LOCAL,
+                num_cpus=options.cpus,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE,
+                **common,
+            )
         return
     host, _, port = options.address.rpartition(":")
     try:
@@ -84,9 +93,24 @@ def connect(options: ClusterOptions) -> None:
         why = "give HOST:PORT" if isinstance(error, ValueError | OverflowError) else error.strerror or str(error)
         raise CacheError(f"no Ray cluster can be reached at {options.address}: {why}") from error
     try:
-        ray.init(address=options.address, **common)
+        with signals_kept():
+            ray.init(address=options.address, **common)
     except Exception as error:
         raise CacheError(f"no Ray cluster can be used at {options.address}: {first_line(error)}") from error
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """What SIGINT and SIGTERM do is as before: Ray replaces it beneath Python's handlers, and they end in an abort."""
+    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
+    put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    before = {one: get(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            put(one, handler)
 
 
 def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
