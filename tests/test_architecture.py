@@ -152,7 +152,10 @@ ONLY_IN = {
         "app.desk.parts",
     },
     "fsspec": {"cache.memory.shared"},
-    "ray": {f"cache.cluster.{name}" for name in ("cluster_engine", "deployment", "router")},
+    "ray": {
+        *(f"cache.cluster.{name}" for name in ("cluster_engine", "deployment", "router")),
+        *("evals.cluster_routing", "evals.random_router"),
+    },
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}
 MUTABLE_CALLS = {

@@ -211,4 +211,4 @@ def test_ray_answers_go_on_where_a_replica_is_killed(
         assert completion.finish_reason in ("length", "stop")
         if number < 4:  # seeded: as one engine says it
             assert completion.tokens == local.submit(request_of(local, number, samplings[number])).completion.tokens
-    wait_for(lambda: [one.kept for one in cluster._states()] == [1, 1])  # the new one has learned it
+    wait_for(lambda: [one.kept for one in cluster.replica_states()] == [1, 1])  # the new one has learned it

@@ -208,11 +208,12 @@ class ClusterEngine:
 
     def _state(self) -> State:
         try:
-            return combine_states([one.state for one in self._states()])
+            return combine_states([one.state for one in self.replica_states()])
         except (CacheError, TimeoutError):
             return DOWN
 
-    def _states(self) -> list[ReplicaState]:
+    def replica_states(self) -> list[ReplicaState]:
+        """Of each replica, in the same order as long as none comes or goes. Raises CacheError, TimeoutError."""
         return [decoded(one, ReplicaState) for one in self._broadcast("state", timeout_s=STATE_S)]
 
     # --- calls -----------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ class ClusterEngine:
         while True:
             await asyncio.sleep(WATCH_S)
             try:
-                states = await self._loop.run_in_executor(None, self._states)
+                states = await self._loop.run_in_executor(None, self.replica_states)
                 if any(one.kept != self._kept_number for one in states):
                     await self._loop.run_in_executor(None, self._tell_kept)
             except (CacheError, TimeoutError) as error:
