@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_in
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it says when processes are begun
 
 import ray
 from ray import serve
