@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -61,11 +62,18 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 
 def start_cluster_engine(spec: EngineSpec, options: ClusterOptions) -> ClusterEngine:
     """The engines, all of them running. Closing it ends them. Raises CacheError."""
-    connect(options)
+    # The system ends the processes of a local cluster together with the thread that has begun them: one that stays.
+    thread = ThreadPoolExecutor(1, "ray")
+
+    def end_all() -> None:
+        thread.submit(end, options).result()
+        thread.shutdown()
+
     try:
-        return ClusterEngine(deploy(spec, options), spec, lambda: end(options))
+        thread.submit(connect, options).result()
+        return ClusterEngine(deploy(spec, options), spec, end_all)
     except BaseException:
-        end(options)
+        end_all()
         raise
 
 
@@ -151,7 +159,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
 
 def end(options: ClusterOptions) -> None:
     """End the engines, and a cluster that was begun here."""
-    if options.address != LOCAL:
+    if options.address != LOCAL and ray.is_initialized():
         with suppress(Exception):
             serve.delete(APPLICATION)
     ray.shutdown()
