@@ -1,9 +1,9 @@
 """Routing by modules beside routing by chance: engines under Ray Serve, each with room for a part of the modules.
 
 Clients ask one question after another about one module, drawn by Zipf. The model is small and random, as what is
-counted does not depend on it: which tokens of modules were in memory, of the first requests, while most modules are read
-for the first time, and of all; and how many requests each engine had. At last an engine is killed while questions are
-answered.
+counted does not depend on it: which tokens of modules were in memory, of the first requests, while most modules are
+read for the first time, and of all; and how many requests each engine had. At last an engine is killed while questions
+are answered.
 """
 
 import argparse
