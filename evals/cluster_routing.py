@@ -39,7 +39,7 @@ LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RoutingLoad:
     """modules: in all; room: for so many in each engine. first: requests that count as the time of reading."""
 
     engines: int = 3
@@ -65,7 +65,7 @@ class RoutingRow:
     after_kill: str
 
 
-def measure(load: Load, folder: Path) -> list[RoutingRow]:
+def measure(load: RoutingLoad, folder: Path) -> list[RoutingRow]:
     """Both ways of routing."""
     model, shape = save_small(folder / "model")
     per_token = shape.bytes_per_token
@@ -89,7 +89,7 @@ def measure(load: Load, folder: Path) -> list[RoutingRow]:
     return rows
 
 
-def measure_routing(name: str, engine: ClusterEngine, load: Load) -> RoutingRow:
+def measure_routing(name: str, engine: ClusterEngine, load: RoutingLoad) -> RoutingRow:
     """One way of routing."""
     rng = random.Random(0)
     segments = [
@@ -173,9 +173,9 @@ def hits(answers: list[Completion]) -> float:
 def main() -> None:
     """Print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in asdict(Load()).items():
+    for name, default in asdict(RoutingLoad()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    load = Load(**vars(parser.parse_args()))
+    load = RoutingLoad(**vars(parser.parse_args()))
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(load, Path(folder))
     print(json.dumps({"load": asdict(load), "rows": [asdict(row) for row in rows]}, indent=2))
