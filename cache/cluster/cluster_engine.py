@@ -199,6 +199,10 @@ class ClusterEngine:
         return self._state().num_restarts
 
     @property
+    def num_shortages(self) -> int:
+        return self._state().num_shortages
+
+    @property
     def seconds_per_token(self) -> float:
         return self._state().seconds_per_token
 

@@ -38,6 +38,7 @@ def combine_states(states: Sequence[State]) -> State:
         is_running=any(state.is_running for state in states),
         is_idle=bool(states) and all(state.is_idle for state in states),
         num_restarts=sum(state.num_restarts for state in states),
+        num_shortages=sum(state.num_shortages for state in states),
         seconds_per_token=sum(state.seconds_per_token for state in states) / max(1, len(states)),
         running=sum(state.running for state in states),
         waiting=sum(state.waiting for state in states),
