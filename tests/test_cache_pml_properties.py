@@ -1,9 +1,10 @@
 """Random schemas and prompts: against a naive second opinion, against themselves, and on the engine against the
-block-mask oracle.
+block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 50.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
@@ -29,7 +30,9 @@ from cache.prompt.tokenizer import Tokenizer, WordTokenizer
 
 ROLES = NAMED["chatml"]
 TOLERANCE = 1e-4
-often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = int(os.environ.get("WARMDESK_EXAMPLES", "50"))
+"""Other ones in each run; more of them for whoever changes the rules of PML."""
+often = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tokenizers() -> st.SearchStrategy[Tokenizer]:
