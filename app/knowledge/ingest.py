@@ -3,7 +3,9 @@
 Documents are stored in batches. A batch is one transaction and one new snapshot of the search, so questions asked
 meanwhile see all of a document or nothing of it. A run after an interrupted one repeats no finished work: unchanged
 files are recognised by their bytes, passages by their content, modules by their key, and vectors that were computed but
-not stored are in a table of their own. A file that cannot be read is reported, and the others are ingested.
+not stored are in a table of their own. Something is kept every few seconds, and unchanged files are read last, only for
+what is to be said of them: so runs that are interrupted again and again come to an end, too. Only reading one large
+file is begun again from its start. A file that cannot be read is reported, and the others are ingested.
 """
 
 import threading
@@ -23,15 +25,18 @@ from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
 from app.knowledge.warm import Warming, WarmReport
 from app.storage.library import Library
-from retrieval.documents.document import Document, Passage
+from retrieval.documents.document import Document, Passage, content_hash
 from retrieval.documents.splitting import split
 from retrieval.errors import UnreadableDocument
+from retrieval.loaders.load import read_bytes
 from retrieval.reading.files import find_files
 from retrieval.reading.reader import FileReader
 from retrieval.text.printing import printable
 
-BATCH = 256
-"""A batch is stored when it has this many new passages."""
+BATCH = 64
+"""A batch is stored when it has this many new passages,"""
+BATCH_S = 4.0
+"""or when so many seconds have passed since the one before it was stored."""
 EMBEDDED_AT_ONCE = 8
 """Passages that are embedded together, and read together for their statements: few, so that a run can be stopped."""
 LONGEST_READING_S = 120.0
@@ -131,11 +136,13 @@ class Ingestion:
         passage_tokens: int,
         neighbours: int,
         names: Mapping[Path, str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: longest passage. neighbours: how
         many each passage gets; none if the model is not position-independent. names: of documents that are not known by
-        their path.
+        their path. clock: seconds, by which batches end.
         """
+        self._clock = clock
         self.library, self.search, self.statements = library, search, statements
         self.open_warming, self._count = open_warming, count_tokens
         self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
@@ -155,8 +162,10 @@ class Ingestion:
         started = time.perf_counter()
         report = IngestReport()
         try:
-            files = list(find_files(paths))
-            known = self._store_files(files, options.get("collection", ""), report, progress)
+            files, collection = list(find_files(paths)), options.get("collection", "")
+            unchanged = [path for path, problem in files if problem is None and self._is_unchanged(path, collection)]
+            new = [file for file in files if file[0] not in set(unchanged)]
+            known = [*self._store_files(new, collection, report, progress), *map(self._name, unchanged)]
             if options.get("sync", False):
                 found = {str(path.resolve()) for path, problem in files if problem is None}
                 self._remove_missing(paths, frozenset(known), found, report)
@@ -165,8 +174,10 @@ class Ingestion:
         self.library.clear_staged()
         is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
         self._choose_neighbours(self.neighbours if is_used else 0)
+        self._read_statements(self.library.without_statements(self.statements.name), progress)
         if options.get("warm", True):
             self._warm(known, report, progress)
+        self._store_files([(path, None) for path in unchanged], collection, report, progress)
         report.seconds = round(time.perf_counter() - started, 3)
         return report
 
@@ -212,8 +223,10 @@ class Ingestion:
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
     ) -> list[str]:
         """Read, split and store; returns the names of the documents that are stored now."""
+        if not files:
+            return []
         names: list[str] = []
-        batch: list[SplitDocument] = []
+        batch, began = list[SplitDocument](), self._clock()
         with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
@@ -226,23 +239,42 @@ class Ingestion:
                     report.failed.append(FileReason(path=printable(path), reason=error.reason))
                 else:
                     report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
-                    names.append(self._names.get(path.resolve(), str(path.resolve())))
+                    names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
                 report.timings_s.reading += time.perf_counter() - started
-                if sum(len(document.new_passages) for document in batch) >= BATCH:
+                if batch and self._is_due(batch, began):
                     self._store(batch, report, progress)
-                    batch = []
+                    batch, began = [], self._clock()
         progress("reading", len(files), len(files))
         if batch:
             self._store(batch, report, progress)
         return names
+
+    def _is_due(self, batch: Sequence[SplitDocument], began: float) -> bool:
+        return sum(len(one.new_passages) for one in batch) >= BATCH or self._clock() - began >= BATCH_S
+
+    def _name(self, path: Path) -> str:
+        return self._names.get(path.resolve(), str(path.resolve()))
+
+    def _identity(self, hash_: str) -> str:
+        return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
+
+    def _is_unchanged(self, path: Path, collection: str) -> bool:
+        """Whether it is stored as it is: told by its bytes, without the seconds that reading thousands takes."""
+        before = self.library.find(self._name(path))
+        if before is None or before.collection != collection:
+            return False
+        try:
+            return before.content_hash == self._identity(content_hash(read_bytes(path)))
+        except UnreadableDocument:
+            return False
 
     def _split_if_changed(
         self, name: str, document: Document, collection: str, report: IngestReport
     ) -> list[SplitDocument]:
         before = self.library.find(name)
         report.documents += 1
-        identity = f"{document.content_hash}/{self.passage_tokens}"  # passages of another length are other passages
+        identity = self._identity(document.content_hash)
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
             report.unchanged += 1
             report.passages += before.num_passages
@@ -265,11 +297,13 @@ class Ingestion:
             report.changes.new += len(replaced.new)
             report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
-        new = [id_ for replaced in changes for id_ in replaced.new]
-        for first in range(0, len(new), EMBEDDED_AT_ONCE):
-            self.statements.of(self.library.passages(new[first : first + EMBEDDED_AT_ONCE]))
-            progress("embedding", len(new), len(new))
+        self._read_statements([id_ for replaced in changes for id_ in replaced.new], progress)
         report.timings_s.embedding += time.perf_counter() - started
+
+    def _read_statements(self, ids: Sequence[int], progress: Progress) -> None:
+        for first in range(0, len(ids), EMBEDDED_AT_ONCE):
+            self.statements.of(self.library.passages(ids[first : first + EMBEDDED_AT_ONCE]))
+            progress("embedding", len(ids), len(ids))
 
     def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
         return NewPassage(
@@ -332,8 +366,9 @@ class Ingestion:
             engine.forget(keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
-        started = time.perf_counter()
-        report.modules = replace(self.open_warming().run(documents, progress), dropped=report.modules.dropped)
+        started, warming = time.perf_counter(), self.open_warming()
+        self._forget_modules(warming.unused())
+        report.modules = replace(warming.run(documents, progress), dropped=report.modules.dropped)
         report.timings_s.encoding = time.perf_counter() - started
 
 

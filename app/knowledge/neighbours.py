@@ -16,7 +16,7 @@ from app.storage.library import Library
 
 NEIGHBOURS = "neighbours"
 """Fact: the setting `neighbours` with which the recorded ones were chosen."""
-CHOSEN_AT_ONCE = 500
+CHOSEN_AT_ONCE = 100
 """Passages whose neighbours are recorded in one transaction."""
 
 
@@ -35,15 +35,15 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     is_other = count != chosen_for(library)
     if not count and not is_other:
         return frozenset()
-    due = frozenset(library.all_ids(only_alone=not is_other))
     unused: set[str] = set()
+    if is_other:  # the former ones go first: a call after an interrupted one must see which are still to be chosen
+        unused |= set(library.set_neighbours(dict.fromkeys(library.all_ids(), ())))
+        library.set_fact(NEIGHBOURS, str(count))
+    due = frozenset(library.all_ids(only_alone=True)) if count else frozenset[int]()
     for collection in library.collections():
         inside = library.ids_in([collection])
         ids = sorted(due & inside)
         for first in range(0, len(ids), CHOSEN_AT_ONCE):
             some = ids[first : first + CHOSEN_AT_ONCE]
-            nearest = search.nearest(some, count, within=inside) if count else dict.fromkeys(some, ())
-            unused |= set(library.set_neighbours(nearest))
-    if is_other:
-        library.set_fact(NEIGHBOURS, str(count))
+            unused |= set(library.set_neighbours(search.nearest(some, count, within=inside)))
     return frozenset(unused)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.domain.documents import Replaced, Vectors
+from app.domain.documents import Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.storage.library import Library
 from retrieval.errors import IndexDamaged
@@ -31,6 +31,8 @@ EMBEDDER = "embedder"
 """Fact that names the embedder of the stored embeddings."""
 VIEWS_KEPT = 32
 """Sets of collections whose passages are looked up once for a snapshot."""
+EMBEDDED_AT_ONCE = 8
+"""Passages that are embedded together after another embedder was set."""
 ADDED_AT_ONCE = 1000
 """Passages whose texts are in memory together while the keyword index is rebuilt."""
 
@@ -179,6 +181,7 @@ class Search:
             index = index.updated(gone, {})
             for first in range(0, len(missing), ADDED_AT_ONCE):
                 index = index.updated((), self._library.searchable(missing[first : first + ADDED_AT_ONCE]))
+                save_keywords(index, keywords_folder(self._path))  # a rebuild that is killed goes on from here
             save_keywords(index, keywords_folder(self._path))
         return index
 
@@ -189,11 +192,25 @@ class Search:
             return
         if stored is not None and self._library.counts().passages:
             log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
+            vectors = dict[int, Vectors]()
             for document in self._library.documents():
-                passages = self._library.passages_of(document.path)
-                vectors = self.embed([(p.heading_path, p.text) for p in passages])
-                self._library.set_embeddings({p.id: rows for p, rows in zip(passages, vectors, strict=True)})
+                vectors |= self._embedded_again(self._library.passages_of(document.path))
+            self._library.set_embeddings(vectors)
+            self._library.clear_staged()
         self._library.set_fact(EMBEDDER, self.embedder.name)
+
+    def _embedded_again(self, passages: Sequence[StoredPassage]) -> dict[int, Vectors]:
+        """Their vectors by number. Each few are kept, and found again by the next start if this one is killed."""
+        name = self.embedder.name
+        found = self._library.staged(name, [p.content_hash for p in passages], self.embedder.dimension)
+        missing = [p for p in passages if p.content_hash not in found]
+        for first in range(0, len(missing), EMBEDDED_AT_ONCE):
+            some = missing[first : first + EMBEDDED_AT_ONCE]
+            vectors = self.embed([(p.heading_path, p.text) for p in some])
+            new = {p.content_hash: rows for p, rows in zip(some, vectors, strict=True)}
+            self._library.stage(name, new)
+            found |= new
+        return {p.id: found[p.content_hash] for p in passages}
 
 
 def keywords_folder(index_path: Path) -> Path:

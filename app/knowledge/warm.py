@@ -77,6 +77,13 @@ class Warming:
         others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
         return self.encode([*sorted(inside), *others], progress)
 
+    def unused(self) -> frozenset[str]:
+        """Modules that no passage has any more: a run that was killed did not forget them."""
+        if self.engine.info.is_elsewhere:
+            return frozenset()
+        there = self.engine.modules(PUBLIC_TENANT)
+        return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
+
     def survey(self) -> tuple[int, list[int]]:
         """How many passages have no module in any tier, and those of them for which the largest tier has room, in the
         order in which they are to be encoded.

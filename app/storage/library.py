@@ -286,6 +286,13 @@ class Library:
             rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
             return {row[0].passage_id: row[0].vectors for row in rows}
 
+    def without_statements(self, encoder: str) -> list[int]:
+        """The passages for which nothing is kept that this encoder read, in rising order."""
+        read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
+        return list(
+            self._database.values(select(PassageRow.id).where(PassageRow.id.not_in(read)).order_by(PassageRow.id))
+        )
+
     def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
         """Keep passages' statements, in place of those there were. Numbers that are gone are ignored."""
         with self._database.write() as session:

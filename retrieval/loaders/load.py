@@ -69,7 +69,7 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     if suffix not in SUPPORTED:
         kind = f"{path.suffix} files are" if suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
-    data = _read(path, max_bytes)
+    data = read_bytes(path, max_bytes)
     if not data:
         raise UnreadableDocument(path, "empty file")
     try:
@@ -104,7 +104,8 @@ def _title(contents: Contents, path: Path) -> str:
     return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
 
 
-def _read(path: Path, max_bytes: int) -> bytes:
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """The bytes of a regular file. Raises UnreadableDocument, also for more than `max_bytes`."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise UnreadableDocument(path, "not a regular file")
