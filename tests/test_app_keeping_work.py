@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -154,7 +154,7 @@ def test_every_run_that_is_killed_behind_its_first_work_keeps_it(tmp_path: Path)
     assert ran.returncode == 0, ran.stderr
     history = json.loads(ran.stdout)
     assert len(history) > 4 + 4, "killed while vectors were staged, and while statements were read"
-    for before, after in zip(history, history[1:], strict=False):
+    for before, after in pairwise(history):
         assert before != after, "each run keeps something"
     with small_desk(tmp_path / "plain", neighbours=1) as desk:
         desk.ingest([pages])

@@ -11,11 +11,16 @@ read them: neighbours are of the same collection.
 Not covered: encoding (`warm`), how neighbours are written before a passage (`prompts`).
 """
 
+from collections.abc import Sequence
+
 from app.knowledge.search import Search
 from app.storage.library import Library
 
 NEIGHBOURS = "neighbours"
 """Fact: the setting `neighbours` with which the recorded ones were chosen."""
+CHOOSING = "choosing neighbours"
+"""Fact: while they are chosen anew for all, how many each gets, and the last passage that has them."""
+NOTHING_CHOSEN = "0 0"
 CHOSEN_AT_ONCE = 100
 """Passages whose neighbours are recorded in one transaction."""
 
@@ -35,15 +40,27 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     is_other = count != chosen_for(library)
     if not count and not is_other:
         return frozenset()
-    unused: set[str] = set()
-    if is_other:  # the former ones go first: a call after an interrupted one must see which are still to be chosen
-        unused |= set(library.set_neighbours(dict.fromkeys(library.all_ids(), ())))
+    due = set(library.all_ids(only_alone=True))
+    if is_other:
+        due.update(id_ for id_ in library.all_ids() if id_ > chosen_until(library, count))
+    inside = {name: library.ids_in([name]) for name in library.collections()}
+    ids, unused = sorted(due), set[str]()
+    for first in range(0, len(ids), CHOSEN_AT_ONCE):
+        some = ids[first : first + CHOSEN_AT_ONCE]
+        chosen: dict[int, Sequence[int]] = dict.fromkeys(some, ())
+        if count:
+            for within in inside.values():
+                chosen |= search.nearest([id_ for id_ in some if id_ in within], count, within=within)
+        unused |= set(library.set_neighbours(chosen))
+        if is_other:
+            library.set_fact(CHOOSING, f"{count} {some[-1]}")
+    if is_other:
         library.set_fact(NEIGHBOURS, str(count))
-    due = frozenset(library.all_ids(only_alone=True)) if count else frozenset[int]()
-    for collection in library.collections():
-        inside = library.ids_in([collection])
-        ids = sorted(due & inside)
-        for first in range(0, len(ids), CHOSEN_AT_ONCE):
-            some = ids[first : first + CHOSEN_AT_ONCE]
-            unused |= set(library.set_neighbours(search.nearest(some, count, within=inside)))
+        library.set_fact(CHOOSING, NOTHING_CHOSEN)
     return frozenset(unused)
+
+
+def chosen_until(library: Library, count: int) -> int:
+    """The last passage for which an interrupted call chose so many; 0 for none."""
+    wanted, last = (library.fact(CHOOSING) or NOTHING_CHOSEN).split()
+    return int(last) if int(wanted) == count else 0
