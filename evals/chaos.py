@@ -4,7 +4,7 @@
 
 Each round does something with a desk with a tiny model in a process of its own, and something happens to it: kill -9,
 SIGTERM, a disk that takes no more (a limit on the size of files), a clock that jumps (`time.time` only), files of
-modules and search that are cut or altered. Afterwards another process opens the desk, ingests what there is, and compares:
+modules and search that are cut or altered. Afterwards another process opens the desk, ingests what there is, and looks:
 documents whole, no conversation lost, nothing left over. Prints one JSON document, with every finding. Not covered:
 files of the database that are altered, folders that cannot be written, `calibrate`, PostgreSQL.
 """

@@ -107,6 +107,7 @@ import torch
 torch.set_num_threads(1)
 from pathlib import Path
 import app.knowledge.ingest, app.knowledge.neighbours, app.knowledge.warm
+from app.knowledge.neighbours import CHOOSING
 from app.storage.library import Library
 from desks import small_desk
 app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 6, 2
@@ -118,11 +119,12 @@ def run(folder):
     if not child:
         try:
             with small_desk(Path(folder), neighbours=1) as desk:
-                for name in ("replace", "stage", "keep_statement_vectors", "set_neighbours", "set_module_keys"):
-                    def kept(self, *given, real=getattr(Library, name)):
+                for name in ("replace", "stage", "keep_statement_vectors", "set_fact", "set_module_keys"):
+                    def kept(self, *given, real=getattr(Library, name), name=name):
                         result = real(self, *given)
                         work = given[-1]
-                        if any(map(len, work.values() if isinstance(work, dict) else work)):
+                        pieces = work.values() if isinstance(work, dict) else work
+                        if given[0] == CHOOSING if name == "set_fact" else any(map(len, pieces)):
                             os.kill(os.getpid(), signal.SIGKILL)
                         return result
                     setattr(Library, name, kept)
@@ -135,9 +137,10 @@ def kept(folder):
     with small_desk(Path(folder), neighbours=1) as desk:
         counts = {
             table: next(iter(desk.database.values(text(f"SELECT count(*) FROM {table}"))))
-            for table in ("documents", "staged_embeddings", "passage_statements", "passage_neighbours")
+            for table in ("documents", "staged_embeddings", "passage_statements")
         }
-        return [*counts.values(), len(desk.library.all_ids()) - len(desk.library.all_ids(only_unencoded=True))]
+        chosen = desk.library.fact(CHOOSING)
+        return [*counts.values(), chosen, len(desk.library.all_ids()) - len(desk.library.all_ids(only_unencoded=True))]
 
 from sqlalchemy import text
 history = [kept(sys.argv[4])]

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals")
 ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
-    "evals": "app.web app.training app.pml app.desk app.answering app.knowledge app.grounding app.storage app.domain "
-    "cache retrieval",
+    "evals": "app.web app.training app.pml app.desk app.answering app.knowledge app.grounding app.access app.storage "
+    "app.domain cache retrieval",
     "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.loaders retrieval.text",
     "app.api": "app.desk app.access app.domain",
     "app.access": "app.storage app.domain",
@@ -97,6 +97,7 @@ ONLY_IN = {
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "babel": {"app.web.languages"},
     "sqlalchemy": {
+        "evals.chaos",
         "app.storage.audit",
         *(
             "app.storage.tables",
@@ -121,6 +122,7 @@ ONLY_IN = {
     "tomlkit": {"app.storage.settings_file"},
     "gradio": {"app.web.chat_page", "app.web.handoff_part", "app.web.admin_page", "app.web.server"},
     "fastapi": {
+        "evals.hostile",
         "app.web.account_routes",
         "app.web.audit_page",
         "app.web.admin_frame",
