@@ -85,7 +85,7 @@ def in_process(work: Callable[[], Any], at_s: float | None = None, signal_: int 
     return json.loads(said) if said else None
 
 
-def act(folder: Path, action: str, fault: str, rng: random.Random, asked: Path) -> None:
+def act(folder: Path, action: str, fault: str, rng: random.Random, asked: Path) -> dict[str, Any]:
     """Do something with the desk. asked: a file to which the conversations that were answered are added."""
     if fault == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.RLIM_INFINITY))
@@ -94,7 +94,7 @@ def act(folder: Path, action: str, fault: str, rng: random.Random, asked: Path) 
         time.time = lambda: real() + jump
     if action == "migrate":
         open_database(f"sqlite:///{folder / 'migrated.db'}").close()
-        return
+        return {}
     expected = (DeskError, OSError) if fault == "full" else ()
     with suppress(*expected), tiny_desk(folder / "desk") as desk:
         if action == "ingest":
@@ -108,11 +108,12 @@ def act(folder: Path, action: str, fault: str, rng: random.Random, asked: Path) 
                     pass
                 with asked.open("a") as file:
                     file.write(f"{stream.answer.conversation_id}\n")
+    return {}
 
 
 def damage(folder: Path, rng: random.Random) -> None:
     """Cut or alter one file beside the database."""
-    files = [file for file in sorted((folder / "desk").rglob("*")) if file.is_file() and ".db" not in file.name]
+    files = [file for file in sorted((folder / "desk").rglob("*")) if file.is_file() and ".sqlite3" not in file.name]
     files = [file for file in files if file.stat().st_size and "lock" not in file.name]
     if files:
         file = rng.choice(files)
@@ -181,7 +182,7 @@ def measure(rounds: int, seed: int) -> dict[str, Any]:
         said = dict[str, Any]()
         try:
             own = random.Random(rng.random())
-            result = in_process(lambda a=action, f=fault, r=own: act(folder, a, f, r, asked) or {}, at_s, sent)  # type: ignore[misc]
+            result = in_process(lambda a=action, f=fault, r=own: act(folder, a, f, r, asked), at_s, sent)  # type: ignore[misc]
             ended += result is None
             said = result or {}
             wrong = [said["error"]] if "error" in said else []

@@ -5,7 +5,7 @@
 Seeds of every kind are cut, spliced, repeated and altered, and put in three places in turn. Documents are read as the
 product reads them: a document or one line of a reason, within ten seconds. Texts are tokenised as a part of a prompt,
 which must have no special token, and drawn as an answer, which must have no element or attribute but the desk's own.
-Requests go to a desk with a tiny model: no error of the server, within ten seconds. Prints one JSON document, with every
+Requests go to a desk with a tiny model: no error of the server, within ten seconds. Prints one JSON document with every
 finding. Not covered: archives that unfold to gigabytes (`tests/test_retrieval_hostile.py`), pages other than answers.
 """
 
@@ -76,7 +76,11 @@ class Elements(HTMLParser):
     def handle_decl(self, decl: str) -> None:
         self.foreign.append(decl)
 
-    handle_comment = handle_pi = handle_decl
+    def handle_comment(self, data: str) -> None:
+        self.foreign.append(data)
+
+    def handle_pi(self, data: str) -> None:
+        self.foreign.append(data)
 
 
 def mutated(data: bytes, rng: random.Random, seeds: list[bytes]) -> bytes:
