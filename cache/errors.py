@@ -5,6 +5,7 @@ CacheError
 ├── PMLError          a schema, a prompt or a prompt program is wrong: says where and what to do (author's mistake)
 ├── ModelError        the model cannot be loaded or is of a family the engine does not know
 ├── CapacityError     the KV memory cannot hold what one request needs, even when everything else is evicted
+├── PlanError         what is to be planned is described wrongly: names the file, the line, the cure
 ├── EngineFull        too many requests wait, or this one has waited too long: try again soon
 ├── EngineBusy        what was to be computed while nothing else is to do: something else was
 ├── ServerFailed      the server of a model that runs elsewhere is away, or refused what it was asked
@@ -48,6 +49,10 @@ class ModelError(CacheError):
 
 class CapacityError(CacheError):
     """One request needs more KV memory than the arena has."""
+
+
+class PlanError(CacheError):
+    """What machines are planned for cannot be read or makes no sense."""
 
 
 class EngineFull(CacheError):

@@ -7,8 +7,7 @@ While many answers are streaming, prompts that are short enough get a pass of th
 """
 
 from collections.abc import Collection
-
-from cache.engine.sequence import Sequence
+from typing import Protocol, TypeVar
 
 PASS_S, DECODING_PASS_S = 0.5, 0.125
 """How long a pass may take; and how long while answers are streaming: the pause between two of their tokens."""
@@ -20,7 +19,22 @@ reading the weights once more costs more than is gained.
 """
 
 
-def schedule(sequences: Collection[Sequence], row_seconds: float, pass_seconds: float = PASS_S) -> dict[Sequence, int]:
+class Schedulable(Protocol):
+    """What a pass can compute rows of; a `Sequence` is one. pending: rows. arrived: in seconds."""
+
+    @property
+    def pending(self) -> int:
+        """Rows still to compute."""
+
+    @property
+    def arrived(self) -> float:
+        """When it was asked for, in seconds of any clock."""
+
+
+S = TypeVar("S", bound=Schedulable)
+
+
+def schedule(sequences: Collection[S], row_seconds: float, pass_seconds: float = PASS_S) -> dict[S, int]:
     """Divide the next pass into scheduled chunks: rows by sequence, in order. Every sequence has at least one pending
     row. row_seconds: what a row takes. pass_seconds: what the pass may take where no answer is streaming.
     """
@@ -33,13 +47,13 @@ def schedule(sequences: Collection[Sequence], row_seconds: float, pass_seconds: 
     return scheduled
 
 
-def schedule_alone(sequences: Collection[Sequence], row_seconds: float) -> dict[Sequence, int]:
+def schedule_alone(sequences: Collection[S], row_seconds: float) -> dict[S, int]:
     """Prompts that are computed to their end in a pass of their own, while the answers that are streaming wait: rows by
     sequence. Empty if that is not worth it. Not for two passes one after another.
     """
     if sum(sequence.pending == 1 for sequence in sequences) < MANY_ANSWERS:
         return {}
-    alone: dict[Sequence, int] = {}
+    alone: dict[S, int] = {}
     token_budget = rows_within(DECODING_PASS_S / 2, row_seconds)
     for sequence in in_order(sequences, row_seconds):
         if sequence.pending <= token_budget:
@@ -48,7 +62,7 @@ def schedule_alone(sequences: Collection[Sequence], row_seconds: float) -> dict[
     return alone
 
 
-def in_order(sequences: Collection[Sequence], row_seconds: float) -> list[Sequence]:
+def in_order(sequences: Collection[S], row_seconds: float) -> list[S]:
     """Prompts and modules, the one first that would be done first if each were alone."""
     prompts = [sequence for sequence in sequences if sequence.pending > 1]
     return sorted(prompts, key=lambda prompt: prompt.arrived + prompt.pending * row_seconds)

@@ -1,0 +1,150 @@
+"""What passes of a model cost on a machine: measured for one model, scaled for others by what they read and compute.
+
+Not covered: measuring (`cache.planning.calibration`).
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cache.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Sizes of a model of the Llama kind, with weights in `number_bytes` each."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights that each row is multiplied with."""
+        attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def weights(self) -> int:
+        """All weights that a pass reads, those of the output included."""
+        return self.layer_weights + self.hidden * self.vocabulary
+
+    @property
+    def attention_width(self) -> int:
+        """Queries of all heads and layers."""
+        return self.layers * self.heads * self.head_dim
+
+    def bytes_per_token(self, number_bytes: int) -> int:
+        """Bytes of keys and values of a token. number_bytes: of one number."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * number_bytes
+
+
+BUNDLED = "bundled"
+SHAPES = {
+    BUNDLED: ModelShape(
+        layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, vocabulary=49_152
+    ),
+    "Qwen2.5-0.5B": ModelShape(
+        layers=24, hidden=896, intermediate=4864, heads=14, kv_heads=2, head_dim=64, vocabulary=151_936
+    ),
+    "Qwen3-4B": ModelShape(
+        layers=36, hidden=2560, intermediate=9728, heads=32, kv_heads=8, head_dim=128, vocabulary=151_936
+    ),
+    "Llama-3.1-8B": ModelShape(
+        layers=32, hidden=4096, intermediate=14_336, heads=32, kv_heads=8, head_dim=128, vocabulary=128_256
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCosts:
+    """Seconds. A pass takes pass_s, and for each prompt row prefill_row_s, for each row of a running answer
+    decode_row_s, for each pair of a row and a token it sees pair_s. A request takes request_s once, a token from disk
+    load_token_s. threads: that passes were measured with, of `cores`. is_scaled: not measured, but scaled.
+    """
+
+    model: str
+    machine: str
+    threads: int
+    cores: int
+    number_bytes: int
+    pass_s: float
+    prefill_row_s: float
+    decode_row_s: float
+    pair_s: float
+    request_s: float
+    load_token_s: float
+    is_scaled: bool = False
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of keys and values."""
+        return SHAPES[self.model].bytes_per_token(self.number_bytes)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the model's weights."""
+        return SHAPES[self.model].weights * self.number_bytes
+
+    def pass_seconds(self, prefill_rows: int, decode_rows: int, pairs: float) -> float:
+        """One pass on a machine that does nothing else."""
+        rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
+        return self.pass_s + rows + pairs * self.pair_s
+
+    def scaled_to(self, model: str) -> "PassCosts":
+        """Costs of another model on the same machine: passes by the weights they read, rows by the weights they are
+        multiplied with, pairs by the queries, files by their bytes.
+        """
+        if model == self.model:
+            return self
+        old, new = SHAPES[self.model], SHAPES[model]
+        rows = new.layer_weights / old.layer_weights
+        width = new.bytes_per_token(1) / old.bytes_per_token(1)
+        return replace(
+            self,
+            model=model,
+            pass_s=self.pass_s * new.weights / old.weights,
+            prefill_row_s=self.prefill_row_s * rows,
+            decode_row_s=self.decode_row_s * rows,
+            pair_s=self.pair_s * new.attention_width / old.attention_width,
+            load_token_s=self.load_token_s * width,
+            is_scaled=True,
+        )
+
+
+def known_shape(model: str) -> str:
+    """The name of a shape. Raises PlanError for one that is not known."""
+    if model not in SHAPES:
+        raise PlanError(f"--model is {model!r}: give one of {', '.join(SHAPES)}")
+    return model
+
+
+def read_costs(file: Path) -> PassCosts:
+    """Costs that were written before. Raises PlanError."""
+    try:
+        costs = PassCosts(**json.loads(file.read_text(encoding="utf-8")))
+        known_shape(costs.model)
+        check_numbers(costs.pass_s, costs.prefill_row_s, costs.request_s, costs.threads, costs.cores)
+    except OSError as error:
+        raise PlanError(f"{file}: {error.strerror or error}") from error
+    except (ValueError, TypeError) as error:
+        raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured anew") from error
+    return costs
+
+
+def check_numbers(*numbers: float) -> Iterable[float]:
+    """The numbers. Raises ValueError if one is not above 0."""
+    if not all(number > 0 for number in numbers):
+        raise ValueError(numbers)
+    return numbers
+
+
+def write_costs(costs: PassCosts, file: Path) -> None:
+    """For `read_costs`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(asdict(costs), indent=2) + "\n", encoding="utf-8")

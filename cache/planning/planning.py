@@ -1,0 +1,188 @@
+"""What a load takes: every number of replicas with every routing, simulated, as a table and as an answer.
+
+Documents drawn by chance begin as after a long time: each replica holds what its router has sent there, as far as it fits.
+A trace begins with empty memory. The first fifth of the requests is not counted. The others are ten batches, whose means
+give 95 % intervals.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, quantiles, stdev
+from typing import TypeVar
+
+from cache.planning.costs import PassCosts
+from cache.planning.replica import Job
+from cache.planning.routers import BY_MODULES, RoutingPolicy, open_router
+from cache.planning.simulation import DiskContents, Fleet, Simulation
+from cache.planning.traffic import RecordedTraffic, SimulatedRequest, TrafficShape, Zipfian, draw_requests
+
+T = TypeVar("T")
+WARM_UP, BATCHES = 0.2, 10
+STUDENT = 2.262
+"""Of nine degrees of freedom, 95 %."""
+ROOM_OF_MODULES = 0.8
+"""Of memory, in the beginning; the rest is for the rows of requests."""
+LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRow:
+    """One fleet with one routing. hit_rate: document tokens that were in device memory, with half its 95 % interval.
+    sources: prompt tokens by where they came from. ttft: seconds. utilisation: share of the time in which a replica
+    computes. refused: share of the requests.
+    """
+
+    replicas: int
+    machines: int
+    routing: str
+    requests: int
+    hit_rate: float
+    hit_rate_off: float
+    ttft_p50: float
+    ttft_p50_off: float
+    ttft_p95: float
+    ttft_p95_off: float
+    utilisation: float
+    refused: float
+    sources: dict[str, int]
+
+
+@dataclass(slots=True)
+class Counted:
+    """What has been told of requests, in the order in which they ended. skip: how many are not counted."""
+
+    skip: int
+    request_s: float
+    size: Callable[[int], int]
+    seen: int = 0
+    refused: int = 0
+    sources: Counter[str] = field(default_factory=Counter)
+    hits: list[tuple[int, int]] = field(default_factory=list)
+    ttfts: list[float] = field(default_factory=list)
+
+    def add(self, job: Job) -> None:
+        """A request has ended, or was refused."""
+        self.seen += 1
+        if self.seen <= self.skip:
+            return
+        if job.ended is None or job.first_token is None:
+            self.refused += 1
+            return
+        by_source: Counter[str] = Counter()
+        for document, source in job.sources.items():
+            by_source[source] += self.size(document)
+        self.hits.append((by_source["device"], by_source.total()))
+        self.sources += by_source + Counter(history=job.reused, prompt=job.prompt_tokens - job.reused)
+        self.ttfts.append(job.first_token - job.submitted + self.request_s)
+
+
+def requests_for(replicas: int) -> int:
+    """How many requests are drawn for so many replicas."""
+    return max(LEAST_REQUESTS, REQUESTS_PER_REPLICA * replicas)
+
+
+def plan_fleet(
+    fleet: Fleet,
+    routing: str,
+    costs: PassCosts,
+    traffic: TrafficShape | RecordedTraffic,
+    *,
+    document_tokens: int,
+    disk: int = 0,
+    requests: int | None = None,
+    seed: int = 0,
+) -> PlannedRow:
+    """Simulate one fleet with one routing. disk: bytes for documents that all replicas can load. requests: drawn, None
+    for `requests_for`; a trace is always asked as a whole. Raises PlanError if a request does not fit in memory.
+    """
+
+    def size(_: int) -> int:
+        return document_tokens
+
+    capacity = disk // (costs.bytes_per_token * document_tokens)
+    if isinstance(traffic, RecordedTraffic):
+        asked: Iterator[SimulatedRequest] = iter(traffic.requests)
+        number, on_disk = len(traffic.requests), DiskContents(capacity)
+    else:
+        number = requests or requests_for(fleet.replicas)
+        asked, on_disk = draw_requests(traffic, number, seed), DiskContents(capacity, traffic.documents)
+    counted = Counted(int(WARM_UP * number), costs.request_s, size)
+    router = open_router(routing, seed)
+    simulation = Simulation(fleet, costs, router, size, on_disk, counted.add)
+    if isinstance(traffic, TrafficShape):
+        room = int(ROOM_OF_MODULES * fleet.memory / costs.bytes_per_token / document_tokens)
+        simulation.fill(settled(traffic, router, [*simulation.replicas], room))
+    replicas = [*simulation.replicas.values()]
+    simulation.run(asked)
+    busy = sum(replica.busy_s for replica in replicas) / max(simulation.now, 1e-9) / fleet.replicas
+    return row_of(fleet, routing, counted, busy)
+
+
+def settled(
+    traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
+) -> dict[str, list[tuple[int, float]]]:
+    """What each replica holds after a long time, at most `room` documents, the least used first, with their uses in a
+    round.
+    """
+    popularity = Zipfian(traffic.documents, traffic.zipf)
+    held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
+    spread = room * len(replicas) if router.holders("0", 1) else room
+    for document in range(min(traffic.documents, spread)):
+        homes = router.holders(str(document), 1) or replicas
+        uses = popularity.chance(document) * room * (len(replicas) if homes is not replicas else 1)
+        for home in homes:
+            if len(held[home]) < room:
+                held[home].append((document, uses))
+    return {name: documents[::-1] for name, documents in held.items()}
+
+
+def row_of(fleet: Fleet, routing: str, counted: Counted, busy: float) -> PlannedRow:
+    """Figures of a simulation that has ended."""
+    hit_rate = sum(hits for hits, _ in counted.hits) / max(1, sum(tokens for _, tokens in counted.hits))
+    parts = batches(counted.hits)
+    shares = [sum(hits for hits, _ in part) / max(1, sum(tokens for _, tokens in part)) for part in parts]
+    times = batches(counted.ttfts)
+    counts = len(counted.ttfts) + counted.refused
+    return PlannedRow(
+        replicas=fleet.replicas,
+        machines=-(-fleet.replicas // fleet.per_machine),
+        routing=routing,
+        requests=counts,
+        hit_rate=round(hit_rate, 4),
+        hit_rate_off=round(off_by(shares), 4),
+        ttft_p50=round(percentile(counted.ttfts, 50), 4),
+        ttft_p50_off=round(off_by([percentile(part, 50) for part in times]), 4),
+        ttft_p95=round(percentile(counted.ttfts, 95), 4),
+        ttft_p95_off=round(off_by([percentile(part, 95) for part in times]), 4),
+        utilisation=round(busy, 4),
+        refused=round(counted.refused / max(1, counts), 4),
+        sources=dict(counted.sources),
+    )
+
+
+def batches(values: Sequence[T]) -> list[Sequence[T]]:
+    """Ten parts of about the same size, in order; fewer of fewer values."""
+    size = max(1, math.ceil(len(values) / BATCHES))
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def off_by(figures: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean of batches; 0 of fewer than two."""
+    return STUDENT * stdev(figures) / math.sqrt(len(figures)) if len(figures) > 1 else 0.0
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """The value that so many of a hundred do not exceed; 0 of none."""
+    if len(values) < 2:
+        return mean(values) if values else 0.0
+    return quantiles(values, n=100, method="inclusive")[share - 1]
+
+
+def fewest(rows: Sequence[PlannedRow], ttft_target: float) -> PlannedRow | None:
+    """The smallest fleet with routing by modules whose p95 stays below the target and that refuses nobody."""
+    fitting = [
+        row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0
+    ]
+    return min(fitting, key=lambda row: row.replicas, default=None)

@@ -1,0 +1,259 @@
+"""One simulated replica: its queue, its memory, and the passes that the engine's scheduler would make.
+
+As in the engine, a request waits until all of its modules are in memory; those that are missing are loaded or computed,
+once for all that wait for them; limits, order and passes are the engine's own. Simpler than there: a request gets room
+for all of its answer when it starts, so none is paused; rows of several passes over answers alone are counted at once.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from cache.engine.engine_core import LOOKED_AT
+from cache.engine.limits import Limits
+from cache.engine.scheduler import schedule, schedule_alone
+from cache.errors import PlanError
+from cache.memory.store import Source
+from cache.planning.costs import PassCosts
+from cache.planning.memory import Held, SimulatedMemory
+from cache.planning.traffic import SimulatedRequest
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedRows:
+    """Rows to be computed behind `seen` tokens. document: of a module."""
+
+    pending: int
+    arrived: float
+    seen: int = 0
+    document: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request at a replica. past: tokens of its conversation's earlier turns. left: of the answer. modules: pinned.
+    sources: where each document was first found. reused: tokens of `past` that were in memory. reserved: of memory.
+    first_token, ended: times.
+    """
+
+    name: str
+    request: SimulatedRequest
+    submitted: float
+    past: int
+    left: int
+    modules: dict[int, Held] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
+    reused: int = 0
+    reserved: int = 0
+    first_token: float | None = None
+    ended: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that modules do not supply."""
+        return self.past + self.request.question_tokens
+
+
+@dataclass(slots=True)
+class Passes:
+    """Passes that are under way: `count` of them, one after another, since `began`."""
+
+    rows: dict[SimulatedRows, int]
+    began: float
+    seconds: float
+    count: int
+
+    @property
+    def end(self) -> float:
+        """When the last one ends."""
+        return self.began + self.seconds * self.count
+
+    def documents(self) -> list[int]:
+        """Modules that they end."""
+        return [rows.document for rows, count in self.rows.items() if rows.document is not None and rows.pending == count]
+
+    def cut(self, now: float) -> None:
+        """End with the pass that runs now."""
+        done = int((now - self.began) / self.seconds) + 1
+        self.count = max(1, min(self.count, done))
+
+
+class SimulatedReplica:
+    """A replica called `name`. size: tokens of a document. is_on_disk: whether one can be loaded. slowdown: how many
+    times longer a pass takes now, with what else its machine computes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        costs: PassCosts,
+        memory_tokens: int,
+        size: Callable[[int], int],
+        is_on_disk: Callable[[int], bool],
+        limits: Limits,
+    ) -> None:
+        self.name, self.memory = name, SimulatedMemory(memory_tokens, self._cost)
+        self.passes: Passes | None = None
+        self.busy_s = 0.0
+        self.loads: dict[int, float] = {}  # when each module is there
+        self._costs, self._size, self._is_on_disk, self._limits = costs, size, is_on_disk, limits
+        self._disk_free_at = 0.0
+        self._waiting: deque[Job] = deque()
+        self._running: dict[SimulatedRows, Job] = {}
+        self._encoding: dict[int, SimulatedRows] = {}
+        self._had_prompts_alone = False
+
+    @property
+    def num_requests(self) -> int:
+        """Running or waiting."""
+        return len(self._waiting) + len(self._running)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more request is refused."""
+        return self.num_requests >= self._limits.running + self._limits.waiting
+
+    def jobs(self) -> list[Job]:
+        """All that have not ended."""
+        return [*self._running.values(), *self._waiting]
+
+    def submit(self, job: Job) -> None:
+        """A request arrives."""
+        self._waiting.append(job)
+
+    def begin_passes(self, now: float, slowdown: float) -> None:
+        """Admit what can be admitted and begin what is computed next, if there is anything."""
+        for document in [document for document, ready in self.loads.items() if ready <= now]:
+            del self.loads[document]
+            self.memory.release(self.memory.put(document, self._size(document)))
+        self._admit(now)
+        if self._waiting and not (self._running or self._encoding or self.loads):
+            for job in self._waiting:  # each holds what another one needs
+                self._release(job)
+            self._admit(now)
+        needed = [*self._running, *self._encoding.values()]
+        if self._waiting and not (needed or self.loads):
+            raise PlanError(f"a request does not fit in the {self.memory.capacity} tokens of a replica: raise --memory")
+        if not needed:
+            return
+        row_seconds = self._costs.prefill_row_s
+        rows = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
+        self._had_prompts_alone = bool(rows)
+        rows = rows or schedule(needed, row_seconds)
+        is_answers_alone = len(rows) == len(needed) and all(one in self._running and one.pending == 1 for one in rows)
+        count = min(self._running[one].left for one in rows) if is_answers_alone and not self.loads else 1
+        seconds = self._seconds(rows, count) * slowdown
+        self.passes = Passes(rows, now, seconds, count)
+
+    def end_passes(self) -> list[Job]:
+        """What the passes have computed; gives the requests whose answer has begun or ended with them."""
+        assert self.passes is not None
+        passes, self.passes = self.passes, None
+        self.busy_s += passes.end - passes.began
+        told: list[Job] = []
+        for rows, count in passes.rows.items():
+            rows.pending -= count
+            rows.seen += count + passes.count - 1
+            if rows.pending:
+                continue
+            if rows.document is not None:
+                del self._encoding[rows.document]
+                self.memory.release(self.memory.put(rows.document, self._size(rows.document)))
+            elif self._answer(rows, passes):
+                told.append(self._finish(rows))
+        return told
+
+    def _answer(self, rows: SimulatedRows, passes: Passes) -> bool:
+        """Count the tokens that a request has got; gives whether its answer has ended."""
+        job = self._running[rows]
+        if job.first_token is None:
+            job.first_token = passes.began + passes.seconds
+        job.left -= passes.count
+        rows.pending = 1
+        if not job.left:
+            job.ended = passes.end
+        return not job.left
+
+    def _finish(self, rows: SimulatedRows) -> Job:
+        job = self._running.pop(rows)
+        for held in job.modules.values():
+            self.memory.release(held)
+        self.memory.keep_rows(job.reserved, job.request.session)
+        return job
+
+    def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
+        """Of a pass, the mean of so many."""
+        prefill = decode = 0
+        pairs = 0.0
+        for one, number in rows.items():
+            pairs += number * (one.seen + (number + count) / 2)
+            if number == 1 and one.document is None:
+                decode += 1
+            else:
+                prefill += number
+        return self._costs.pass_seconds(prefill, decode, pairs)
+
+    def _cost(self, held: Held) -> float:
+        """Seconds per token to get something back."""
+        compute, load = self._costs.prefill_row_s, self._costs.load_token_s
+        return min(load, compute) if held.document is not None and self._is_on_disk(held.document) else compute
+
+    # --- admission -----------------------------------------------------------------------------------------------
+
+    def _admit(self, now: float) -> None:
+        for job in [*islice(self._waiting, LOOKED_AT)]:
+            if len(self._running) >= self._limits.running:
+                return
+            if self._find_modules(job, now) and self._start(job):
+                self._waiting.remove(job)
+
+    def _find_modules(self, job: Job, now: float) -> bool:
+        """Pin what is there and begin to get what is not; whether all is there."""
+        for document in job.request.documents:
+            if document in job.modules:
+                continue
+            if (held := self.memory.find(document)) is not None:
+                job.modules[document] = held
+                job.sources.setdefault(document, "device")
+            elif document not in self.loads and document not in self._encoding and not self._get(document, now):
+                self._release(job)  # no room: others first
+                return False
+            else:
+                job.sources.setdefault(document, "disk" if document in self.loads else "computed")
+        return len(job.modules) == len(job.request.documents)
+
+    def _get(self, document: int, now: float) -> bool:
+        """Load a module, or begin to compute it; whether there is room for it."""
+        size = self._size(document)
+        if not self.memory.reserve(size):
+            return False
+        if self._is_on_disk(document) and self._costs.load_token_s < self._costs.prefill_row_s:
+            self._disk_free_at = max(self._disk_free_at, now) + size * self._costs.load_token_s
+            self.loads[document] = self._disk_free_at
+        else:
+            self._encoding[document] = SimulatedRows(size, now, document=document)
+        return True
+
+    def _release(self, job: Job) -> None:
+        for held in job.modules.values():
+            self.memory.release(held)
+        job.modules.clear()
+
+    def _start(self, job: Job) -> bool:
+        """Begin a request whose modules are all there, if there is room for its rows."""
+        session = job.request.session
+        taken = 0 if session is None else self.memory.take_rows(session)
+        reused = min(taken, job.past)
+        fresh = job.prompt_tokens - reused
+        if not self.memory.reserve(fresh + job.left):
+            if taken:
+                self.memory.keep_rows(taken, session)
+            return False
+        job.reused, job.reserved = reused, taken + fresh + job.left
+        for document, held in job.modules.items():
+            if job.sources[document] != "computed":
+                self.memory.count_use(held)
+        seen = reused + sum(held.tokens for held in job.modules.values())
+        self._running[SimulatedRows(fresh, job.submitted, seen)] = job
+        return True

@@ -1,0 +1,151 @@
+"""What customers ask, as requests with times: drawn by Zipf from any number of documents, or read from a trace.
+
+Documents are numbers, the most popular one is 0; nothing here grows with how many there are.
+"""
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cache.errors import PlanError
+
+TOPIC = 8
+"""Documents of a topic, which are asked for together."""
+TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "answer_tokens": number}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRequest:
+    """A question. at: seconds from the beginning. session: the conversation that it goes on with."""
+
+    at: float
+    documents: tuple[int, ...]
+    question_tokens: int
+    answer_tokens: int
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficShape:
+    """How requests are drawn. per_request: documents of one. related: how likely each but the first is of the first
+    one's topic. zipf: the exponent. Answers are half to three halves as long as `answer_tokens`.
+    """
+
+    documents: int
+    requests_per_second: float
+    per_request: int = 4
+    related: float = 0.8
+    zipf: float = 1.0
+    question_tokens: int = 24
+    answer_tokens: int = 48
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTraffic:
+    """Requests of a trace, ascending in time. names: the number of each document."""
+
+    requests: tuple[SimulatedRequest, ...]
+    names: Mapping[str, int] = field(default_factory=dict)
+
+
+class Zipfian:
+    """Ranks 0 .. count-1, of which rank r is drawn with a chance that falls as (r+1) ** -exponent. By rejection-inversion
+    (Hörmann and Derflinger, 1996): no table, however many ranks.
+    """
+
+    def __init__(self, count: int, exponent: float) -> None:
+        self._count, self._exponent = count, exponent
+        self._first = self._integral(1.5) - 1.0
+        self._last = self._integral(count + 0.5)
+        self._shift = 2 - self._inverse(self._integral(2.5) - 2**-exponent)
+
+    def draw(self, rng: random.Random) -> int:
+        """A rank."""
+        while True:
+            place = self._last + rng.random() * (self._first - self._last)
+            value = self._inverse(place)
+            rank = min(max(1, int(value + 0.5)), self._count)
+            if rank - value <= self._shift or place >= self._integral(rank + 0.5) - rank**-self._exponent:
+                return rank - 1
+
+    def chance(self, rank: int) -> float:
+        """About how likely a rank is drawn."""
+        return (rank + 1) ** -self._exponent / (self._last - self._first)
+
+    def _integral(self, value: float) -> float:
+        """Of the density, up to a constant."""
+        if self._exponent == 1:
+            return math.log(value)
+        return (value ** (1 - self._exponent) - 1) / (1 - self._exponent)
+
+    def _inverse(self, place: float) -> float:
+        if self._exponent == 1:
+            return math.exp(place)
+        return float(max(0.0, 1 + place * (1 - self._exponent)) ** (1 / (1 - self._exponent)))
+
+
+def draw_requests(shape: TrafficShape, count: int, seed: int) -> Iterator[SimulatedRequest]:
+    """Requests that arrive independently of each other (a Poisson process), one at a time."""
+    rng, popularity, at = random.Random(seed), Zipfian(shape.documents, shape.zipf), 0.0
+    for _ in range(count):
+        at += rng.expovariate(shape.requests_per_second)
+        yield SimulatedRequest(
+            at=at,
+            documents=draw_documents(shape, popularity, rng),
+            question_tokens=shape.question_tokens,
+            answer_tokens=rng.randint(-(-shape.answer_tokens // 2), shape.answer_tokens * 3 // 2),
+        )
+
+
+def draw_documents(shape: TrafficShape, popularity: Zipfian, rng: random.Random) -> tuple[int, ...]:
+    """Different documents of one request."""
+    first = popularity.draw(rng)
+    topic = range(first // TOPIC * TOPIC, min(shape.documents, (first // TOPIC + 1) * TOPIC))
+    drawn = {first: None}
+    while len(drawn) < min(shape.per_request, shape.documents):
+        is_related = rng.random() < shape.related and not all(one in drawn for one in topic)
+        drawn[rng.choice(topic) if is_related else popularity.draw(rng)] = None
+    return tuple(drawn)
+
+
+def read_trace(file: Path) -> RecordedTraffic:
+    """A recorded trace: JSON lines like TRACE_LINE, "session" may be added. Raises PlanError with the line."""
+    names: dict[str, int] = {}
+    requests: list[SimulatedRequest] = []
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    requests.append(read_line(line, f"{file}, line {number}", names))
+    except OSError as error:
+        raise PlanError(f"{file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{file} is not text in UTF-8: write JSON lines {TRACE_LINE}") from error
+    if not requests:
+        raise PlanError(f"{file} has no requests: write JSON lines {TRACE_LINE}")
+    return RecordedTraffic(tuple(sorted(requests, key=lambda one: one.at)), names)
+
+
+def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
+    """One request; new documents get numbers. Raises PlanError."""
+    try:
+        entry = json.loads(line)
+        documents = entry["documents"]
+        at, question, answer = float(entry["t"]), int(entry["question_tokens"]), int(entry["answer_tokens"])
+        session = entry.get("session")
+        if not (isinstance(documents, list) and all(isinstance(one, str | int) for one in documents)):
+            raise TypeError(documents)
+        if not (math.isfinite(at) and question >= 1 and answer >= 1):
+            raise ValueError(at, question, answer)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(f"{where} is no request: write {TRACE_LINE}, tokens from 1 on") from error
+    return SimulatedRequest(
+        at=at,
+        documents=tuple(names.setdefault(str(one), len(names)) for one in dict.fromkeys(documents)),
+        question_tokens=question,
+        answer_tokens=answer,
+        session=None if session is None else str(session),
+    )
