@@ -4,7 +4,6 @@ Not covered: measuring (`cache.planning.calibration`).
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -129,19 +128,13 @@ def read_costs(file: Path) -> PassCosts:
     try:
         costs = PassCosts(**json.loads(file.read_text(encoding="utf-8")))
         known_shape(costs.model)
-        check_numbers(costs.pass_s, costs.prefill_row_s, costs.request_s, costs.threads, costs.cores)
+        if min(costs.pass_s, costs.prefill_row_s, costs.threads, costs.cores, costs.number_bytes) <= 0:
+            raise ValueError(costs)
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror or error}") from error
     except (ValueError, TypeError) as error:
         raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured anew") from error
     return costs
-
-
-def check_numbers(*numbers: float) -> Iterable[float]:
-    """The numbers. Raises ValueError if one is not above 0."""
-    if not all(number > 0 for number in numbers):
-        raise ValueError(numbers)
-    return numbers
 
 
 def write_costs(costs: PassCosts, file: Path) -> None:

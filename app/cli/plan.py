@@ -1,0 +1,165 @@
+"""The command `plan`: what a load takes, simulated (`cache.planning`)."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.options import Common, progress_line, takes, whole_numbers
+from app.domain.errors import DeskError
+from app.domain.formatting import size
+from app.domain.settings import parse_size
+
+if TYPE_CHECKING:
+    from cache.planning.costs import PassCosts
+    from cache.planning.planning import PlannedRow
+
+commands = typer.Typer()
+COSTS_FILE = "costs.json"
+
+
+@commands.command()
+@takes("data_dir", "as_json")
+def plan(
+    common: Common,
+    trace: Annotated[
+        Path | None, typer.Option(help="JSON lines {t, documents, question_tokens, answer_tokens, session}.")
+    ] = None,
+    documents: Annotated[int | None, typer.Option(help="So many documents, asked for by Zipf.", min=1)] = None,
+    requests_per_second: Annotated[float | None, typer.Option(help="How many questions come.", min=1e-6)] = None,
+    model: Annotated[
+        str, typer.Option(help="bundled, Qwen2.5-0.5B, Qwen3-4B or Llama-3.1-8B.")
+    ] = "bundled",
+    replicas: Annotated[str, typer.Option(help="Numbers of engines to try, 1 to 1000, comma-separated.")] = "1,2,4,8",
+    replica_memory: Annotated[str, typer.Option(help="For encoded documents in each engine.")] = "1 GiB",
+    disk: Annotated[str, typer.Option(help="For files of encoded documents that all engines share.")] = "0",
+    per_machine: Annotated[int, typer.Option(help="Engines that share a machine.", min=1)] = 1,
+    document_tokens: Annotated[int, typer.Option(help="Tokens of a document.", min=1)] = 200,
+    per_request: Annotated[int, typer.Option(help="Documents of a question.", min=1)] = 4,
+    related: Annotated[float, typer.Option(help="How likely they are of one topic.", min=0, max=1)] = 0.8,
+    zipf: Annotated[float, typer.Option(help="How much more popular ones are asked for.", min=0, max=4)] = 1.0,
+    question_tokens: Annotated[int, typer.Option(help="Tokens of a question.", min=1)] = 24,
+    answer_tokens: Annotated[int, typer.Option(help="Tokens of an answer, on average.", min=1)] = 48,
+    requests: Annotated[
+        int | None, typer.Option(help="Questions to simulate.", min=100, show_default="4000, or 20 for each engine")
+    ] = None,
+    ttft_target: Annotated[float, typer.Option(help="Seconds to the first token that 95 % stay below.", min=0)] = 1.0,
+    costs: Annotated[
+        Path | None, typer.Option(help="What passes cost.", show_default="costs.json in the data folder, or measured")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of chance.")] = 0,
+) -> None:
+    """What a load takes: hit rate, time to the first token, machines and memory, by a simulation that uses the real
+    router, eviction and scheduler with costs measured here; beside routing by chance and by the first document.
+    """
+    from cache.planning.costs import known_shape
+    from cache.planning.planning import TrafficShape, fewest, plan_fleet
+    from cache.planning.routers import ROUTINGS
+    from cache.planning.simulation import Fleet
+    from cache.planning.traffic import read_trace
+
+    if (trace is None) == (documents is None or requests_per_second is None):
+        raise DeskError("give --trace FILE, or --documents with --requests-per-second", code="usage")
+    counts = whole_numbers(replicas, "--replicas")
+    if max(counts) > 1000:
+        raise DeskError(f"--replicas is {replicas!r}: at most 1000", code="usage")
+    if trace is not None:
+        traffic: Any = read_trace(trace)
+    else:
+        traffic = TrafficShape(
+            documents=documents or 0,
+            requests_per_second=requests_per_second or 0.0,
+            per_request=per_request,
+            related=related,
+            zipf=zipf,
+            question_tokens=question_tokens,
+            answer_tokens=answer_tokens,
+        )
+    memory, on_disk = bytes_of(replica_memory, "--replica-memory"), bytes_of(disk, "--disk")
+    found = find_costs(common, known_shape(model), costs)
+    rows: list[PlannedRow] = []
+    for count in counts:
+        for routing in ROUTINGS:
+            rows.append(
+                plan_fleet(
+                    Fleet(replicas=count, memory=memory, per_machine=per_machine),
+                    routing,
+                    found,
+                    traffic,
+                    document_tokens=document_tokens,
+                    disk=on_disk,
+                    requests=requests,
+                    seed=seed,
+                )
+            )
+            progress_line(f"{count} engines, {routing}: done")
+    best = fewest(rows, ttft_target)
+    document = {
+        "model": found.model,
+        "costs": asdict(found),
+        "costs_are": "scaled, not measured" if found.is_scaled else "measured",
+        "replica_memory": memory,
+        "per_machine": per_machine,
+        "ttft_target": ttft_target,
+        "rows": [asdict(row) for row in rows],
+        "enough": None if best is None else asdict(best) | {"machine_memory": machine_memory(found, memory, per_machine)},
+    }
+    common.show(document, lambda: print_plan(rows, best, found, memory, per_machine, ttft_target))
+
+
+def bytes_of(text: str, flag: str) -> int:
+    """A size as people write it. Raises DeskError."""
+    try:
+        return int(str(parse_size(text)))
+    except ValueError as error:
+        raise DeskError(f"{flag} is {text!r}: write a size like 8 GiB", code="usage") from error
+
+
+def find_costs(common: Common, model: str, file: Path | None) -> "PassCosts":
+    """Costs of a shape: from a file, or of the bundled model, measured at the first time. Raises CacheError."""
+    from cache.planning.costs import BUNDLED, read_costs, write_costs
+
+    kept = file or common.settings.data_dir / COSTS_FILE
+    if file is None and not kept.is_file():
+        from cache.model.loading import load_model
+        from cache.planning.calibration import measure_costs
+
+        progress_line("measuring what passes cost here, about half a minute")
+        language_model = load_model(None, device="cpu", converted=common.settings.models_folder)
+        write_costs(measure_costs(language_model, BUNDLED), kept)
+    return read_costs(kept).scaled_to(model)
+
+
+def machine_memory(costs: "PassCosts", memory: int, per_machine: int) -> int:
+    """Bytes that a machine needs for weights, keys and values."""
+    return per_machine * (costs.weight_bytes + memory)
+
+
+def print_plan(
+    rows: "list[PlannedRow]",
+    best: "PlannedRow | None",
+    costs: "PassCosts",
+    memory: int,
+    per_machine: int,
+    target: float,
+) -> None:
+    """A table, and what it comes to."""
+    print(f"{'engines':>7}  {'routing':<17} {'hit rate':>12}  {'first token p50':>16}  {'p95':>16}  {'busy':>5}  refused")
+    for row in rows:
+        shown: Callable[[float, float], str] = lambda value, off: f"{value:.2f} ± {off:.2f} s"
+        print(
+            f"{row.replicas:7d}  {row.routing:<17} {row.hit_rate:6.1%} ± {row.hit_rate_off:3.1%}"
+            f"  {shown(row.ttft_p50, row.ttft_p50_off):>16}  {shown(row.ttft_p95, row.ttft_p95_off):>16}"
+            f"  {row.utilisation:5.0%}  {row.refused:7.1%}"
+        )
+    note = "scaled, not measured" if costs.is_scaled else "measured"
+    print(f"{rows[0].requests} or more questions counted in each line; costs of {costs.model}: {note}.")
+    if best is None:
+        print(f"None of these keeps 95 % of first tokens below {target:g} s without refusing: try more --replicas.")
+    else:
+        print(
+            f"{best.machines} machine{'s' * (best.machines != 1)} with {size(machine_memory(costs, memory, per_machine))} of memory for the model "
+            f"and its documents ({best.replicas} engines) keep 95 % of first tokens below {target:g} s."
+        )
