@@ -1,6 +1,7 @@
 """What `warmdesk plan` predicts beside what is measured: one engine as `bench throughput` loads it, and several engines
 on this machine behind the routing of a cluster, each in a process of its own, with room for a part of the modules.
 
+Answers are as long as was asked for, unless the model ends one; `answer_tokens` says how long they were on average.
 Both get the same questions in the same order. Costs are measured before, in a run of their own, and nothing is fitted
 to what is compared. Hit rate: of module tokens. Time to the first token: from asking, at the client.
 """
@@ -14,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 
 import torch
 
@@ -67,11 +69,12 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitsAndTimes:
-    """Seconds; and the share of module tokens that were in memory."""
+    """Seconds; the share of module tokens that were in memory; tokens of an answer."""
 
     hit_rate: float
     ttft_p50: float
     ttft_p95: float
+    answer_tokens: float
 
 
 def draw(load: ComparedLoad) -> list[SimulatedRequest]:
@@ -103,12 +106,13 @@ def predict(load: ComparedLoad, costs: PassCosts, threads: int) -> HitsAndTimes:
     simulation = Simulation(fleet, costs, router, lambda _: MODULE_TOKENS, DiskContents(0), counted.add)
     simulation.run(iter(draw(load)), load.clients)
     found, used = (sum(column) for column in zip(*counted.hits, strict=True))
-    return figures(found, used, counted.ttfts)
+    return figures(found, used, counted.ttfts, [one.answer_tokens for one in draw(load)])
 
 
-def figures(found: int, used: int, ttfts: Sequence[float]) -> HitsAndTimes:
-    """Rounded."""
+def figures(found: int, used: int, ttfts: Sequence[float], answers: Sequence[int]) -> HitsAndTimes:
+    """Rounded. answers: tokens of each."""
     return HitsAndTimes(
+        answer_tokens=round(mean(answers), 1),
         hit_rate=round(found / used, 3),
         ttft_p50=round(percentile(ttfts, 50), 3),
         ttft_p95=round(percentile(ttfts, 95), 3),
@@ -124,8 +128,8 @@ class RoutedEngines:
         self._affinity, self._lock = Affinity(), threading.Lock()
         self._affinity.set_replicas([*self._engines])
 
-    def ask(self, name: str, plan: Plan, answer_tokens: int) -> tuple[float, int]:
-        """Seconds to the first piece of text, and tokens of modules that were in memory."""
+    def ask(self, name: str, plan: Plan, answer_tokens: int) -> tuple[float, int, int]:
+        """Seconds to the first piece of text, tokens of modules that were in memory, and of the answer."""
         started = time.perf_counter()
         modules = {self._keys[segment]: len(segment.tokens) for segment in plan.segments()}
         wanted = Wanted(modules=modules, own_tokens=QUESTION_TOKENS)
@@ -135,10 +139,11 @@ class RoutedEngines:
         generation = self._engines[replica].submit(Request(plan=plan, sampling=answer_of(answer_tokens)))
         next(iter(generation), None)
         ttft = time.perf_counter() - started
-        uses = generation.completion.modules
+        completion = generation.completion
         with self._lock:
             self._affinity.ended(name)
-        return ttft, sum(use.tokens for use in uses if use.source == "device")
+        found = sum(use.tokens for use in completion.modules if use.source == "device")
+        return ttft, found, completion.usage.completion_tokens
 
     def report(self, is_over: threading.Event) -> None:
         """Tell the router again and again what engines hold."""
@@ -166,7 +171,7 @@ def measure(load: ComparedLoad, folder: Path, threads: int) -> HitsAndTimes:
         reporter = threading.Thread(target=routed.report, args=(is_over,))
         reporter.start()
 
-        def ask(number: int) -> tuple[float, int]:
+        def ask(number: int) -> tuple[float, int, int]:
             if number < load.clients:
                 time.sleep(START_EVERY_S * number)
             return routed.ask(str(number), plans[number], requests[number].answer_tokens)
@@ -178,7 +183,8 @@ def measure(load: ComparedLoad, folder: Path, threads: int) -> HitsAndTimes:
             is_over.set()
             reporter.join()
     used = load.requests * load.passages * MODULE_TOKENS
-    return figures(sum(found for _, found in answers), used, [ttft for ttft, _ in answers])
+    ttfts, found, lengths = zip(*answers, strict=True)
+    return figures(sum(found), used, ttfts, lengths)
 
 
 @contextmanager
@@ -188,11 +194,12 @@ def open_engines(load: ComparedLoad, folder: Path, threads: int) -> Iterator[lis
     spec = EngineSpec(
         model=None,
         converted=folder,
+        modules=folder / "none",
         memory=load.memory_tokens * model.info.kv.bytes_per_token,
         threads=threads,
     )
     with ExitStack() as stack:
-        yield [stack.enter_context(EngineProcess(spec)) for _ in range(load.engines)]
+        yield [stack.enter_context(closing(EngineProcess(spec))) for _ in range(load.engines)]
 
 
 def plan_of(placed: Sequence[Segment], vocabulary: int, rng: random.Random) -> Plan:

@@ -1,0 +1,377 @@
+"""The simulation of a fleet: it keeps the books, and evicts, routes and schedules as the product does."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.main import main
+from cache.analysis.memory_plan import TracedModule, replay
+from cache.engine.limits import Limits
+from cache.errors import PlanError
+from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, write_costs
+from cache.planning.memory import SimulatedMemory
+from cache.planning.planning import Counted, fewest, plan_fleet
+from cache.planning.replica import Job
+from cache.planning.routers import BY_CHANCE, BY_MODULES, BY_PREFIX, ROUTINGS, open_router
+from cache.planning.simulation import DiskContents, Fleet, Simulation
+from cache.planning.traffic import SimulatedRequest, TrafficShape, Zipfian, draw_requests, read_trace
+
+COSTS = PassCosts(
+    model=BUNDLED,
+    machine="none",
+    threads=1,
+    cores=1,
+    number_bytes=2,
+    pass_s=0.02,
+    prefill_row_s=0.001,
+    decode_row_s=0.001,
+    pair_s=1e-7,
+    request_s=0.0,
+    load_token_s=5e-5,
+)
+TOKENS = 100
+"""Of a document."""
+TRAFFIC = TrafficShape(documents=400, requests_per_second=3, per_request=2, answer_tokens=8)
+
+
+def memory_for(documents: int) -> int:
+    """Bytes, with room for the rows of some requests besides."""
+    return (documents * TOKENS + 500) * COSTS.bytes_per_token
+
+
+def simulate(
+    requests: list[SimulatedRequest],
+    routing: str = BY_MODULES,
+    *,
+    replicas: int = 1,
+    documents: int = 20,
+    per_machine: int = 1,
+    on_disk: int = 0,
+    clients: int | None = None,
+    limits: Limits | None = None,
+    vanishes_at: float | None = None,
+) -> tuple[Simulation, list[Job]]:
+    """From empty memory."""
+    ended: list[Job] = []
+    fleet = Fleet(
+        replicas=replicas, memory=memory_for(documents), per_machine=per_machine, limits=limits or Limits()
+    )
+    disk = DiskContents(on_disk)
+    simulation = Simulation(fleet, COSTS, open_router(routing, 0), lambda _: TOKENS, disk, ended.append)
+    if vanishes_at is not None:
+        simulation.vanish_at(vanishes_at, "replica-0")
+    simulation.run(iter(requests), clients)
+    return simulation, ended
+
+
+def drawn(count: int = 300, shape: TrafficShape = TRAFFIC) -> list[SimulatedRequest]:
+    return [*draw_requests(shape, count, seed=1)]
+
+
+def request(*documents: int, at: float = 0.0, session: str | None = None, answer: int = 4) -> SimulatedRequest:
+    return SimulatedRequest(at=at, documents=documents, question_tokens=10, answer_tokens=answer, session=session)
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_evicts_exactly_as_the_store_does(seed: int) -> None:
+    rng, popularity, budget = random.Random(seed), Zipfian(60, 0.9), 12
+    prompts = [list(dict.fromkeys(popularity.draw(rng) for _ in range(3))) for _ in range(1500)]
+    memory, hits = SimulatedMemory(budget * TOKENS, lambda _: 1e-3), 0
+    for prompt in prompts:
+        pinned = []
+        for document in prompt:
+            if (held := memory.find(document)) is not None:
+                hits += 1
+                memory.count_use(held)
+            else:
+                assert memory.reserve(TOKENS)
+                held = memory.put(document, TOKENS)
+            pinned.append(held)
+        for held in pinned:
+            memory.release(held)
+    real = replay([[TracedModule(str(one), TOKENS) for one in prompt] for prompt in prompts], budget * TOKENS)
+    assert 0.3 < hits / real.uses < 0.9
+    assert hits == real.found
+
+
+def test_what_is_in_use_stays_and_a_conversation_loses_its_rows_with_their_memory() -> None:
+    memory = SimulatedMemory(3 * TOKENS, lambda _: 1e-3)
+    assert memory.reserve(TOKENS)
+    pinned = memory.put(0, TOKENS)
+    assert memory.reserve(TOKENS)
+    memory.keep_rows(TOKENS, "a")
+    assert not memory.reserve(3 * TOKENS)
+    assert memory.sessions.keys() == {"a"}
+    assert memory.reserve(2 * TOKENS)
+    assert not memory.sessions
+    assert memory.modules == {0: pinned}
+    assert memory.used == 3 * TOKENS
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0, 1.4])
+def test_zipf_without_a_table(exponent: float) -> None:
+    rng, popularity = random.Random(0), Zipfian(50, exponent)
+    counts = Counter(popularity.draw(rng) for _ in range(40_000))
+    weights = [(rank + 1) ** -exponent for rank in range(50)]
+    for rank in (0, 1, 5, 49):
+        expected = 40_000 * weights[rank] / sum(weights)
+        assert abs(counts[rank] - expected) < 5 * expected**0.5
+    assert set(counts) <= set(range(50))
+
+
+def test_ten_million_documents_take_no_room() -> None:
+    shape = replace(TRAFFIC, documents=10_000_000)
+    for one in draw_requests(shape, 200, seed=0):
+        assert len(set(one.documents)) == 2
+        assert all(0 <= document < shape.documents for document in one.documents)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[]",
+        '{"t": 0, "documents": "a", "question_tokens": 1, "answer_tokens": 1}',
+        '{"t": 0, "documents": [[]], "question_tokens": 1, "answer_tokens": 1}',
+        '{"t": NaN, "documents": [1], "question_tokens": 1, "answer_tokens": 1}',
+        '{"t": 0, "documents": [1], "question_tokens": 0, "answer_tokens": 1}',
+        '{"t": 0, "documents": [1], "question_tokens": 1}',
+    ],
+)
+def test_a_bad_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "trace.jsonl"
+    good = '{"t": 0, "documents": ["a", 1], "question_tokens": 5, "answer_tokens": 5, "session": "s"}'
+    file.write_text(f"{good}\n\n{line}\n")
+    with pytest.raises(PlanError, match=r"trace\.jsonl, line 3 is no request"):
+        read_trace(file)
+
+
+def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    lines = [{"t": t, "documents": [name, "x"], "question_tokens": 5, "answer_tokens": 5} for t, name in ((2, 1), (1, "y"))]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    trace = read_trace(file)
+    assert [one.at for one in trace.requests] == [1, 2]
+    assert trace.names == {"1": 0, "x": 1, "y": 2}
+    assert trace.requests[0].documents == (2, 1)
+
+
+# --- replicas ----------------------------------------------------------------------------------------------------
+
+
+def test_one_request_takes_what_its_passes_take() -> None:
+    _, (job,) = simulate([request(0, at=5.0)])
+    assert job.sources == {0: "computed"}
+    encoding = COSTS.pass_seconds(TOKENS, 0, TOKENS * (TOKENS + 1) / 2)
+    prompt = COSTS.pass_seconds(10, 0, 10 * (TOKENS + 5.5))
+    assert job.first_token == pytest.approx(5 + encoding + prompt, rel=1e-3)
+    decode = 3 * COSTS.pass_seconds(0, 1, TOKENS + 10 + 2)
+    assert job.ended == pytest.approx(5 + encoding + prompt + decode, rel=1e-3)
+
+
+def test_a_document_that_was_computed_is_found_or_loaded_afterwards() -> None:
+    again = request(0, at=10.0)
+    assert [job.sources[0] for job in simulate([request(0), again])[1]] == ["computed", "device"]
+    others = [request(1 + one, at=1.0 + one) for one in range(6)]
+    _, jobs = simulate([request(0), *others, replace(again, at=20.0)], documents=1, on_disk=50)
+    assert jobs[-1].sources == {0: "disk"}
+
+
+def test_requests_that_wait_for_one_document_compute_it_once() -> None:
+    simulation, jobs = simulate([request(0), request(0, at=0.001), request(0, at=0.002)])
+    assert [job.sources[0] for job in jobs] == ["computed"] * 3
+    alone = simulate([request(0)])[0].now
+    assert simulation.now < 2 * alone
+
+
+def test_later_turns_find_what_earlier_ones_computed() -> None:
+    _, jobs = simulate([request(0, session="s"), request(0, at=9.0, session="s")])
+    assert (jobs[1].past, jobs[1].reused) == (14, 14)
+
+
+def test_every_token_of_a_prompt_has_one_source() -> None:
+    requests = [replace(one, session=str(n % 7)) for n, one in enumerate(drawn())]
+    for routing in ROUTINGS:
+        counted, asked = Counted(0, 0.0, lambda _: TOKENS), 0
+        _, jobs = simulate(requests, routing, replicas=3, documents=8, on_disk=40)
+        for job in jobs:
+            assert job.sources.keys() == set(job.request.documents)
+            asked += len(job.request.documents) * TOKENS + job.past + job.request.question_tokens
+            counted.add(job)
+        assert len(jobs) == len(requests)
+        assert counted.sources.total() == asked
+        assert set(counted.sources) == {"device", "disk", "computed", "history", "prompt"}
+
+
+def test_memory_is_given_back_and_passes_take_no_time_twice() -> None:
+    simulation, jobs = simulate(drawn(), replicas=2, documents=8)
+    for replica in simulation.replicas.values():
+        assert replica.num_requests == 0
+        assert replica.passes is None
+        assert replica.memory.used <= replica.memory.capacity
+        assert all(held.refs == 0 for held in replica.memory.modules.values())
+        assert replica.busy_s <= simulation.now
+    for job in jobs:
+        assert job.first_token is not None
+        assert job.ended is not None
+        assert job.submitted < job.first_token <= job.ended <= simulation.now
+
+
+def test_one_replica_finds_what_a_replay_of_its_requests_finds() -> None:
+    requests = [replace(one, at=10.0 * n) for n, one in enumerate(drawn(400, replace(TRAFFIC, documents=60, per_request=1)))]
+    _, jobs = simulate(requests, documents=15)
+    memory, hits = SimulatedMemory(memory_for(15) // COSTS.bytes_per_token, lambda _: COSTS.prefill_row_s), 0
+    for one in requests:
+        (document,) = one.documents
+        if (held := memory.find(document)) is None:
+            assert memory.reserve(TOKENS)
+            memory.release(memory.put(document, TOKENS))
+            held = memory.find(document)
+            is_hit = False
+        else:
+            is_hit = True
+        assert held is not None
+        assert memory.reserve(one.question_tokens + one.answer_tokens)
+        if is_hit:
+            hits, _ = hits + 1, memory.count_use(held)
+        memory.release(held)
+        memory.keep_rows(one.question_tokens + one.answer_tokens, None)
+    assert 50 < hits < 390
+    assert sum(job.sources[job.request.documents[0]] == "device" for job in jobs) == hits
+
+
+def test_a_request_that_does_not_fit_is_an_error_and_one_too_many_is_refused() -> None:
+    with pytest.raises(PlanError, match="does not fit"):
+        simulate([request(*range(30))])
+    _, jobs = simulate([request(0)] * 9, limits=Limits(running=2, waiting=3))
+    assert sum(job.ended is None for job in jobs) == 4
+
+
+def test_replicas_of_one_machine_share_it() -> None:
+    apart, shared = (simulate(drawn(60), replicas=2, per_machine=count, clients=8)[0].now for count in (1, 2))
+    assert 1.5 * apart < shared < 2.5 * apart
+
+
+def test_many_clients_ask_until_all_is_answered() -> None:
+    _, jobs = simulate(drawn(50), clients=4)
+    assert len(jobs) == 50
+
+
+def test_others_go_on_when_a_replica_ends() -> None:
+    requests = drawn(200, replace(TRAFFIC, requests_per_second=8))
+    simulation, jobs = simulate(requests, replicas=3, vanishes_at=5.0)
+    assert simulation.replicas.keys() == {"replica-1", "replica-2"}
+    assert sorted(job.request.at for job in jobs) == [one.at for one in requests]
+    assert all(job.ended is not None for job in jobs)
+
+
+# --- planning ----------------------------------------------------------------------------------------------------
+
+
+def plan_of(routing: str, replicas: int = 4, seed: int = 0) -> Any:
+    traffic = replace(TRAFFIC, requests_per_second=4)
+    fleet = Fleet(replicas=replicas, memory=memory_for(40))
+    return plan_fleet(fleet, routing, COSTS, traffic, document_tokens=TOKENS, requests=1200, seed=seed)
+
+
+def test_routing_by_modules_finds_more_than_by_chance() -> None:
+    by_modules, by_prefix, by_chance = (plan_of(routing) for routing in (BY_MODULES, BY_PREFIX, BY_CHANCE))
+    assert by_modules.hit_rate > by_prefix.hit_rate > by_chance.hit_rate + 0.1
+    assert by_modules.ttft_p95 < by_chance.ttft_p95
+
+
+def test_a_seed_repeats_a_plan_and_another_one_does_not() -> None:
+    assert plan_of(BY_MODULES) == plan_of(BY_MODULES)
+    assert plan_of(BY_MODULES) != plan_of(BY_MODULES, seed=1)
+
+
+def test_a_hundred_replicas() -> None:
+    fleet, traffic = Fleet(replicas=100, memory=memory_for(20)), replace(TRAFFIC, documents=10_000_000)
+    row = plan_fleet(fleet, BY_MODULES, COSTS, traffic, document_tokens=TOKENS, requests=400)
+    assert 0 < row.hit_rate < 1
+
+
+def test_the_smallest_fleet_that_is_quick_enough() -> None:
+    rows = [plan_of(BY_MODULES, replicas) for replicas in (1, 4, 8)]
+    assert fewest(rows, 0.0) is None
+    assert fewest(rows, rows[1].ttft_p95) == rows[1]
+    assert fewest([replace(row, refused=0.1) for row in rows], 1e9) is None
+
+
+def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path: Path) -> None:
+    scaled = COSTS.scaled_to("Llama-3.1-8B")
+    assert scaled.is_scaled
+    assert not COSTS.scaled_to(BUNDLED).is_scaled
+    assert SHAPES["Llama-3.1-8B"].weights == pytest.approx(7.5e9, rel=0.01)
+    assert scaled.bytes_per_token == 131_072
+    assert scaled.prefill_row_s / COSTS.prefill_row_s == pytest.approx(65.7, rel=0.05)
+    write_costs(COSTS, tmp_path / "costs.json")
+    assert read_costs(tmp_path / "costs.json") == COSTS
+    (tmp_path / "costs.json").write_text("{}")
+    with pytest.raises(PlanError, match="no costs"):
+        read_costs(tmp_path / "costs.json")
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def costs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    write_costs(COSTS, tmp_path / "costs.json")
+    monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path))
+    yield tmp_path / "costs.json"
+
+
+def warmdesk(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["warmdesk", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_prints_one_document(
+    costs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--documents", "1000", "--requests-per-second", "0.5", "--replicas", "1,2", "--requests", "200")
+    assert warmdesk(monkeypatch, "plan", *load, "--model", "Qwen2.5-0.5B", "--ttft-target", "1000", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["costs_are"] == "scaled, not measured"
+    assert [(row["replicas"], row["routing"]) for row in document["rows"]] == [(n, r) for n in (1, 2) for r in ROUTINGS]
+    assert document["enough"]["replicas"] == 1
+    assert document["enough"]["machine_memory"] > document["replica_memory"]
+    assert warmdesk(monkeypatch, "plan", *load, "--ttft-target", "0") == 0
+    assert "None of these keeps" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(
+    costs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("{}\n")
+    for arguments, said in {
+        (): "--trace FILE",
+        ("--documents", "5"): "--trace FILE",
+        ("--trace", str(trace)): "line 1",
+        ("--trace", str(tmp_path / "none")): "No such file",
+        ("--documents", "5", "--requests-per-second", "1", "--model", "x"): "give one of",
+        ("--documents", "5", "--requests-per-second", "1", "--replicas", "1001"): "at most 1000",
+        ("--documents", "5", "--requests-per-second", "1", "--replica-memory", "much"): "8 GiB",
+    }.items():
+        assert warmdesk(monkeypatch, "plan", *arguments, "--json") == 1
+        printed = capsys.readouterr()
+        assert said in json.loads(printed.out)["error"]["message"]
+        assert printed.err.count("\n") == 1
