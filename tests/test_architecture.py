@@ -35,6 +35,7 @@ ROOMS = {
     "app.storage": "app.domain retrieval.search",
     "app.domain": "cache.engine cache.prompt",
     "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",
+    "cache.planning": "cache.routing cache.engine cache.decoding cache.model cache.memory cache.prompt",
     "cache.remote": "cache.serving cache.engine cache.decoding cache.model cache.memory cache.prompt",
     "cache.cluster": "cache.routing cache.serving cache.engine cache.decoding cache.model cache.memory cache.prompt",
     "cache.routing": "",

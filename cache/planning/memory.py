@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, log2
 
+from cache.errors import CapacityError
 from cache.memory.device import TRIED_RUNS
 from cache.memory.eviction import EvictionQueue
 from cache.memory.half_life import LONG, SHORT, Marks
@@ -43,18 +44,13 @@ class SimulatedMemory:
             self.pin(held)
         return held
 
-    def reserve(self, tokens: int) -> bool:
-        """Make room, by eviction if need be. Gives whether there is; if not, nothing was evicted."""
+    def reserve(self, tokens: int) -> None:
+        """Make room, by eviction if need be. Raises CapacityError, evicting nothing, if too much is in use."""
         if self.used - self._evictable + tokens > self.capacity:
-            return False
+            raise CapacityError(f"{tokens} tokens of memory are needed, too much of {self.capacity} is in use")
         while self.used + tokens > self.capacity:
-            self._evict(self._queue.lowest(TRIED_RUNS)[0])
+            self._evict(min(self._queue.lowest(TRIED_RUNS), key=self._queue.rank))
         self.used += tokens
-        return True
-
-    def free(self, tokens: int) -> None:
-        """Give back what was reserved."""
-        self.used -= tokens
 
     def put(self, document: int, tokens: int) -> Held:
         """Enter a module into what was reserved, pinned."""

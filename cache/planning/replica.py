@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from cache.engine.engine_core import LOOKED_AT
+from cache.engine.engine_core import LOOKED_AT, PATIENCE_S
 from cache.engine.limits import Limits
 from cache.engine.scheduler import schedule, schedule_alone
-from cache.errors import PlanError
+from cache.errors import CapacityError, PlanError
 from cache.memory.store import Source
 from cache.planning.costs import PassCosts
 from cache.planning.memory import Held, SimulatedMemory
@@ -205,55 +205,59 @@ class SimulatedReplica:
         for job in [*islice(self._waiting, LOOKED_AT)]:
             if len(self._running) >= self._limits.running:
                 return
-            if self._find_modules(job, now) and self._start(job):
-                self._waiting.remove(job)
+            try:
+                if self._find_modules(job, now):
+                    self._start(job)
+                    self._waiting.remove(job)
+            except CapacityError:
+                self._release(job)
+                if now - job.submitted > PATIENCE_S:
+                    return
 
     def _find_modules(self, job: Job, now: float) -> bool:
-        """Pin what is there and begin to get what is not; whether all is there."""
+        """Pin what is there and begin to get what is not; whether all is there. Raises CapacityError."""
         for document in job.request.documents:
             if document in job.modules:
                 continue
             if (held := self.memory.find(document)) is not None:
                 job.modules[document] = held
                 job.sources.setdefault(document, "device")
-            elif document not in self.loads and document not in self._encoding and not self._get(document, now):
-                self._release(job)  # no room: others first
-                return False
             else:
+                if document not in self.loads and document not in self._encoding:
+                    self._get(document, now)
                 job.sources.setdefault(document, "disk" if document in self.loads else "computed")
         return len(job.modules) == len(job.request.documents)
 
-    def _get(self, document: int, now: float) -> bool:
-        """Load a module, or begin to compute it; whether there is room for it."""
+    def _get(self, document: int, now: float) -> None:
+        """Load a module, or begin to compute it. Raises CapacityError."""
         size = self._size(document)
-        if not self.memory.reserve(size):
-            return False
+        self.memory.reserve(size)
         if self._is_on_disk(document) and self._costs.load_token_s < self._costs.prefill_row_s:
             self._disk_free_at = max(self._disk_free_at, now) + size * self._costs.load_token_s
             self.loads[document] = self._disk_free_at
         else:
             self._encoding[document] = SimulatedRows(size, now, document=document)
-        return True
 
     def _release(self, job: Job) -> None:
         for held in job.modules.values():
             self.memory.release(held)
         job.modules.clear()
 
-    def _start(self, job: Job) -> bool:
-        """Begin a request whose modules are all there, if there is room for its rows."""
+    def _start(self, job: Job) -> None:
+        """Begin a request whose modules are all there. Raises CapacityError."""
         session = job.request.session
         taken = 0 if session is None else self.memory.take_rows(session)
         reused = min(taken, job.past)
         fresh = job.prompt_tokens - reused
-        if not self.memory.reserve(fresh + job.left):
+        try:
+            self.memory.reserve(fresh + job.left)
+        except CapacityError:
             if taken:
                 self.memory.keep_rows(taken, session)
-            return False
+            raise
         job.reused, job.reserved = reused, taken + fresh + job.left
         for document, held in job.modules.items():
             if job.sources[document] != "computed":
                 self.memory.count_use(held)
         seen = reused + sum(held.tokens for held in job.modules.values())
         self._running[SimulatedRows(fresh, job.submitted, seen)] = job
-        return True
