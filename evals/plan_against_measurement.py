@@ -22,7 +22,6 @@ from statistics import mean
 
 import torch
 
-from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.model.loading import load_model
 from cache.planning.calibration import measure_costs
@@ -122,7 +121,7 @@ def figures(found: int, used: int, ttfts: Sequence[float], answers: Sequence[int
 class RoutedEngines:
     """Engines behind the routing of a cluster."""
 
-    def __init__(self, engines: Sequence[Engine | EngineProcess], segments: Sequence[Segment]) -> None:
+    def __init__(self, engines: Sequence[EngineProcess], segments: Sequence[Segment]) -> None:
         self._engines = {str(number): engine for number, engine in enumerate(engines)}
         self._keys = {segment: engines[0].key(segment) for segment in segments}
         self._affinity, self._lock = Affinity(), threading.Lock()
@@ -150,11 +149,9 @@ class RoutedEngines:
         known = {*self._keys.values()}
         while not is_over.wait(REPORT_S):
             for name, engine in self._engines.items():
-                held = {
-                    header.key for tier, header, _ in engine.contents().modules if tier == "device"
-                }
+                held = {header.key for tier, header, _ in engine.contents().modules if tier == "device"}
                 with self._lock:
-                    self._affinity.report(name, held & known, sum(engine.load))
+                    self._affinity.report(name, held & known, sum(engine.load()))
 
 
 def measure(load: ComparedLoad, folder: Path, threads: int) -> HitsAndTimes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,9 +60,7 @@ def simulate(
 ) -> tuple[Simulation, list[Job]]:
     """From empty memory."""
     ended: list[Job] = []
-    fleet = Fleet(
-        replicas=replicas, memory=memory_for(documents), per_machine=per_machine, limits=limits or Limits()
-    )
+    fleet = Fleet(replicas=replicas, memory=memory_for(documents), per_machine=per_machine, limits=limits or Limits())
     disk = DiskContents(on_disk)
     simulation = Simulation(fleet, COSTS, open_router(routing, 0), lambda _: TOKENS, disk, ended.append)
     if vanishes_at is not None:
@@ -163,7 +160,9 @@ def test_a_bad_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:
 
 def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
-    lines = [{"t": t, "documents": [name, "x"], "question_tokens": 5, "answer_tokens": 5} for t, name in ((2, 1), (1, "y"))]
+    lines = [
+        {"t": t, "documents": [name, "x"], "question_tokens": 5, "answer_tokens": 5} for t, name in ((2, 1), (1, "y"))
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     trace = read_trace(file)
     assert [one.at for one in trace.requests] == [1, 2]
@@ -233,7 +232,9 @@ def test_memory_is_given_back_and_passes_take_no_time_twice() -> None:
 
 
 def test_one_replica_finds_what_a_replay_of_its_requests_finds() -> None:
-    requests = [replace(one, at=10.0 * n) for n, one in enumerate(drawn(400, replace(TRAFFIC, documents=60, per_request=1)))]
+    requests = [
+        replace(one, at=10.0 * n) for n, one in enumerate(drawn(400, replace(TRAFFIC, documents=60, per_request=1)))
+    ]
     _, jobs = simulate(requests, documents=15)
     memory, hits = SimulatedMemory(memory_for(15) // COSTS.bytes_per_token, lambda _: COSTS.prefill_row_s), 0
     for one in requests:
@@ -248,7 +249,8 @@ def test_one_replica_finds_what_a_replay_of_its_requests_finds() -> None:
         assert held is not None
         memory.reserve(one.question_tokens + one.answer_tokens)
         if is_hit:
-            hits, _ = hits + 1, memory.count_use(held)
+            hits += 1
+            memory.count_use(held)
         memory.release(held)
         memory.keep_rows(one.question_tokens + one.answer_tokens, None)
     assert 50 < hits < 390
@@ -331,10 +333,10 @@ def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def costs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def costs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_costs(COSTS, tmp_path / "costs.json")
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path))
-    yield tmp_path / "costs.json"
+    return tmp_path / "costs.json"
 
 
 def warmdesk(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

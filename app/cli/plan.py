@@ -1,6 +1,5 @@
 """The command `plan`: what a load takes, simulated (`cache.planning`)."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,9 +28,7 @@ def plan(
     ] = None,
     documents: Annotated[int | None, typer.Option(help="So many documents, asked for by Zipf.", min=1)] = None,
     requests_per_second: Annotated[float | None, typer.Option(help="How many questions come.", min=1e-6)] = None,
-    model: Annotated[
-        str, typer.Option(help="bundled, Qwen2.5-0.5B, Qwen3-4B or Llama-3.1-8B.")
-    ] = "bundled",
+    model: Annotated[str, typer.Option(help="bundled, Qwen2.5-0.5B, Qwen3-4B or Llama-3.1-8B.")] = "bundled",
     replicas: Annotated[str, typer.Option(help="Numbers of engines to try, 1 to 1000, comma-separated.")] = "1,2,4,8",
     replica_memory: Annotated[str, typer.Option(help="For encoded documents in each engine.")] = "1 GiB",
     disk: Annotated[str, typer.Option(help="For files of encoded documents that all engines share.")] = "0",
@@ -55,10 +52,10 @@ def plan(
     router, eviction and scheduler with costs measured here; beside routing by chance and by the first document.
     """
     from cache.planning.costs import known_shape
-    from cache.planning.planning import TrafficShape, fewest, plan_fleet
+    from cache.planning.planning import fewest, plan_fleet
     from cache.planning.routers import ROUTINGS
     from cache.planning.simulation import Fleet
-    from cache.planning.traffic import read_trace
+    from cache.planning.traffic import TrafficShape, read_trace
 
     if (trace is None) == (documents is None or requests_per_second is None):
         raise DeskError("give --trace FILE, or --documents with --requests-per-second", code="usage")
@@ -104,7 +101,9 @@ def plan(
         "per_machine": per_machine,
         "ttft_target": ttft_target,
         "rows": [asdict(row) for row in rows],
-        "enough": None if best is None else asdict(best) | {"machine_memory": machine_memory(found, memory, per_machine)},
+        "enough": None
+        if best is None
+        else asdict(best) | {"machine_memory": machine_memory(found, memory, per_machine)},
     }
     common.show(document, lambda: print_plan(rows, best, found, memory, per_machine, ttft_target))
 
@@ -137,6 +136,11 @@ def machine_memory(costs: "PassCosts", memory: int, per_machine: int) -> int:
     return per_machine * (costs.weight_bytes + memory)
 
 
+def seconds(value: float, off: float) -> str:
+    """With half its interval."""
+    return f"{value:.2f} ± {off:.2f} s"
+
+
 def print_plan(
     rows: "list[PlannedRow]",
     best: "PlannedRow | None",
@@ -146,12 +150,13 @@ def print_plan(
     target: float,
 ) -> None:
     """A table, and what it comes to."""
-    print(f"{'engines':>7}  {'routing':<17} {'hit rate':>12}  {'first token p50':>16}  {'p95':>16}  {'busy':>5}  refused")
+    print(
+        f"{'engines':>7}  {'routing':<17} {'hit rate':>12}  {'first token p50':>16}  {'p95':>16}  {'busy':>5}  refused"
+    )
     for row in rows:
-        shown: Callable[[float, float], str] = lambda value, off: f"{value:.2f} ± {off:.2f} s"
         print(
             f"{row.replicas:7d}  {row.routing:<17} {row.hit_rate:6.1%} ± {row.hit_rate_off:3.1%}"
-            f"  {shown(row.ttft_p50, row.ttft_p50_off):>16}  {shown(row.ttft_p95, row.ttft_p95_off):>16}"
+            f"  {seconds(row.ttft_p50, row.ttft_p50_off):>16}  {seconds(row.ttft_p95, row.ttft_p95_off):>16}"
             f"  {row.utilisation:5.0%}  {row.refused:7.1%}"
         )
     note = "scaled, not measured" if costs.is_scaled else "measured"

@@ -46,7 +46,10 @@ def measure_costs(model: Model, name: str) -> PassCosts:
         engine = Engine(model, memory=ROOM_TOKENS * per_token, disk=DiskTier(Path(folder), 1 << 34)).start()
         try:
             engine.encode(segments).result().raise_failed()
-            times = [*time_answers(engine, segments, vocabulary, rng), *time_questions(engine, segments, vocabulary, rng)]
+            times = [
+                *time_answers(engine, segments, vocabulary, rng),
+                *time_questions(engine, segments, vocabulary, rng),
+            ]
             load_token_s = time_load(engine, segments)
         finally:
             engine.close()
@@ -82,7 +85,9 @@ def time_decoding(engine: Engine, placed: list[Segment], count: int, vocabulary:
     plans = [plan_of(placed, drawn(2, vocabulary, rng)) for _ in range(count)]
     sampling = Sampling(max_tokens=ANSWER_TOKENS, temperature=1.0, top_k=40, seed=0)
     started = time.perf_counter()
-    submitted = [(time.perf_counter() - started, engine.submit(Request(plan=plan, sampling=sampling))) for plan in plans]
+    submitted = [
+        (time.perf_counter() - started, engine.submit(Request(plan=plan, sampling=sampling))) for plan in plans
+    ]
     ended = [(at, generation.completion) for at, generation in submitted]
     first = max(at + one.timings.ttft / 1e3 for at, one in ended)
     last = min(at + one.timings.total / 1e3 for at, one in ended)

@@ -45,9 +45,7 @@ class ModelShape:
 
 BUNDLED = "bundled"
 SHAPES = {
-    BUNDLED: ModelShape(
-        layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, vocabulary=49_152
-    ),
+    BUNDLED: ModelShape(layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, vocabulary=49_152),
     "Qwen2.5-0.5B": ModelShape(
         layers=24, hidden=896, intermediate=4864, heads=14, kv_heads=2, head_dim=64, vocabulary=151_936
     ),

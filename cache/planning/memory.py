@@ -61,7 +61,7 @@ class SimulatedMemory:
         return held
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
-        """Begin with a module that has been used for a long time. uses: of it, in a round (`cache.memory.half_life`)."""
+        """Begin with a module that was used for a long time. uses: in a round (`cache.memory.half_life`)."""
         short, long = (log2(uses * half_life / log(2)) for half_life in (SHORT, LONG))
         held = self.modules[document] = Held(document, tokens, marks=(short, long))
         self.used += tokens

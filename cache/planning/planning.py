@@ -1,8 +1,8 @@
 """What a load takes: every number of replicas with every routing, simulated, as a table and as an answer.
 
-Documents drawn by chance begin as after a long time: each replica holds what its router has sent there, as far as it fits.
-A trace begins with empty memory. The first fifth of the requests is not counted. The others are ten batches, whose means
-give 95 % intervals.
+Documents drawn by chance begin as after a long time: each replica holds what its router has sent there, as far as it
+fits. A trace begins with empty memory. The first fifth of the requests is not counted. The others are ten batches,
+whose means give 95 % intervals.
 """
 
 import math
@@ -182,7 +182,5 @@ def percentile(values: Sequence[float], share: int) -> float:
 
 def fewest(rows: Sequence[PlannedRow], ttft_target: float) -> PlannedRow | None:
     """The smallest fleet with routing by modules whose p95 stays below the target and that refuses nobody."""
-    fitting = [
-        row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0
-    ]
+    fitting = [row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0]
     return min(fitting, key=lambda row: row.replicas, default=None)

@@ -71,7 +71,9 @@ class Passes:
 
     def documents(self) -> list[int]:
         """Modules that they end."""
-        return [rows.document for rows, count in self.rows.items() if rows.document is not None and rows.pending == count]
+        return [
+            rows.document for rows, count in self.rows.items() if rows.document is not None and rows.pending == count
+        ]
 
     def cut(self, now: float) -> None:
         """End with the pass that runs now."""

@@ -25,7 +25,7 @@ class RoutingPolicy(Protocol):
         """What a replica holds, and how many requests are there."""
 
     def holders(self, key: str, count: int) -> list[str]:
-        """Where a module is after a long time with this policy; empty if everywhere. count: of replicas that have it."""
+        """Where a module is after a long time, at most `count` replicas; empty if everywhere."""
 
 
 class RoutingByModules:

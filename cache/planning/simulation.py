@@ -1,7 +1,7 @@
 """Replicas behind a router over a virtual clock: one heap of events, no thread, no sleep, chance with a seed.
 
-Requests come when they are asked (`clients` None), or so many clients each ask the next one when they have their answer.
-Replicas of one machine share what it computes. Not covered: the network, search, the desk.
+Requests come when they are asked (`clients` None), or so many clients each ask the next one when they have their
+answer. Replicas of one machine share what it computes. Not covered: the network, search, the desk.
 """
 
 import heapq
@@ -85,7 +85,7 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._versions: dict[str, int] = {}  # of the event at which each replica goes on
-        self._reported = {name: (0, 0.0) for name in self.replicas}  # evictions, time
+        self._reported = dict.fromkeys(self.replicas, (0, 0.0))  # evictions, time
         self._past: dict[str, int] = {}  # tokens of each conversation
         self._requests: Iterator[SimulatedRequest] = iter(())
         self._clients: int | None = None

@@ -52,8 +52,8 @@ class RecordedTraffic:
 
 
 class Zipfian:
-    """Ranks 0 .. count-1, of which rank r is drawn with a chance that falls as (r+1) ** -exponent. By rejection-inversion
-    (Hörmann and Derflinger, 1996): no table, however many ranks.
+    """Ranks 0 .. count-1, of which rank r is drawn with a chance that falls as (r+1) ** -exponent. By
+    rejection-inversion (Hörmann and Derflinger, 1996): no table, however many ranks.
     """
 
     def __init__(self, count: int, exponent: float) -> None:
@@ -73,13 +73,13 @@ class Zipfian:
 
     def chance(self, rank: int) -> float:
         """About how likely a rank is drawn."""
-        return (rank + 1) ** -self._exponent / (self._last - self._first)
+        return float((rank + 1) ** -self._exponent) / (self._last - self._first)
 
     def _integral(self, value: float) -> float:
         """Of the density, up to a constant."""
         if self._exponent == 1:
             return math.log(value)
-        return (value ** (1 - self._exponent) - 1) / (1 - self._exponent)
+        return float(value ** (1 - self._exponent) - 1) / (1 - self._exponent)
 
     def _inverse(self, place: float) -> float:
         if self._exponent == 1:
