@@ -101,9 +101,8 @@ def plan(
         "per_machine": per_machine,
         "ttft_target": ttft_target,
         "rows": [asdict(row) for row in rows],
-        "enough": None
-        if best is None
-        else asdict(best) | {"machine_memory": machine_memory(found, memory, per_machine)},
+        "machine_memory": machine_memory(found, memory, per_machine),
+        "enough": None if best is None else asdict(best),
     }
     common.show(document, lambda: print_plan(rows, best, found, memory, per_machine, ttft_target))
 
@@ -163,8 +162,9 @@ def print_plan(
     print(f"{rows[0].requests} or more questions counted in each line; costs of {costs.model}: {note}.")
     if best is None:
         print(f"None of these keeps 95 % of first tokens below {target:g} s without refusing: try more --replicas.")
-    else:
-        print(
-            f"{best.machines} machine{'s' * (best.machines != 1)} with {size(machine_memory(costs, memory, per_machine))} of memory for the model "
-            f"and its documents ({best.replicas} engines) keep 95 % of first tokens below {target:g} s."
-        )
+        return
+    room = size(machine_memory(costs, memory, per_machine))
+    print(
+        f"{best.machines} machine{'s' * (best.machines != 1)} with {room} of memory for the model and its documents "
+        f"({best.replicas} engines) keep 95 % of first tokens below {target:g} s."
+    )
