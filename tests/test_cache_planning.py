@@ -204,10 +204,10 @@ def test_later_turns_find_what_earlier_ones_computed() -> None:
 
 
 def test_every_token_of_a_prompt_has_one_source() -> None:
-    requests = [replace(one, session=str(n % 60)) for n, one in enumerate(drawn())]
+    requests = [replace(one, session=str(n % 30)) for n, one in enumerate(drawn())]
     for routing in ROUTINGS:
         counted, asked = Counted(0, 0.0, lambda _: TOKENS), 0
-        _, jobs = simulate(requests, routing, replicas=3, documents=8, on_disk=40)
+        _, jobs = simulate(requests, routing, replicas=3, documents=20, on_disk=40)
         for job in jobs:
             assert job.sources.keys() == set(job.request.documents)
             asked += len(job.request.documents) * TOKENS + job.past + job.request.question_tokens
