@@ -29,6 +29,7 @@ from cache.engine.prefetching import Prefetch
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
 from cache.engine.row_limit import RowLimit
+from cache.engine.text_delivery import TextThread
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.disk import DiskTier
@@ -80,6 +81,7 @@ class Engine:
         self._closing, self._arrived = threading.Event(), threading.Event()
         self._kept: Set[str] = frozenset()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._texts = TextThread()
         self._begin()
         self._open_work = OpenWork()
         self._restart_limit = RestartLimit()
@@ -275,6 +277,7 @@ class Engine:
             except Exception:
                 log.exception("the engine failed")
                 self._restart()
+        self._texts.close()
 
     def _step(self) -> None:
         self._core.demand.clear()  # before what was submitted is taken in, so that none is overlooked
@@ -296,7 +299,9 @@ class Engine:
             on_load=self._wake,
         )
         self.store.keep(self._kept)
-        self._core = EngineCore(self.model, self.store, self._closing.is_set, self._limits, self._row_limit)
+        self._core = EngineCore(
+            self.model, self.store, self._closing.is_set, self._limits, self._row_limit, self._texts
+        )
 
     def _wake(self) -> None:
         """From any thread: a module was loaded, or could not be."""
@@ -326,6 +331,7 @@ class Engine:
         self._core.inbox.append(work)
 
     def _fail_all(self, error: CacheError) -> None:
+        self._texts.flush()  # what has ended ends as it did; no text follows an error
         if self._idle_run is not None:
             self._idle_run.fail(error)
             self._idle_run = None

@@ -31,6 +31,7 @@ from cache.engine.row_scoring import RowScoring
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule, schedule_alone
 from cache.engine.sequence import Sequence
+from cache.engine.text_delivery import TextDelivery
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
@@ -50,7 +51,7 @@ class EngineCore:
     raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand: set from any thread when a
     request was submitted or a module was loaded: it ends a pass for modules nobody waits for at the next layer.
     awaits_loads: whether the last step had nothing to compute until a module is loaded. row_limit: of the device, which
-    cores on the same one share.
+    cores on the same one share. texts: where text is made, on this thread if None.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class EngineCore:
         give_up: Callable[[], bool],
         limits: Limits | None = None,
         row_limit: RowLimit | None = None,
+        texts: TextDelivery | None = None,
     ) -> None:
         self.model, self.store, self._give_up, self._limits = model, store, give_up, limits or Limits()
-        self._row_limit = row_limit or RowLimit(model.device)
+        self._row_limit, self._texts = row_limit or RowLimit(model.device), texts or TextDelivery()
         self.demand = threading.Event()
         self._timer = timer_for(model.device)
         self.row_selector = RowSelector()
@@ -145,6 +147,7 @@ class EngineCore:
 
     def _forget(self, job: ForgetJob) -> None:
         try:
+            self._texts.flush()  # requests that have ended are over for their readers, too
             self.store.flush()  # what is being written is found on disk
             self.row_selector.clear()
             self.prefetches.clear()  # what they have begun is dropped with what nobody wants
@@ -253,7 +256,7 @@ class EngineCore:
         spare = PAGE * len(self._running)
         paused = self._paused.get(waiting)
         if paused is None:
-            return admit(waiting, self.store, self.model, spare)
+            return admit(waiting, self.store, self.model, spare, self._texts)
         paused.resume(self.store, spare)
         return self._paused.pop(waiting)
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from cache.decoding.sampling import Sampler, loop_length
 from cache.decoding.text_stream import TextStream
 from cache.engine.accounting import count_usage, module_uses
+from cache.engine.answer_text import AnswerText
 from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
 from cache.engine.sequence import Sequence, build_sequence, path_of
+from cache.engine.text_delivery import TextDelivery
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, CapacityError
 from cache.memory.allocator import Extent, part_of, total_length
@@ -42,7 +44,7 @@ class Running:
     most_tokens: int
     stop_tokens: Set[int]
     sampler: Sampler
-    stream: TextStream
+    text: AnswerText
     answer: list[int] = field(default_factory=list)
     forced_logits: list[Tensor] = field(default_factory=list)
     keeps_rows: bool = True
@@ -89,7 +91,8 @@ class Running:
     def advance(self, token: int | Exception, finished: Callable[[], float]) -> FinishReason | None:
         """Go on with the next token, and those that must follow it, and deliver their text. Returns why the answer ends
         here, if it does. token: if it could not be chosen, what was raised, which is raised here. finished: says when
-        the device had finished it.
+        the device had finished it. Raises CacheError if text could not be made of these tokens or, where a thread makes
+        it, of earlier ones.
         """
         if isinstance(token, Exception):
             raise token
@@ -100,20 +103,22 @@ class Running:
             if reason is not None:
                 break
             reason = self._append(following)
-        self._deliver_text(final=reason is not None)
-        return "stop" if self.stream.stopped else reason
+        self.text.update(self.answer, final=reason is not None)
+        if self.text.failure is not None:
+            raise self.text.failure
+        return "stop" if self.text.stopped else reason
 
     def finish(self, store: Store, reason: FinishReason) -> None:
         """Give everything back, hand the computed rows to the prefix tree, deliver the completion."""
         if reason in ("cancelled", "timeout"):
-            self._deliver_text(final=True)
+            self.text.update(self.answer, final=True)
         self._give_rows(store)
         self.admitted.release(store)
         self.timings.total = self._milliseconds(time.perf_counter())
         self.usage.completion_tokens = len(self.answer)
         completion = Completion(
-            text=self.stream.text,
-            tokens=None if self.stream.stopped else tuple(self.answer),
+            text="",  # it follows where text is made
+            tokens=None if self.text.stopped else tuple(self.answer),
             finish_reason=reason,
             usage=self.usage,
             modules=self.modules,
@@ -121,14 +126,14 @@ class Running:
             exact=self.admitted.is_exact,
             logits=torch.cat(self.forced_logits) if self.forced_logits else None,
         )
-        self.admitted.generation.deliver(completion)
+        self.text.end(completion)
 
     def fail(self, store: Store, error: CacheError) -> None:
         """Give everything back and deliver an error; what was computed is not kept."""
         store.device.free(self.sequence.own)
         store.device.release_prefix(self.prefix)
         self.admitted.release(store)
-        self.admitted.generation.deliver(error)
+        self.text.end(error)
 
     def _note_first_token(self, at: float) -> None:
         self.timings.ttft = self._milliseconds(at)
@@ -148,10 +153,6 @@ class Running:
             return "length"
         self.sequence.append(token)
         return None
-
-    def _deliver_text(self, *, final: bool) -> None:
-        if piece := self.stream.update(self.answer, final=final):
-            self.admitted.generation.deliver(piece)
 
     def _give_rows(self, store: Store) -> None:
         """Computed rows go to the prefix tree if others may find them, slots behind them are freed."""
@@ -184,17 +185,20 @@ class Running:
                 yield PathStep(start=step.start, tokens=tokens, sources=sources), part_of(sequence.own, row, end)
 
 
-def admit(waiting: Waiting, store: Store, model: Model, spare: int) -> Running:
-    """Start a request whose modules are all found. Raises as `place`."""
+def admit(waiting: Waiting, store: Store, model: Model, spare: int, texts: TextDelivery) -> Running:
+    """Start a request whose modules are all found. texts: makes its text, unless a stop string may end the answer: the
+    engine must know that before its next pass. Raises as `place`.
+    """
     request, plan = waiting.request, waiting.plan
-    sampler, stream = Sampler(request.sampling), TextStream(model.tokenizer, request.sampling.stop)
+    sampler, stop = Sampler(request.sampling), request.sampling.stop
+    stream = TextStream(model.tokenizer, stop)
     behind, answer = (*request.begun, *request.teacher_forced[:-1]), [*request.begun]
     prefix, sequence, fresh = place(waiting, store, spare, behind=behind)
     usage = count_usage(waiting, prefix, len(sequence.tokens) - len(behind))
     if answer:
         sampler.skip(len(answer))
         stream.update(answer)
-    waiting.generation.tokens = answer
+    waiting.generation.tokens = request.begun
     store.device.count_prefix_use(prefix)
     store.device.count_use(waiting.found)
     return Running(
@@ -208,7 +212,7 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int) -> Running:
         most_tokens=max(1, min(request.sampling.max_tokens, model.info.max_positions - plan.next_position)),
         stop_tokens=model.info.stop_tokens,
         sampler=sampler,
-        stream=stream,
+        text=AnswerText(stream, waiting.generation, TextDelivery() if stop else texts),
         answer=answer,
         keeps_rows=request.reuse != "off",
     )
