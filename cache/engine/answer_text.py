@@ -1,4 +1,4 @@
-"""The text of one answer on its way to the reader. Not covered: how tokens become text (`cache.decoding.text_stream`)."""
+"""The text of one answer on its way to the reader. Not covered: how it is made (`cache.decoding.text_stream`)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,10 +13,8 @@ from cache.errors import CacheError
 class AnswerText:
     """Gives the reader pieces of text and, behind all of them, one end. What fails ends this answer alone.
 
-    Called by the engine's thread; text is made where `delivery` makes it. An answer that a stop string may end must be
-    known before the next pass, so give it a delivery that runs at once.
-
-    stopped: whether a stop string ended it. failure: why its text could not be made, once that is known.
+    Called by the engine's thread; text is made where `delivery` makes it. failure: why it could not be made, once that
+    is known.
     """
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
@@ -25,7 +23,7 @@ class AnswerText:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string ended the text."""
+        """Whether a stop string ended the text, as far as it was made."""
         return self._stream.stopped
 
     def update(self, answer: Sequence[int], *, final: bool) -> None:
