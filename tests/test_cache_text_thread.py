@@ -58,9 +58,11 @@ class Recorded(Generation):
     def __init__(self) -> None:
         super().__init__()
         self.delivered: list[str | Completion | CacheError] = []
+        self.made_of: list[list[int]] = []
 
     def deliver(self, event: str | Completion | CacheError) -> None:
         self.delivered.append(event)
+        self.made_of.append([*self.tokens])
         super().deliver(event)
 
     @property
@@ -293,6 +295,7 @@ def test_text_is_made_of_the_tokens_that_were_there() -> None:
     for job in later.jobs:
         job()
     assert generation.delivered == ["a", "b", "c"]
+    assert generation.made_of == [[*b"a"], [*b"ab"], [*b"abc"]]
 
 
 def test_jobs_run_in_order_and_one_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:

@@ -124,7 +124,7 @@ class Completion:
 
 class Generation:
     """An answer being generated: iterate for its text, then read `completion`. From any thread, by several readers.
-    tokens: generated so far, where the engine runs in this process; its own list, so read it in `deliver`.
+    tokens: of which the text so far was made, where the engine runs in this process; read it in `deliver`.
     """
 
     def __init__(self) -> None:
