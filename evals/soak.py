@@ -1,0 +1,296 @@
+"""Whether a desk stays as it is over thousands of questions while its documents change.
+
+    python -m evals.soak [--requests 2000] [--clients 8] [--minutes 10] [--seed 0]
+
+Clients ask a desk with a tiny model in conversations of several turns, each of a new customer, and stop some answers.
+For every ten questions one thread changes a folder and ingests it, or forgets a document. Memory, open files and
+threads of this process are read at each eighth of the questions; what the last quarter has more than the second one is
+a finding. So is an error that is not expected, usage that does not add up, an answer that quotes what was forgotten,
+replaced or removed before it was asked, and what `evals.chaos` finds in the desk afterwards. Prints one JSON document,
+and exits with 1 if there is a finding. Not covered: requests over HTTP, an engine in a process of its own, restarts
+(`evals.chaos`), days.
+"""
+
+import argparse
+import faulthandler
+import json
+import queue
+import random
+import re
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from app.desk.service import Service
+from app.domain.answers import Answer
+from app.domain.errors import DeskError
+from cache.memory.store import Store
+from cache.serving.local_engine import LocalEngine
+from evals.chaos import examine, left_over
+from evals.machine import describe_machine
+from evals.tiny_desk import tiny_desk
+
+PAGES, MOST_TURNS = 12, 5
+QUESTIONS_PER_CHANGE = 10
+STOPPED = 0.15
+"""Share of the answers that their readers stop."""
+PARTS = 8
+"""Of the questions; the process is measured at the end of each."""
+MORE_MEMORY, MORE_OPEN = 1.05, 3
+"""What the last quarter may have: times the memory of the second one, and files and threads beyond its number."""
+WAIT_S = 120.0
+"""How long everything may take once no more questions are asked. Then the stacks of all threads are printed."""
+EXPECTED = ("engine-full",)
+"""Codes of errors that many questions at once may get. A stopped answer may also be none."""
+MARK = re.compile(r"page (\d+) edition (\d+)")
+Found = dict[int, int]
+"""For each page an edition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the process has. files: every open descriptor, sockets and pipes included."""
+
+    memory_mib: float
+    files: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> "Reading":
+        process = psutil.Process()
+        return cls(round(process.memory_info().rss / 2**20, 1), process.num_fds(), process.num_threads())
+
+
+def growth(readings: Sequence[Reading]) -> list[str]:
+    """What the last quarter of the readings has more than the second one, if that is too much."""
+    quarter = len(readings) // 4
+    before, last = readings[quarter : 2 * quarter], readings[-quarter:]
+    found = list[str]()
+    for name, times, more in (("memory_mib", MORE_MEMORY, 0), ("files", 1, MORE_OPEN), ("threads", 1, MORE_OPEN)):
+        most, now = (max(getattr(one, name) for one in some) for some in (before, last))
+        if now > most * times + more:
+            found.append(f"{name} grew from {most} to {now}")
+    return found
+
+
+class Pages:
+    """A folder of pages. Each sentence of a page says its edition, by which one knows when it was written."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self.folder, self._rng = folder, rng
+        self.editions: Found = dict.fromkeys(range(PAGES), 0)
+        self.oldest: Found = dict(self.editions)
+        """The oldest edition of each page that a question asked now may find."""
+        self.forgotten: Found = dict.fromkeys(range(PAGES), -1)
+        """The last edition of each page that was forgotten: nothing stored may quote it, or one before it."""
+        folder.mkdir()
+        for page in range(PAGES):
+            self._write(page)
+
+    def change(self, desk: Service) -> str:
+        """Change some pages and ingest the folder, or forget one. Gives what was done."""
+        page, there = self._rng.randrange(PAGES), [one for one in range(PAGES) if self._file(one).exists()]
+        action = self._rng.choice(("replace", "remove", "forget")) if len(there) > PAGES // 2 else "replace"
+        if action == "replace":
+            for one in {page, self._rng.randrange(PAGES)}:
+                self._write(one)
+        elif self._file(page).exists():
+            self._file(page).unlink()
+        if action == "forget" and (stored := [one for one in desk.documents() if one.path == str(self._file(page))]):
+            desk.forget(stored[0].path)
+            self.forgotten[page] = self.editions[page]
+        else:
+            report = desk.ingest([self.folder], sync=True)
+            assert not report.failed, report.failed
+        self.oldest = {one: edition + (not self._file(one).exists()) for one, edition in self.editions.items()}
+        return action
+
+    def _file(self, page: int) -> Path:
+        return self.folder / f"page{page}.md"
+
+    def _write(self, page: int) -> None:
+        self.editions[page] += 1
+        mark = f"page {page} edition {self.editions[page]}"
+        items = (f"## Item {item}\n\nItem {item} of {mark} costs {self._rng.randrange(99)}." for item in range(3))
+        self._file(page).write_text(f"# Page {page}\n\n" + "\n\n".join(items) + "\n")
+
+
+def quoted_before(answer: Answer, oldest: Found) -> list[str]:
+    """What an answer says or cites of editions before these."""
+    said = [answer.answer, *(one.quote for one in answer.citations)]
+    marks = {(int(page), int(edition)) for text in said for page, edition in MARK.findall(text)}
+    return [f"quotes page {page} edition {edition}" for page, edition in sorted(marks) if edition < oldest[page]]
+
+
+@dataclass(slots=True)
+class Soak:
+    """What clients and the thread that changes documents share. due: True for each change, False at the end."""
+
+    desk: Service
+    pages: Pages
+    requests: int
+    ends: float
+    asked: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    answered: dict[str, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    due: "queue.SimpleQueue[bool]" = field(default_factory=queue.SimpleQueue)
+
+    def begin(self) -> bool:
+        """Whether one more question is to be asked."""
+        with self.lock:
+            if self.asked == self.requests or time.monotonic() > self.ends:
+                return False
+            self.asked += 1
+            if self.asked % QUESTIONS_PER_CHANGE == 0:
+                self.due.put(True)
+            return True
+
+    def done(self, outcome: str, found: Sequence[str]) -> None:
+        """A question has ended."""
+        with self.lock:
+            self.outcomes[outcome] += 1
+            self.findings += found
+            total = self.outcomes.total()
+            if total * PARTS // self.requests > len(self.readings):
+                self.readings.append(Reading.now())
+                print(total, self.readings[-1], len(self.findings), file=sys.stderr, flush=True)
+
+    def ask(self, client: int, rng: random.Random) -> None:
+        """Hold conversations until all questions are asked."""
+        number = 0
+        while True:
+            owner, conversation = f"v-{client}-{number}", None
+            number += 1
+            for _ in range(rng.randint(1, MOST_TURNS)):
+                if not self.begin():
+                    return
+                conversation = self.turn(owner, conversation, rng)
+
+    def turn(self, owner: str, conversation: str | None, rng: random.Random) -> str | None:
+        """One question and its answer; gives the conversation in which it is."""
+        oldest, is_stopped = self.pages.oldest, rng.random() < STOPPED
+        question = f"What does item {rng.randrange(3)} of page {rng.randrange(PAGES)} cost?"
+        outcome, found = "failed", list[str]()
+        try:
+            stream = self.desk.ask(question, owner=owner, conversation_id=conversation)
+            conversation = stream.conversation_id
+            if is_stopped and rng.random() < 0.5:
+                stream.cancel()
+            for _ in stream:
+                if is_stopped:
+                    stream.cancel()
+            answer = stream.answer
+            outcome, self.answered[conversation] = "stopped" if is_stopped else answer.outcome, owner
+            found = quoted_before(answer, oldest)
+            if not answer.usage.is_reuse_known:
+                found.append(f"usage does not add up: {answer.usage}")
+        except DeskError as error:
+            self.errors[error.code] += 1
+            if error.code not in EXPECTED and not (is_stopped and error.code == "no-answer"):
+                found = [f"{error.code}: {error}"]
+        except Exception:
+            found = [traceback.format_exc()]
+        self.done(outcome, found)
+        return conversation
+
+    def change(self) -> None:
+        """Change documents whenever that is due, until the end."""
+        while self.due.get():
+            if time.monotonic() > self.ends:
+                continue
+            try:
+                self.changes[self.pages.change(self.desk)] += 1
+            except Exception:
+                with self.lock:
+                    self.findings.append(traceback.format_exc())
+
+    def run(self, clients: int, rng: random.Random) -> None:
+        """Ask all questions."""
+        changing = threading.Thread(target=self.change, name="changing")
+        asking = [threading.Thread(target=self.ask, args=(n, random.Random(rng.random()))) for n in range(clients)]
+        for thread in (changing, *asking):
+            thread.start()
+        for thread in asking:
+            thread.join()
+        self.due.put(False)
+        changing.join()
+
+    def look(self) -> None:
+        """Add what is wrong with the desk once nobody asks any more."""
+        engine = self.desk.engine
+        assert isinstance(engine, LocalEngine)
+        engine.call(Store.check_integrity)
+        if engine.num_restarts:
+            self.findings.append(f"the engine began anew {engine.num_restarts} times")
+        self.findings += left_over(self.desk)
+        kept = {page: edition + 1 for page, edition in self.pages.forgotten.items()}
+        for conversation, owner in self.answered.items():
+            answers = [one.answer for one in self.desk.turns(conversation, owner) if one.answer is not None]
+            self.findings += [f"stored: {wrong}" for answer in answers for wrong in quoted_before(answer, kept)]
+        if len(self.readings) == PARTS:
+            self.findings += growth(self.readings)
+        else:
+            self.findings.append(f"only {self.asked} of {self.requests} questions in time: growth is not known")
+
+
+def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str, Any]:
+    """outcomes: of questions; stopped: by their readers. errors: by code. readings: after each eighth."""
+    torch.set_num_threads(1)
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="soak") as name:
+        folder = Path(name)
+        pages = Pages(folder / "pages", rng)
+        with tiny_desk(folder / "desk", answer_mode="quote") as desk:
+            desk.ingest([pages.folder])
+            desk.prepare()
+            soak = Soak(desk, pages, requests, time.monotonic() + minutes * 60)
+            soak.run(clients, rng)
+            soak.look()
+            evicted = desk.engine.contents(with_modules=False).evictions
+        (folder / "asked").write_text("\n".join(soak.answered))
+        found = soak.findings + examine(folder, folder / "asked")
+    return {
+        "machine": describe_machine(),
+        "requests": soak.asked,
+        "clients": clients,
+        "seed": seed,
+        "conversations": len(soak.answered),
+        "outcomes": dict(soak.outcomes),
+        "errors": dict(soak.errors),
+        "changes": dict(soak.changes),
+        "evictions": evicted,
+        "readings": [asdict(one) for one in soak.readings],
+        "findings": found,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    faulthandler.dump_traceback_later(asked.minutes * 60 + WAIT_S, exit=True)
+    result = measure(asked.requests, asked.clients, asked.minutes, asked.seed)
+    print(json.dumps(result))
+    sys.exit(bool(result["findings"]))
+
+
+if __name__ == "__main__":
+    main()
