@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 import torch
 
+from app.answering.stream import AnswerInProgress
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
@@ -42,8 +43,12 @@ from evals.tiny_desk import tiny_desk
 
 PAGES, MOST_TURNS = 12, 5
 QUESTIONS_PER_CHANGE = 10
+DEVICE_MEMORY = 2 << 20
+"""Bytes, for some 1,800 tokens: less than the conversations of all clients have, so that memory is always full."""
 STOPPED = 0.15
-"""Share of the answers that their readers stop."""
+"""Share of the answers that their readers stop,"""
+WAYS = ("at once", "once it began", "leaves", "never reads")
+"""and how a reader does it."""
 PARTS = 8
 """Of the questions; the process is measured at the end of each."""
 MORE_MEMORY, MORE_OPEN = 1.05, 3
@@ -51,7 +56,9 @@ MORE_MEMORY, MORE_OPEN = 1.05, 3
 WAIT_S = 120.0
 """How long everything may take once no more questions are asked. Then the stacks of all threads are printed."""
 EXPECTED = ("engine-full",)
-"""Codes of errors that many questions at once may get. A stopped answer may also be none."""
+"""Codes of errors that many questions at once may get."""
+NEVER_BEGAN = "the request was cancelled before it started"
+"""What the reader of an answer that was stopped at once may get."""
 MARK = re.compile(r"page (\d+) edition (\d+)")
 Found = dict[int, int]
 """For each page an edition."""
@@ -132,9 +139,21 @@ def quoted_before(answer: Answer, oldest: Found) -> list[str]:
     return [f"quotes page {page} edition {edition}" for page, edition in sorted(marks) if edition < oldest[page]]
 
 
+def read(stream: AnswerInProgress, way: str) -> None:
+    """Read an answer. way: how it is stopped, "" if it is not."""
+    if way == "at once":
+        stream.cancel()
+    for _ in () if way == "never reads" else stream:
+        if way == "leaves":
+            break
+        if way:
+            stream.cancel()
+
+
 @dataclass(slots=True)
 class Soak:
-    """What clients and the thread that changes documents share. due: True for each change, False at the end."""
+    """What clients and the thread that changes documents share. due: True for each change, False at the end; questions wait for a
+    change that falls behind."""
 
     desk: Service
     pages: Pages
@@ -148,7 +167,7 @@ class Soak:
     readings: list[Reading] = field(default_factory=list)
     answered: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    due: "queue.SimpleQueue[bool]" = field(default_factory=queue.SimpleQueue)
+    due: "queue.Queue[bool]" = field(default_factory=lambda: queue.Queue(1))
 
     def begin(self) -> bool:
         """Whether one more question is to be asked."""
@@ -156,9 +175,10 @@ class Soak:
             if self.asked == self.requests or time.monotonic() > self.ends:
                 return False
             self.asked += 1
-            if self.asked % QUESTIONS_PER_CHANGE == 0:
-                self.due.put(True)
-            return True
+            is_due = self.asked % QUESTIONS_PER_CHANGE == 0
+        if is_due:
+            self.due.put(True)
+        return True
 
     def done(self, outcome: str, found: Sequence[str]) -> None:
         """A question has ended."""
@@ -183,25 +203,22 @@ class Soak:
 
     def turn(self, owner: str, conversation: str | None, rng: random.Random) -> str | None:
         """One question and its answer; gives the conversation in which it is."""
-        oldest, is_stopped = self.pages.oldest, rng.random() < STOPPED
+        oldest, way = self.pages.oldest, rng.choice(WAYS) if rng.random() < STOPPED else ""
         question = f"What does item {rng.randrange(3)} of page {rng.randrange(PAGES)} cost?"
-        outcome, found = "failed", list[str]()
+        outcome, found = "no answer", list[str]()
         try:
             stream = self.desk.ask(question, owner=owner, conversation_id=conversation)
             conversation = stream.conversation_id
-            if is_stopped and rng.random() < 0.5:
-                stream.cancel()
-            for _ in stream:
-                if is_stopped:
-                    stream.cancel()
+            read(stream, way)
             answer = stream.answer
-            outcome, self.answered[conversation] = "stopped" if is_stopped else answer.outcome, owner
+            outcome, self.answered[conversation] = "stopped" if way else answer.outcome, owner
             found = quoted_before(answer, oldest)
             if not answer.usage.is_reuse_known:
                 found.append(f"usage does not add up: {answer.usage}")
         except DeskError as error:
             self.errors[error.code] += 1
-            if error.code not in EXPECTED and not (is_stopped and error.code == "no-answer"):
+            is_none = way and (error.code == "no-answer" or str(error) == NEVER_BEGAN)
+            if error.code not in EXPECTED and not is_none:
                 found = [f"{error.code}: {error}"]
         except Exception:
             found = [traceback.format_exc()]
@@ -250,12 +267,11 @@ class Soak:
 
 def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str, Any]:
     """outcomes: of questions; stopped: by their readers. errors: by code. readings: after each eighth."""
-    torch.set_num_threads(1)
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="soak") as name:
         folder = Path(name)
         pages = Pages(folder / "pages", rng)
-        with tiny_desk(folder / "desk", answer_mode="quote") as desk:
+        with tiny_desk(folder / "desk", answer_mode="quote", device_memory=DEVICE_MEMORY) as desk:
             desk.ingest([pages.folder])
             desk.prepare()
             soak = Soak(desk, pages, requests, time.monotonic() + minutes * 60)
@@ -287,6 +303,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     faulthandler.dump_traceback_later(asked.minutes * 60 + WAIT_S, exit=True)
+    torch.set_num_threads(1)
     result = measure(asked.requests, asked.clients, asked.minutes, asked.seed)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
