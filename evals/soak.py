@@ -152,8 +152,10 @@ def read(stream: AnswerInProgress, way: str) -> None:
 
 @dataclass(slots=True)
 class Soak:
-    """What clients and the thread that changes documents share. due: True for each change, False at the end; questions wait for a
-    change that falls behind."""
+    """What clients and the thread that changes documents share. ends: `time.monotonic` after which nothing is begun.
+    answered: conversations with their owners. due: True for each change, False at the end; holds one, so that questions
+    wait for changes that fall behind.
+    """
 
     desk: Service
     pages: Pages
