@@ -65,7 +65,7 @@ Found = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProcessReading:
     """What the process has. files: every open descriptor, sockets and pipes included."""
 
     memory_mib: float
@@ -73,12 +73,12 @@ class Reading:
     threads: int
 
     @classmethod
-    def now(cls) -> "Reading":
+    def now(cls) -> "ProcessReading":
         process = psutil.Process()
         return cls(round(process.memory_info().rss / 2**20, 1), process.num_fds(), process.num_threads())
 
 
-def growth(readings: Sequence[Reading]) -> list[str]:
+def growth(readings: Sequence[ProcessReading]) -> list[str]:
     """What the last quarter of the readings has more than the second one, if that is too much."""
     quarter = len(readings) // 4
     before, last = readings[quarter : 2 * quarter], readings[-quarter:]
@@ -90,7 +90,7 @@ def growth(readings: Sequence[Reading]) -> list[str]:
     return found
 
 
-class Pages:
+class ChangingPages:
     """A folder of pages. Each sentence of a page says its edition, by which one knows when it was written."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -158,7 +158,7 @@ class Soak:
     """
 
     desk: Service
-    pages: Pages
+    pages: ChangingPages
     requests: int
     ends: float
     asked: int = 0
@@ -166,7 +166,7 @@ class Soak:
     changes: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[ProcessReading] = field(default_factory=list)
     answered: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     due: "queue.Queue[bool]" = field(default_factory=lambda: queue.Queue(1))
@@ -189,7 +189,7 @@ class Soak:
             self.findings += found
             total = self.outcomes.total()
             if total * PARTS // self.requests > len(self.readings):
-                self.readings.append(Reading.now())
+                self.readings.append(ProcessReading.now())
                 print(total, self.readings[-1], len(self.findings), file=sys.stderr, flush=True)
 
     def ask(self, client: int, rng: random.Random) -> None:
@@ -272,7 +272,7 @@ def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str,
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="soak") as name:
         folder = Path(name)
-        pages = Pages(folder / "pages", rng)
+        pages = ChangingPages(folder / "pages", rng)
         with tiny_desk(folder / "desk", answer_mode="quote", device_memory=DEVICE_MEMORY) as desk:
             desk.ingest([pages.folder])
             desk.prepare()

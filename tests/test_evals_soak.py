@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from stored_answers import an_answer
 
-from evals.soak import PARTS, Pages, Reading, growth, measure, quoted_before
+from evals.soak import PARTS, ChangingPages, ProcessReading, growth, measure, quoted_before
 
-STEADY = [Reading(memory_mib=700.0, files=20, threads=15)] * PARTS
+STEADY = [ProcessReading(memory_mib=700.0, files=20, threads=15)] * PARTS
 
 
 def test_a_small_soak_finds_nothing() -> None:
@@ -37,7 +37,7 @@ def test_soak_sees_a_leak(name: str, by: float) -> None:
 def test_soak_lets_the_first_half_and_small_changes_pass() -> None:
     warming = [replace(one, memory_mib=600.0, files=1, threads=1) for one in STEADY[:2]] + STEADY[2:]
     assert growth(warming) == []
-    assert growth([*STEADY[:-1], Reading(memory_mib=734.0, files=23, threads=18)]) == []
+    assert growth([*STEADY[:-1], ProcessReading(memory_mib=734.0, files=23, threads=18)]) == []
 
 
 def test_soak_sees_an_answer_that_quotes_what_was_replaced() -> None:
@@ -51,11 +51,11 @@ def test_soak_sees_an_answer_that_quotes_what_was_replaced() -> None:
 def test_soak_sees_that_forgetting_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way: every page counts as replaced from the first question on, and is found all the same."""
 
-    def replaced(pages: Pages, folder: Path, rng: Random) -> None:
+    def replaced(pages: ChangingPages, folder: Path, rng: Random) -> None:
         written(pages, folder, rng)
         pages.oldest = {page: edition + 1 for page, edition in pages.editions.items()}
 
-    written = Pages.__init__
-    monkeypatch.setattr(Pages, "__init__", replaced)
+    written = ChangingPages.__init__
+    monkeypatch.setattr(ChangingPages, "__init__", replaced)
     found = measure(requests=8, clients=1, minutes=5.0, seed=0)["findings"]
     assert any(one.startswith("quotes page") for one in found)
