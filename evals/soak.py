@@ -106,15 +106,16 @@ class ChangingPages:
 
     def change(self, desk: Service) -> str:
         """Change some pages and ingest the folder, or forget one. Gives what was done."""
-        page, there = self._rng.randrange(PAGES), [one for one in range(PAGES) if self._file(one).exists()]
+        there = [page for page in range(PAGES) if self._file(page).exists()]
         action = self._rng.choice(("replace", "remove", "forget")) if len(there) > PAGES // 2 else "replace"
+        page = self._rng.choice(there)
         if action == "replace":
             for one in {page, self._rng.randrange(PAGES)}:
                 self._write(one)
-        elif self._file(page).exists():
+        else:
             self._file(page).unlink()
-        if action == "forget" and (stored := [one for one in desk.documents() if one.path == str(self._file(page))]):
-            desk.forget(stored[0].path)
+        if action == "forget":
+            desk.forget(str(self._file(page).resolve()))
             self.forgotten[page] = self.editions[page]
         else:
             report = desk.ingest([self.folder], sync=True)
