@@ -46,7 +46,8 @@ class JsonLines(logging.Formatter):
         }
         if found := getattr(record, "request_id", ""):
             line["request_id"] = found
-        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        given = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        line |= {key: value for key, value in given.items() if not key.startswith("_")}  # those are libraries' own
         if told := traced(record):
             line["exception"] = told
         return json.dumps(line, ensure_ascii=False, default=str)
