@@ -281,6 +281,7 @@ ADDED = {"can", "cannot", "be", "not", "returned"}
 
 @settings(max_examples=50, deadline=None)
 @example("中?;", [])
+@example("b:.", [])
 @given(TEXTS, st.lists(st.sampled_from(["Help", "Never", "The list", ""]), max_size=2))
 def test_statements_say_only_what_the_passage_says(text: str, headings: list[str]) -> None:
     statements = statements_of(text, headings)

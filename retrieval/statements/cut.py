@@ -102,5 +102,5 @@ def _sentences(text: str, line: TextLine, heading: str) -> Iterator[Statement]:
     for said, start, end in grouped(text, line.language):
         needs = governing and not denies(said) and num_words(said) <= _SHORT
         whole = under(governing, said) if needs else said
-        if not whole.endswith((":", "：")):
+        if not whole.rstrip(".。").endswith((":", "：", "?", "？")):  # also where a stop follows by mistake
             yield Statement(as_said(whole), line.start + start, line.start + end, "sentence")
