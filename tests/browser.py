@@ -46,11 +46,7 @@ class Served:
     """An application on a free port of loopback."""
 
     def __init__(self, application: FastAPI) -> None:
-        options: dict[str, Any] = {
-            "log_level": "warning",
-            "timeout_graceful_shutdown": 1,
-        }  # pages keep connections open
-        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, **options))
+        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         until(lambda: self.server.started)
