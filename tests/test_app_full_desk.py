@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
-from torch import Tensor
 
 from app.domain.errors import DeskError
 from app.domain.notices import LATE
@@ -40,11 +39,11 @@ def test_an_answer_that_took_too_long_is_cut_for_readers_and_programs(
         assert desk.turns(answer.conversation_id)[-1].answer == answer
 
 
-def end_late(advance: Callable[[Running, Tensor], FinishReason | None]) -> Callable[..., FinishReason | None]:
+def end_late(advance: Callable[..., FinishReason | None]) -> Callable[..., FinishReason | None]:
     """An answer that goes on for three tokens, and is then as late as can be."""
 
-    def late(self: Running, logits: Tensor) -> FinishReason | None:
-        reason = advance(self, logits)
+    def late(self: Running, *given: object) -> FinishReason | None:
+        reason = advance(self, *given)
         if len(self.answer) == 3:
             self.admitted.submitted -= 1e6
         return reason

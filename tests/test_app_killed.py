@@ -30,9 +30,9 @@ from app.web.serve import serve
 from cache.engine.running import Running
 
 advance = Running.advance
-def slowly(self, logits):
+def slowly(self, *given):
     time.sleep(0.05)
-    return advance(self, logits)
+    return advance(self, *given)
 
 folder = Path(sys.argv[1])
 with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, port=0, answer_tokens=500) as service:

@@ -15,10 +15,10 @@ import torch
 from test_cache_priority import a_core, ask, encode, long_modules
 from torch import Tensor
 
+from cache.engine.answer_text import AnswerText
 from cache.engine.engine_core import EngineCore
 from cache.engine.pass_times import CudaEvents, EventTimer, HostTimer, timer_for
 from cache.engine.request import Completion, Generation, Request
-from cache.engine.running import Running
 from cache.engine.waiting import Waiting
 from cache.prompt.plan import Plan, Span
 
@@ -85,18 +85,18 @@ def core_on(device: Device, monkeypatch: pytest.MonkeyPatch) -> EngineCore:
             return result.as_subclass(Tensor) if func is Tensor.cpu else result
 
     core = a_core()
-    forward, deliver = core.model.forward, Running._deliver_text
+    forward, update = core.model.forward, AnswerText.update
 
     def launch(chunks: Any, *others: Any) -> Tensor:
         device.launch(sum(len(chunk.tokens) for chunk in chunks))
         return forward(chunks, *others).as_subclass(OnDevice)
 
-    def slowly(running: Running, **named: Any) -> None:
+    def slowly(text: AnswerText, answer: Any, **named: Any) -> None:
         device.now += TEXT_S
-        deliver(running, **named)
+        update(text, answer, **named)
 
     monkeypatch.setattr(core.model, "forward", launch)
-    monkeypatch.setattr(Running, "_deliver_text", slowly)
+    monkeypatch.setattr(AnswerText, "update", slowly)
     return core
 
 
