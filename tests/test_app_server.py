@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desk_site import BASE, HTML, Site, call
@@ -62,6 +63,24 @@ def test_pages_are_not_remembered_for_ever(tmp_path: Path, monkeypatch: pytest.M
             assert any(message["msg"] == "process_completed" and message["success"] for message in messages)
     pages = [route.app for route in site.app.routes if isinstance(route, Mount) and hasattr(route.app, "state_holder")]
     assert [len(page.state_holder.session_data) for page in pages] == [0, 2]
+    site.close()
+
+
+def test_each_page_becomes_an_application_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: Gradio made seven, which took half of the time in which a desk opened its pages."""
+    from gradio.routes import App
+
+    make, made = App.create_app, list[App]()
+
+    def create_app(*given: Any, **options: Any) -> App:
+        made.append(make(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(App, "create_app", staticmethod(create_app))
+    site = Site(tmp_path)
+    pages = [route.app for route in site.app.routes if isinstance(route, Mount) and isinstance(route.app, App)]
+    assert pages == made == [page.get_blocks().app for page in pages]
+    assert App.create_app is create_app
     site.close()
 
 

@@ -1,6 +1,8 @@
 """The web application: own routes first, then the admin page behind its login, then the chat at "/"."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -194,6 +196,24 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
             max_file_size="1kb",
             app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
         )
+        blocks.app = app.routes[-1].app  # type: ignore[attr-defined]
 
-    mount(build_admin(desk), "/admin", css + admin_css, admin_user)
-    mount(build_chat(desk, limits, settings), "/", css + handoff_css + brand_css(settings))
+    with _not_served_yet():
+        admin, chat = build_admin(desk), build_chat(desk, limits, settings)
+    mount(admin, "/admin", css + admin_css, admin_user)
+    mount(chat, "/", css + handoff_css + brand_css(settings))
+
+
+@contextmanager
+def _not_served_yet() -> Iterator[None]:
+    """Within it Gradio makes no application of a page while that is built. It makes two or three, of a hundred routes
+    each, and yet another one where the page is mounted: that took half of the time in which a desk opens its pages.
+    """
+    from gradio.routes import App
+
+    make = App.create_app
+    App.create_app = staticmethod(lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        App.create_app = staticmethod(make)
