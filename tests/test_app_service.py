@@ -159,11 +159,14 @@ def test_questions_that_cannot_be_asked(tmp_path: Path, question: str, code: str
             desk.ask(question)
         assert caught.value.code == code
         assert desk.conversations() == []
+        assert not desk.is_open("engine"), "said before anything is loaded"
 
 
-def test_an_unknown_conversation_is_an_error(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk, pytest.raises(DeskError, match="no conversation"):
-        desk.ask("Hello?", conversation_id="nope")
+def test_an_unknown_conversation_is_an_error(tmp_path: Path) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        with pytest.raises(DeskError, match="no conversation"):
+            desk.ask("Hello?", conversation_id="nope")
+        assert not desk.is_open("engine"), "said before anything is loaded"
 
 
 def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) -> None:

@@ -63,7 +63,7 @@ class Answering:
         """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy, self.meter = settings, engine, policy, meter
         self.questions = QuestionPreparer(settings, library, finder, engine, prompts, curated)
-        self._library, self._history, self._in_flight = library, history, in_flight
+        self._history, self._in_flight = history, in_flight
         self._answer_mode, self._opening = answer_mode, None
         self.open = OpenAnswers()
         if refusal_bias:
@@ -81,24 +81,16 @@ class Answering:
         owner: str,
         earlier: Sequence[Said] = (),
     ) -> AnswerInProgress:
-        """Record the question, search, plan and submit. collections: only documents of these, if any are given. owner:
-        whose conversation it is. earlier: the past of a conversation that is not stored. Raises DeskError for a
-        question that cannot be asked.
+        """Record a valid question, search, plan and submit. conversation_id, collections: of those there are; only
+        documents of these collections, if any are given. owner: whose conversation it is. earlier: the past of a
+        conversation that is not stored. Raises DeskError.
         """
         started, arrived = time.perf_counter(), datetime.now(UTC)
-        question = self.questions.valid(question)
         with self._in_flight.track():
             if conversation_id is None:
                 past = past_of(earlier, self.settings)
             else:
                 past = with_agents(self._history.past(conversation_id, owner))
-            if conversation_id is not None and not past and not self._history.is_there(conversation_id, owner):
-                raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
-            if unknown := set(collections) - set(self._library.collections() if collections else ()):
-                raise DeskError(
-                    f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
-                    code="collection-unknown",
-                )
             most = self.settings.conversations_kept if is_customer(owner) else None
             conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
             question_id = self._history.record_question(conversation_id, question, arrived=arrived)

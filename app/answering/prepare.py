@@ -47,6 +47,22 @@ class PreparedQuestion:
         return [with_headings(passage.heading_path, passage.text) for passage in self.in_prompt.values()]
 
 
+def valid_question(question: str, settings: Settings) -> str:
+    """The question as it is stored, searched and shown: without space around it and, if the settings say so, without
+    addresses and numbers of people. Raises DeskError for one that cannot be asked.
+    """
+    question = question.strip()
+    limit = settings.max_question_chars
+    if not question:
+        raise DeskError("the question is empty: write one", code="question-empty")
+    if len(question) > limit:
+        raise DeskError(
+            f"the question has {len(question):,} characters, the limit is {limit:,}: shorten it",
+            code="question-too-long",
+        )
+    return redact(question) if settings.redact else question
+
+
 class QuestionPreparer:
     """Searches for questions and plans their prompts."""
 
@@ -63,19 +79,8 @@ class QuestionPreparer:
         self._engine, self._prompts = engine, prompts
 
     def valid(self, question: str) -> str:
-        """The question as it is stored, searched and shown: without space around it and, if the settings say so,
-        without addresses and numbers of people. Raises DeskError for one that cannot be asked.
-        """
-        question = question.strip()
-        limit = self._settings.max_question_chars
-        if not question:
-            raise DeskError("the question is empty: write one", code="question-empty")
-        if len(question) > limit:
-            raise DeskError(
-                f"the question has {len(question):,} characters, the limit is {limit:,}: shorten it",
-                code="question-too-long",
-            )
-        return redact(question) if self._settings.redact else question
+        """See `valid_question`."""
+        return valid_question(question, self._settings)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
         """Decide and, if the model is to be asked, plan. Raises DeskError if the prompt does not fit the model."""

@@ -15,6 +15,7 @@ from app.answering.examples import ExampleQuestions
 from app.answering.explain import Explainer
 from app.answering.plain import PlainStream, complete
 from app.answering.prefetching import Prefetching
+from app.answering.prepare import valid_question
 from app.answering.savings_meter import SavingsMeter
 from app.answering.stream import AnswerInProgress
 from app.desk.batch import BatchResult, run_batch
@@ -313,12 +314,21 @@ class Service(Parts):
     ) -> AnswerInProgress:
         """Start an answer. owner: see `app.domain.callers`. policy: see `app.domain.policies`; unset: the desk's.
         collections: only documents of these are searched; none: all. earlier: the past of a new conversation, which is
-        used and not stored. Raises DeskError while a person answers.
+        used and not stored. Raises DeskError while a person answers, and for what cannot be asked, before any model is
+        loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
-        self._handing_off.check_with_machine(conversation_id, owner)
         named = None if policy is None else policy_named(policy)
+        question = valid_question(question, self.settings)
+        self._handing_off.check_with_machine(conversation_id, owner)
+        if conversation_id is not None and not self.history.is_there(conversation_id, owner):
+            raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
+        if unknown := set(collections) - set(self.library.collections() if collections else ()):
+            raise DeskError(
+                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
+                code="collection-unknown",
+            )
         stream = self._answering.ask(
             question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
         )
