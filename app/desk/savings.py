@@ -1,12 +1,11 @@
 """What measured samples say together: means and shares with their 95 % intervals.
 
-Intervals: Student's t for the mean, the order statistics for the median, Wilson's for shares (all of SciPy).
+Intervals: Student's t for the mean, the order statistics for the median, Wilson's for shares (all of SciPy, which is
+imported where it is needed: it takes a second, and most commands show no savings).
 """
 
 from collections.abc import Sequence
 from statistics import fmean, median
-
-from scipy import stats
 
 from app.domain.savings import Interval, Savings, SavingsSample
 
@@ -37,6 +36,8 @@ def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
 def _mean(values: Sequence[float]) -> Interval | None:
     if len(values) < ENOUGH:
         return None
+    from scipy import stats
+
     spread = stats.sem(values) or 1e-9  # of equal values it is 0, which is no scale
     low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=spread)
     return Interval(value=fmean(values), low=float(low), high=float(high))
@@ -46,6 +47,8 @@ def _median(values: Sequence[float]) -> Interval | None:
     if len(values) < ENOUGH:
         return None
     middle = median(values)
+    from scipy import stats
+
     bounds = stats.quantile_test(values, q=middle, p=0.5).confidence_interval(0.95)
     return Interval(value=middle, low=float(bounds.low), high=float(bounds.high))
 
@@ -53,5 +56,7 @@ def _median(values: Sequence[float]) -> Interval | None:
 def _share(number: int, of: int) -> Interval | None:
     if not of:
         return None
+    from scipy import stats
+
     bounds = stats.binomtest(number, of).proportion_ci(0.95, method="wilson")
     return Interval(value=number / of, low=float(bounds.low), high=float(bounds.high))

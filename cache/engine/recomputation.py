@@ -12,12 +12,13 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from cache.memory.keys import segment_key
 from cache.prompt.plan import Plan, Span, join_spans
+
+if TYPE_CHECKING:  # settings name policies, and every command reads settings: PyTorch takes seconds
+    from torch import Tensor
 
 REMEMBERED = 10_000
 """Selections kept for later turns of conversations."""
@@ -89,7 +90,7 @@ class RowSelector:
             by=recomputation.by,
         )
 
-    def finish(self, selection: RowSelection, session: str | None, scores: Sequence[Tensor] = ()) -> Plan:
+    def finish(self, selection: RowSelection, session: str | None, scores: "Sequence[Tensor]" = ()) -> Plan:
         """The plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if it needs them."""
         plan, candidates = selection.plan, selection.candidates
         if selection.needs_scores:
@@ -129,7 +130,7 @@ def random_rows(plan: Plan, indices: Sequence[int], budget: int) -> list[tuple[i
     return random.Random(plan.num_tokens).sample(rows, min(budget, len(rows)))
 
 
-def highest_rows(scores: Mapping[int, Tensor], budget: int) -> list[tuple[int, int]]:
+def highest_rows(scores: "Mapping[int, Tensor]", budget: int) -> list[tuple[int, int]]:
     """`(span, row)` of the rows with the highest scores, over all spans together. scores: float32 `[rows]` by span."""
     scored = [(float(score), i, row) for i, found in scores.items() for row, score in enumerate(found)]
     return [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[:budget]]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sentence_transformers import CrossEncoder
-
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.retriever import PassageHit
 
@@ -26,6 +24,8 @@ class CrossEncoderReranker:
     """A cross-encoder by folder or hub name. Raises RetrievalError, with the cure, when it cannot be loaded."""
 
     def __init__(self, name_or_path: str, device: str = "cpu") -> None:
+        from sentence_transformers import CrossEncoder  # takes seconds, and few desks have a reranker
+
         folder = Path(name_or_path).expanduser()
         is_local = folder.is_dir()
         try:

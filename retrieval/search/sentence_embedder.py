@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import ModelCard
-from sentence_transformers import SentenceTransformer
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors
@@ -39,6 +38,8 @@ class SentenceEmbedder:
     """A model by folder or hub name; None is the bundled one. Raises RetrievalError when it cannot be loaded."""
 
     def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
+        from sentence_transformers import SentenceTransformer  # takes seconds, and who lists documents embeds nothing
+
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
         self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
         try:
