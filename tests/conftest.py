@@ -1,5 +1,7 @@
 """Fixtures all tests share. One thread, also in the processes that tests start: on a busy machine more are slower and
 less predictable.
+
+What takes seconds to import is imported by fixtures: the process that hands tests out to others needs none of it.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,15 +20,17 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # read at import, as the line above:
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
-import torch
 from filelock import FileLock
-from postgres_server import PostgresServer, binaries, running_server
-from tiny import save
 
-from cache.memory.keys import file_digest
-from cache.model.files import bundled_gguf, convert_gguf
+if TYPE_CHECKING:
+    from postgres_server import PostgresServer
 
-torch.set_num_threads(1)
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +38,9 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model, dequantised once for all test processes, in the folder `models` that a data folder has: that
     takes half a minute. Gives the folder of the model; its parent is `models`.
     """
+    from cache.memory.keys import file_digest
+    from cache.model.files import bundled_gguf, convert_gguf
+
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     path = bundled_gguf()
@@ -43,12 +51,16 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model in a folder, for processes that load it; its parent is for what is made of it."""
+    from tiny import save
+
     return save(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process."""
+    from postgres_server import binaries, running_server
+
     if binaries() is None:
         pytest.skip("no PostgreSQL server is installed")
     with running_server() as server:
