@@ -76,8 +76,11 @@ def postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of this test, of either kind, with all tables or not there yet."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'desk.sqlite3'}"
-    url: str = request.getfixturevalue("postgres_url")
+    """A database of this test, of either kind, with all tables."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    from made_database import put_database
+
+    url = f"sqlite:///{tmp_path / 'desk.sqlite3'}"
+    put_database(url)
     return url

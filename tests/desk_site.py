@@ -8,8 +8,9 @@ from typing import Any
 
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
+from made_database import put_database
+from quick_account import quick_account
 
-from app.access.passwords import new_account
 from app.access.visitors import COOKIE, new_token
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
@@ -27,8 +28,9 @@ class Site:
         self.folder = folder
         self.desk = FakeDesk()
         self.settings = Settings(data_dir=folder, **settings)
+        put_database(self.settings.database_url)
         self.database = open_database(self.settings.database_url)
-        self.password = new_account(Accounts(self.database), "admin", "admin")
+        self.password = quick_account(Accounts(self.database), "admin", "admin")
         self.app = create_app(self.desk, self.database, self.settings)
         self.running: TestClient | None = None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from unittest.mock import patch
 
+from made_database import put_database
 from meanings import HashEmbedder, HashRanker
 from tiny import build
 
@@ -55,6 +56,7 @@ def small_desk(folder: Path, *, family: str = "llama", seed: int = 0, **changes:
     """A desk that loads in a moment. With the folder of a model its engine has a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = small_settings(folder, **changes)
+    put_database(settings.database_url)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
     process = "model" in changes
     with (

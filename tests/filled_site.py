@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from browser import Site
 from fake_desk import make_answer
+from quick_account import quick_account
 from stored_answers import details
 
 from app.access.keys import Keys
-from app.access.passwords import new_account
 from app.domain.quality import FaqDraft
 from app.storage.accounts import Accounts
 from app.storage.audit import Audit
@@ -32,7 +32,7 @@ AUDITED = (
 
 def fill(site: Site) -> str:
     """Gives the id of the stored conversation."""
-    new_account(Accounts(site.database), "Ann", "agent")
+    quick_account(Accounts(site.database), "Ann", "agent")
     keys, audit = Keys(site.database), Audit(site.database)
     keys.create("shop")
     keys.create("nightly import of documents", ("chat", "documents"), 600)

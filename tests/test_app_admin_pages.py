@@ -10,9 +10,9 @@ import pytest
 from desk_site import HTML, Site
 from fake_overview import make_usage
 from fastapi.testclient import TestClient
+from quick_account import quick_account
 from sqlalchemy import delete
 
-from app.access.passwords import new_account
 from app.domain.callers import Caller
 from app.domain.trends import UsageSpan
 from app.storage.accounts import Accounts
@@ -69,7 +69,7 @@ def test_every_page_has_the_navigation_and_says_where_one_is(site: Site) -> None
 
 
 def test_an_agent_begins_at_a_page_of_agents(site: Site) -> None:
-    password = new_account(Accounts(site.database), "ann", "agent")
+    password = quick_account(Accounts(site.database), "ann", "agent")
     agent = site.client()
     signed_in = agent.post("/admin/login", data={"name": "ann", "password": password})
     assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/admin/queue")
@@ -193,7 +193,7 @@ def test_accounts_are_added_changed_and_removed(site: Site) -> None:
 
 
 def test_nobody_removes_or_demotes_himself(site: Site) -> None:
-    new_account(Accounts(site.database), "bob", "admin")
+    quick_account(Accounts(site.database), "bob", "admin")
     admin = site.admin()
     for action in ("remove", "role"):
         response = admin.post(f"/admin/accounts/{action}", data={"name": "admin", "role": "agent"})

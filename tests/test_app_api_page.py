@@ -13,8 +13,8 @@ import httpx
 import pytest
 from api_site import ApiSite, served_api
 from fastapi import FastAPI
+from quick_account import quick_account
 
-from app.access.passwords import new_account
 from app.storage.accounts import Accounts
 from app.web.access_rules import find_rule
 from app.web.api_page import describe, kind_of
@@ -43,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSite]:
 
 @pytest.fixture(scope="module")
 def admin(site: ApiSite) -> Iterator[httpx.Client]:
-    password = new_account(Accounts(site.desk.database), "boss", "admin")
+    password = quick_account(Accounts(site.desk.database), "boss", "admin")
     with httpx.Client(base_url=site.url, trust_env=False) as client:
         signed_in = client.post("/admin/login", data={"name": "boss", "password": password})
         assert signed_in.status_code == 303

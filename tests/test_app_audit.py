@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from desk_site import Site
 from desks import small_desk, write_pages
+from quick_account import quick_account
 
 from app.access.keys import Keys
-from app.access.passwords import new_account
 from app.cli.main import main
 from app.cli.options import recorded
 from app.domain.callers import COMMAND_LINE, Caller
@@ -58,7 +58,7 @@ def test_what_failed_is_not_written_down(site: Site) -> None:
 
 
 def test_the_faq_is_written_down_by_its_number(site: Site) -> None:
-    password = new_account(Accounts(site.database), "cleo", "agent")
+    password = quick_account(Accounts(site.database), "cleo", "agent")
     agent = site.client()
     agent.post("/admin/login", data={"name": "cleo", "password": password})
     pair = {"question": "My name is Ann, is it safe?", "answer": "Yes."}

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from desk_site import BASE, Site
 from fastapi.testclient import TestClient
+from quick_account import quick_account
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from app.access.identity import Identity
-from app.access.passwords import new_account
 from app.access.visitors import COOKIE, new_token
 from app.domain.callers import Caller
 from app.storage.accounts import Accounts
@@ -172,8 +173,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def doors(site: Site) -> dict[str, TestClient]:
-    """The guard before an application that answers 200 to everything, by caller."""
+def doors(site: Site) -> Iterator[dict[str, TestClient]]:
+    """The guard before an application that answers 200 to everything, by caller. One event loop for the thousands of
+    requests: making one for each takes longer than all the rest.
+    """
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -184,12 +187,16 @@ def doors(site: Site) -> dict[str, TestClient]:
     app = Guard(inside, site=Address("127.0.0.1", None), identity=identity, widget_origins=["https://shop.example"])
     headers = {"nobody": {}, "ann": {"cookie": f"{COOKIE}={ANN}"}, "bob": {"cookie": f"{COOKIE}={BOB}"}}
     headers |= {key: {"authorization": f"Bearer {key}"} for key in KEYS}
-    new_account(accounts, "agent", "agent")
+    quick_account(accounts, "agent", "agent")
     for name in ("agent", "admin"):
         account = accounts.named(name)
         assert account is not None
         headers[name] = {"cookie": f"{guard.COOKIE}={sessions.start(account)}"}
-    return {name: TestClient(app, base_url=BASE, headers=headers[name], follow_redirects=False) for name in CALLERS}
+    clients = {name: TestClient(app, base_url=BASE, headers=headers[name], follow_redirects=False) for name in CALLERS}
+    with start_blocking_portal() as portal:
+        for client in clients.values():
+            client.portal = portal
+        yield clients
 
 
 def passes(doors: dict[str, TestClient], route: str) -> set[str]:

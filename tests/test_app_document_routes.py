@@ -15,8 +15,9 @@ from desks import small_desk
 from fake_desk import FakeDesk, Ingested, fake_document
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from made_database import put_database
+from quick_account import quick_account
 
-from app.access.passwords import new_account
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -37,8 +38,9 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.desk = FakeDesk()
         settings = Settings(data_dir=folder)
+        put_database(settings.database_url)
         self.database = open_database(settings.database_url)
-        self.password = new_account(Accounts(self.database), "admin", "admin")
+        self.password = quick_account(Accounts(self.database), "admin", "admin")
         self.app = create_app(self.desk, self.database, settings)
         self._cookies = self._login()
 

@@ -14,9 +14,9 @@ from desks import finish, small_desk, write_pages
 from fake_quality import bad_answer
 from fastapi.testclient import TestClient
 from meanings import HashEmbedder, MeaningEmbedder
+from quick_account import quick_account
 from sqlalchemy import update
 
-from app.access.passwords import new_account
 from app.answering.explain import STATEMENTS
 from app.desk.service import Service
 from app.domain.quality import FaqDraft
@@ -180,7 +180,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def agent(site: Site) -> TestClient:
-    password = new_account(Accounts(site.database), "cleo", "agent")
+    password = quick_account(Accounts(site.database), "cleo", "agent")
     client = site.client()
     assert client.post("/admin/login", data={"name": "cleo", "password": password}).status_code == 303
     return client

@@ -12,10 +12,10 @@ from fake_answers import HOSTILE
 from fake_desk import NOW, FakeDesk
 from fastapi.testclient import TestClient
 from page_check import check
+from quick_account import quick_account
 from stored_answers import add_turn
 
 from app.access.limits import QuestionLimits
-from app.access.passwords import new_account
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
 from app.storage.history import History
@@ -135,7 +135,7 @@ class Office:
         self.ann, self.ben = self.agent("Ann"), self.agent("Ben")
 
     def agent(self, name: str) -> TestClient:
-        password = new_account(Accounts(self.site.database), name, "agent")
+        password = quick_account(Accounts(self.site.database), name, "agent")
         client = self.site.client()
         response = client.post("/admin/login", data={"name": name, "password": password})
         assert response.headers["location"] == "/admin/queue"  # where an agent lands

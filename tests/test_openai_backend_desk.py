@@ -16,9 +16,9 @@ from desks import finish, small_desk, write_pages
 from fake_server import FakeServer, stream, whole
 from fastapi.testclient import TestClient
 from forgetting import NOTHING
+from quick_account import quick_account
 from typer.testing import CliRunner
 
-from app.access.passwords import new_account
 from app.api.replies import usage_reply
 from app.cli.main import app as command_line
 from app.cli.reports import print_forgotten
@@ -180,7 +180,7 @@ def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk
         with pytest.raises(DeskError, match=r"^the language model runs elsewhere"):
             act("key")
     with TestClient(create_app(desk, desk.database, desk.settings), base_url=BASE) as client:
-        password = new_account(Accounts(desk.database), "admin", "admin")
+        password = quick_account(Accounts(desk.database), "admin", "admin")
         client.post("/admin/login", data={"password": password})
         for page in ("/admin/modules", "/admin/modules/memory"):
             assert line in client.get(page).text
