@@ -14,8 +14,9 @@ import pytest
 import uvicorn
 from fake_desk import FakeDesk
 from fastapi import FastAPI
+from made_database import put_database
+from quick_account import quick_account
 
-from app.access.passwords import new_account
 from app.desk.service import Service
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
@@ -63,11 +64,12 @@ class Site(Served):
     conversation = ""
 
     def __init__(self, folder: Path, **changed: Any) -> None:
-        self.desk = FakeDesk(now=datetime.now(UTC), wait_s=0.2, piece_s=0.01)
+        self.desk = FakeDesk(now=datetime.now(UTC))
         given = {"show_technical": True, "questions_per_minute": 1000, **changed}
         settings = Settings(data_dir=folder, **given)
+        put_database(settings.database_url)
         self.database = open_database(settings.database_url)
-        self.password = new_account(Accounts(self.database), "admin", "admin")
+        self.password = quick_account(Accounts(self.database), "admin", "admin")
         super().__init__(create_app(self.desk, self.database, settings))
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ class RealSite(Served):
     """A real desk, served, and the agent's password."""
 
     def __init__(self, desk: Service) -> None:
-        self.password = new_account(Accounts(desk.database), "Ann", "agent")
+        self.password = quick_account(Accounts(desk.database), "Ann", "agent")
         super().__init__(create_app(desk, desk.database, desk.settings))
 
 
@@ -119,6 +121,21 @@ class Browser(Elements):
         name.send_keys("Ann")
         self.one("#password").send_keys(site.password + "\n")
         self.one(".wd-admin-head")
+
+    def leave(self) -> None:
+        """Close the page: a server that ends waits for the connections of those that are open."""
+        self.driver.get("about:blank")
+
+    def forget(self) -> None:
+        """As it was when it was started, for the next test."""
+        self.leave()
+        self.speak("en")
+        for command, given in (
+            ("Network.clearBrowserCookies", {}),
+            ("Emulation.clearDeviceMetricsOverride", {}),
+            ("Emulation.setEmulatedMedia", {"features": []}),
+        ):
+            self.driver.execute_cdp_cmd(command, given)
 
     def problems(self) -> list[str]:
         return problems(self.driver)

@@ -45,6 +45,8 @@ from app.storage.conversation_care import Erased
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000
+DRAWN_S = 0.05
+"""Longer than the page waits at least from one drawing of an answer to the next."""
 
 
 class FakeStream:
@@ -61,6 +63,8 @@ class FakeStream:
         self.cancelled.wait(self._desk.wait_s)
         said = ""
         for i, word in enumerate(words):
+            if i == self._desk.held_at:
+                self.cancelled.wait(DRAWN_S)
             if self.cancelled.is_set():
                 break
             if "break" in self._question and i == 5:
@@ -71,6 +75,8 @@ class FakeStream:
             piece = word if i == 0 else " " + word
             said += piece
             yield piece
+            while i == self._desk.held_at and not self.cancelled.wait(0.01):
+                pass
             if self._desk.piece_s:
                 time.sleep(self._desk.piece_s)
         if said != answer.answer:
@@ -116,10 +122,13 @@ def fake_document(
 
 
 class FakeDesk:
-    """Satisfies `Desk`. wait_s: before the first word; piece_s: after each word."""
+    """Satisfies `Desk`. wait_s: before the first word; piece_s: after each word. held_at: the word behind which answers
+    stop, for as long as this stays as it is.
+    """
 
     def __init__(self, *, seeded: bool = True, wait_s: float = 0.0, piece_s: float = 0.0, now: datetime = NOW) -> None:
         self.wait_s, self.piece_s, self.now = wait_s, piece_s, now
+        self.held_at: int | None = None
         self.seeded, self.ready = seeded, True
         self.reading: PassagesRead | None = None
         self.typed: list[tuple[str, str | None]] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ class Page(Elements):
     def script(self, code: str) -> Any:
         return self.driver.execute_script(code)
 
+    @contextmanager
+    def held(self, words: int) -> Iterator[None]:
+        """Answers stop behind so many words, until the block ends."""
+        self.site.desk.held_at = words
+        try:
+            yield
+        finally:
+            self.site.desk.held_at = None
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -54,7 +64,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
+    """It ends before the server, which waits for the connections of its pages."""
     driver = start_browser(tmp_path_factory.mktemp("chromium"))
     yield driver
     driver.quit()
@@ -97,8 +108,9 @@ def test_the_desk_in_chinese(page: Page) -> None:
 def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> None:
     page.go()
     assert "How can we help?" in page.text(".wd-empty")
-    page.ask("Can I send a lamp back?")
-    until(lambda: 0 < len(page.text("#wd-live .wd-text")) < 200)  # it grows
+    with page.held(20):
+        page.ask("Can I send a lamp back?")
+        until(lambda: 0 < len(page.text("#wd-live .wd-text")) < 200)  # it grows
     assert "Returning in any of our stores is free" in until(
         lambda: page.all("#wd-transcript .wd-citation") and page.text("#wd-transcript .wd-text")
     )
@@ -116,15 +128,12 @@ def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> 
 
 
 def test_stop_keeps_the_part_and_the_next_question_works(page: Page) -> None:
-    page.site.desk.piece_s = 0.15
-    try:
-        page.go()
+    page.go()
+    with page.held(12):
         page.ask("Can I stop this?")
         until(lambda: "30 days" in page.text("#wd-live .wd-text"))
         page.press("#wd-box .stop-button")
         assert "Stopped before the end" in page.text("#wd-transcript .wd-notice")
-    finally:
-        page.site.desk.piece_s = 0.01
     assert page.all("#wd-box .submit-button")
     page.ask("And now?")
     until(lambda: len(page.all("#wd-transcript .wd-bubble")) == 2)
@@ -218,8 +227,10 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) ->
 def test_asking_again_and_changing_the_question(page: Page) -> None:
     page.go()
     page.ask("Can I send a lamp back?")
-    page.press("#wd-transcript [data-act=retry]")
-    until(lambda: page.all("#wd-live"))
+    page.one("#wd-transcript [data-act=retry]")
+    with page.held(12):
+        page.press("#wd-transcript [data-act=retry]")
+        page.one("#wd-live .wd-text")
     page.press("#wd-transcript [data-act=edit]")
     box = page.one("#wd-box textarea")
     until(lambda: box.get_attribute("value") == "Can I send a lamp back?")
@@ -232,20 +243,19 @@ def test_the_beginning_of_an_answer_stays_in_view(page: Page) -> None:
     size = {"width": 390, "height": 480, "deviceScaleFactor": 1, "mobile": False}  # an answer is taller than that
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     top = "return document.querySelector({}).getBoundingClientRect().top"
-    page.site.desk.piece_s = 0.06
     try:
         page.go()
         for question in ("Can I send a lamp back?", "Can I send a duvet back?"):
-            page.ask(question)
-            until(lambda: page.text("#wd-live .wd-text").count(" ") > 40)
-            began = page.script(top.format("'#wd-live .wd-question'"))
+            with page.held(45):
+                page.ask(question)
+                until(lambda: page.text("#wd-live .wd-text").count(" ") > 40)
+                began = page.script(top.format("'#wd-live .wd-question'"))
             asked = ("#wd-transcript .wd-bubble", question)
             until(lambda asked=asked: [one.text for one in page.all(asked[0])][-1:] == [asked[1]])
             last = "'#wd-transcript .wd-question:last-of-type, #wd-transcript article:nth-last-of-type(2)'"
             assert 0 < began < 120
             until(lambda began=began, last=last: abs(page.script(top.format(last)) - began) < 4)
     finally:
-        page.site.desk.piece_s = 0.01
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
@@ -357,5 +367,6 @@ def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path
                 driver.get(url + "/admin/modules")
                 assert "gift-cards.md" in visible(".wd-modules")[0].text
             finally:
+                driver.get("about:blank")  # an open page keeps its connections, and the server waits for them
                 server.should_exit = True
                 thread.join(timeout=10)

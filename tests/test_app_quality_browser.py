@@ -26,18 +26,19 @@ def desk(tmp_path: Path) -> Iterator[Service]:
         yield desk
 
 
-@pytest.fixture
-def site(desk: Service) -> Iterator[RealSite]:
-    site = RealSite(desk)
-    yield site
-    site.close()
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser = Browser(tmp_path_factory.mktemp("browser"))
     yield browser
     browser.driver.quit()
+
+
+@pytest.fixture
+def site(desk: Service, browser: Browser) -> Iterator[RealSite]:
+    site = RealSite(desk)
+    yield site
+    browser.leave()
+    site.close()
 
 
 def go(browser: Browser, site: RealSite, path: str) -> None:

@@ -30,9 +30,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
     site = Site(tmp_path)
     yield site
+    browser.leave()
     site.close()
 
 
@@ -42,7 +43,7 @@ def type_at_once(browser: Browser, text: str) -> None:
 
 
 def opened(browser: Browser, site: Site | RealSite) -> None:
-    browser.driver.get("about:blank")
+    browser.leave()
     browser.driver.get(site.url + "/")
     browser.one("#wd-box .submit-button")
     until(lambda: browser.driver.find_elements("css selector", ".wd-hint"))
@@ -56,7 +57,7 @@ def test_the_text_is_sent_after_a_pause_and_taken_back_when_it_is_cleared(browse
     until(lambda: len(site.desk.typed) == 2)
     type_at_once(browser, "How long do returns take")
     until(lambda: len(site.desk.typed) == 3)
-    browser.driver.get("about:blank")
+    browser.leave()
     until(lambda: len(site.desk.typed) == 4)
     texts = [text for text, _ in site.desk.typed]
     assert texts == ["How long do returns", "", "How long do returns take", ""]
@@ -88,6 +89,7 @@ def test_nothing_is_sent_where_it_is_switched_off(browser: Browser, tmp_path: Pa
         assert browser.driver.execute_script("return window.sent") == []
         assert site.desk.typed == []
     finally:
+        browser.leave()
         site.close()
 
 
@@ -108,5 +110,6 @@ def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(brows
             assert {row.misses for row in rows if row.hits} == {0}
             assert sum(row.hits for row in rows) >= 2
         finally:
+            browser.leave()
             site.close()
     assert browser.problems() == []

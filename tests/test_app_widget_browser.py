@@ -48,7 +48,7 @@ class Shop:
     def __init__(self) -> None:
         self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), ShopPage) for _ in range(2)]
         for server in self.servers:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         self.url, self.other = (f"http://localhost:{server.server_address[1]}" for server in self.servers)
 
     def close(self) -> None:
@@ -106,7 +106,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Site]
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
+    """It ends before the server, which waits for the connections of its pages."""
     driver = start_browser(tmp_path_factory.mktemp("chromium"))
     yield driver
     driver.quit()
@@ -128,8 +129,10 @@ def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
     widget.enter()
     widget.one(".wd-examples button")
     until(lambda: widget.driver.execute_script("return document.activeElement.id") == "wd-box")
+    site.desk.held_at = 12
     widget.ask("Can I return a lamp?")
     widget.one("#wd-stop")
+    site.desk.held_at = None
     widget.said("#wd-transcript .wd-text", "without giving a reason")
     until(lambda: "30 days" in widget.driver.find_element("id", "wd-spoken").get_attribute("textContent"))
     widget.all("#wd-transcript .wd-ref")[0].click()
@@ -167,7 +170,7 @@ def test_stop_keeps_the_part_and_the_question_can_be_changed(
     widget.enter()
     widget.press("[data-act=new]")
     widget.one(".wd-examples button")
-    monkeypatch.setattr(site.desk, "piece_s", 0.3)
+    monkeypatch.setattr(site.desk, "held_at", 12)
     widget.ask("returns please")
     widget.said("#wd-live .wd-text", "You")
     widget.press("#wd-stop")
