@@ -211,10 +211,11 @@ def test_tiles_hold_every_row_and_key_once(chunks: list[Chunk], group: int, most
         assert plan.partials[begin:end].tolist() == [partial for partial, owner in enumerate(owners) if owner == row]
 
 
-SYSTEM = make_segment("system", "Answer so. ")
-A = make_segment("a", "Returns take a month.", SYSTEM)
-B = make_segment("b", "Not gift cards.", SYSTEM)
+SYSTEM = make_segment("system", "So: ")
+A = make_segment("a", "In a month.", SYSTEM)
+B = make_segment("b", "Not cards.", SYSTEM)
 PLAN = plan_of(SYSTEM, B, A, "Gift?")
+"""Short texts: the interpreter takes milliseconds for each row and head."""
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom"])
