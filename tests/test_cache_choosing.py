@@ -69,30 +69,31 @@ def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many:
     assert torch.equal(logits, before)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"top_k": 6},
-        {"top_p": 0.8},
-        {"top_k": 12, "top_p": 0.6},
-        {"temperature": 3.0, "top_p": 0.95},
-        {"choices": CHOICES},
-        {"opening": (3, 2.0)},
-    ],
-    ids=str,
-)
-def test_tokens_come_as_often_as_they_should(options: dict[str, object]) -> None:
-    """Beside others that are chosen in other ways."""
-    logits = torch.randn(1, SIZE, generator=torch.Generator().manual_seed(3)).expand(4, SIZE)
-    sampler = Sampler(Sampling(**{"temperature": 1.0, "seed": 1, **options}))  # type: ignore[arg-type]
-    others = [Sampler(Sampling()), Sampler(Sampling(temperature=1)), Sampler(Sampling(temperature=1, top_k=3))]
-    count = 4000
-    found = torch.zeros(SIZE, dtype=torch.float64)
+def test_tokens_come_as_often_as_they_should() -> None:
+    """In each of several ways, beside answers that are chosen in the others."""
+    ways = [
+        Sampling(),
+        *(
+            Sampling(**{"temperature": 1.0, "seed": 1, **options})  # type: ignore[arg-type]
+            for options in (
+                {},
+                {"top_k": 6},
+                {"top_p": 0.8},
+                {"top_k": 12, "top_p": 0.6},
+                {"temperature": 3.0, "top_p": 0.95},
+                {"choices": CHOICES},
+                {"opening": (3, 2.0)},
+            )
+        ),
+    ]
+    logits = torch.randn(1, SIZE, generator=torch.Generator().manual_seed(3)).expand(len(ways), SIZE)
+    samplers, count = [Sampler(way) for way in ways], 4000
+    found = torch.zeros(len(ways), SIZE, dtype=torch.float64)
     for _ in range(count):
-        found[choose_tokens(logits, [sampler, *others], [()] * 4)[0]] += 1 / count
-    expected = weights_of(logits[0], sampler.sampling, ())
-    assert (found - expected / expected.sum()).abs().max() < 0.03
+        found[range(len(ways)), choose_tokens(logits, samplers, [()] * len(ways))] += 1 / count
+    for way, often in zip(ways, found, strict=True):
+        expected = weights_of(logits[0], way, ())
+        assert (often - expected / expected.sum()).abs().max() < 0.03, way
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
