@@ -541,10 +541,11 @@ def test_a_forgotten_module_was_not_evicted() -> None:
 
 
 class FinishesWhileAsked(DiskTier):
-    """A tier whose pending write ends just after someone looked for the file in vain."""
+    """A tier whose pending write ends just after someone looked for the file in vain, once `is_watched` is set."""
 
     finish: threading.Event
     finished: threading.Event
+    is_watched = False
 
     def write(self, header: ModuleHeader, rows: torch.Tensor, *storage: KVStorage) -> None:
         self.finish.wait(5)
@@ -552,8 +553,9 @@ class FinishesWhileAsked(DiskTier):
 
     def __contains__(self, key: str) -> bool:
         there = super().__contains__(key)
-        self.finish.set()
-        self.finished.wait(5)
+        if self.is_watched:
+            self.finish.set()
+            self.finished.wait(5)
         return there
 
 
@@ -574,6 +576,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
         disk.finished.set()
 
     threading.Thread(target=wait).start()
+    disk.is_watched = True
     assert store.has(store.key(A, TENANT))
     store.device.allocator.free(extent)
     disk.finish.set()
