@@ -38,7 +38,7 @@ class Receiver(HTTPServer):
         self.status = 200
         self.got: list[tuple[str, str, bytes]] = []
         self.url = f"http://127.0.0.1:{self.server_port}/hook"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
 
 class _Handler(BaseHTTPRequestHandler):
