@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,9 +211,14 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
 # --- ends ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def engine(tiny_folder: Path, tmp_path: Path) -> Iterator[EngineProcess]:
-    engine = EngineProcess(spec_of(tiny_folder, tmp_path, kv_storage="int8", host_memory=1 << 20))
+def engine_in(modules: Path, tiny_folder: Path) -> EngineProcess:
+    return EngineProcess(spec_of(tiny_folder, modules, kv_storage="int8", host_memory=1 << 20))
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """For two tests: the first has its process begun anew, the second closes it."""
+    engine = engine_in(tmp_path_factory.mktemp("modules"), tiny_folder)
     yield engine
     engine.close()
 
@@ -228,6 +234,7 @@ def test_a_process_that_is_killed_is_begun_anew(
     first = engine.pid
     answer = ask(engine, tokens=FOREVER)
     next(iter(answer))
+    os.kill(first, signal.SIGSTOP)  # so that the answer does not end before the process does
     with caplog.at_level(logging.CRITICAL), ThreadPoolExecutor(1) as pool:
         settling = pool.submit(engine.settle)
         while engine._exchange.num_open < 2:
@@ -253,31 +260,6 @@ def test_a_process_that_is_killed_is_begun_anew(
     assert engine.contents().capacity.keys() == {"device", "host", "disk"}
 
 
-def test_one_that_is_killed_again_and_again_stays_down(
-    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("cache.engine.restarts.MOST_RESTARTS", 0)
-    with caplog.at_level(logging.CRITICAL):
-        os.kill(engine.pid, signal.SIGKILL)
-        engine._thread.join(60)
-    assert not engine.is_running
-    with pytest.raises(EngineStopped, match="restart the program"):
-        ask(engine)
-
-
-def test_closing_ends_what_runs_and_the_process(engine: EngineProcess) -> None:
-    answer = ask(engine, tokens=FOREVER)
-    next(iter(answer))
-    engine.close()
-    with pytest.raises(EngineStopped, match="shut down"):
-        _ = answer.completion
-    assert has_ended(engine.pid)
-    with pytest.raises(EngineStopped):
-        engine.contents()
-    assert engine.load() == (0, 0)
-    engine.close()
-
-
 def test_closing_while_another_is_begun_ends_that_too(engine: EngineProcess, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL):
         os.kill(engine.pid, signal.SIGKILL)
@@ -289,6 +271,33 @@ def test_closing_while_another_is_begun_ends_that_too(engine: EngineProcess, cap
         with pytest.raises(CacheError):
             _ = held.completion
     assert has_ended(engine.pid)
+
+
+def test_closing_ends_what_runs_and_the_process(shared: EngineProcess) -> None:
+    """The last test with this process."""
+    answer = ask(shared, tokens=FOREVER)
+    next(iter(answer))
+    shared.close()
+    with pytest.raises(EngineStopped, match="shut down"):
+        _ = answer.completion
+    assert has_ended(shared.pid)
+    with pytest.raises(EngineStopped):
+        shared.contents()
+    assert shared.load() == (0, 0)
+    shared.close()
+
+
+def test_one_that_is_killed_again_and_again_stays_down(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cache.engine.restarts.MOST_RESTARTS", 0)
+    with closing(engine_in(tmp_path, tiny_folder)) as engine:
+        with caplog.at_level(logging.CRITICAL):
+            os.kill(engine.pid, signal.SIGKILL)
+            engine._thread.join(60)
+        assert not engine.is_running
+        with pytest.raises(EngineStopped, match="restart the program"):
+            ask(engine)
 
 
 def test_a_connection_ends_also_where_the_other_end_has_not_read_everything() -> None:
