@@ -25,6 +25,7 @@ from app.domain.settings import Settings
 from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.storage.lock import OWNER_FILE
+from evals.helpdesk import HelpdeskResult, measure_helpdesk
 from evals.search_calibration import SearchCalibration
 from retrieval.answerability.classifier import load_classifier, rule_of_thumb
 
@@ -92,21 +93,29 @@ def is_one_line(ran: Ran) -> bool:
     return ran.status != 0 and len(lines) == 1 and lines[0].startswith("error: ")
 
 
-def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path) -> None:
+def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = list[HelpdeskResult]()
+
+    def measure(*given: Any, **options: Any) -> HelpdeskResult:
+        results.append(measure_helpdesk(*given, **options))
+        return results[-1]
+
     pages, file = write_pages(tmp_path / "pages"), tmp_path / "questions.jsonl"
     row = {"id": "a", "question": "Where is the repair bench?", "articles": ["stores.txt"], "facts": [["Galway"]]}
     file.write_text(json.dumps({**row, "answer": "In Galway."}))
     asked = ("eval", "helpdesk", "--documents", str(pages), "--data", str(file), "--arm", "search")
+    monkeypatch.setattr("evals.helpdesk.measure_helpdesk", measure)
     measured = run(*asked, "--json")
     found = json.loads(measured.out.splitlines()[-1])
     assert set(found) == {"rows", "summary"}
     assert found["rows"][0]["id"] == "a"
     assert all(set(figure) == {"value", "low", "high", "n"} for figure in found["summary"].values())
     assert "1/1 " in measured.err
+    monkeypatch.setattr("evals.helpdesk.measure_helpdesk", lambda *_, **__: results[0])
     assert run(*asked).out.startswith("| figure | value |")
 
 
-def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
+def test_the_whole_line_by_contract_and_for_people(run: Run, tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
     report = run("ingest", str(pages), "--json").document
     assert set(report) == {
@@ -138,12 +147,19 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
     assert {module["source"] for module in first["modules"]} == {"disk"}
     assert (first["policy"], first["exact"]) == ("fast", False)
 
-    second = run("ask", "How long do they last?", "--conversation", first["conversation_id"], "--json").document
-    assert second["conversation_id"] == first["conversation_id"]
-
-    off = run("ask", "Can I return a gift card?", "--reuse", "off", "--json").document
+    same = ("--conversation", first["conversation_id"])
+    off = run("ask", "How long do they last?", *same, "--reuse", "off", "--json").document
+    assert off["conversation_id"] == first["conversation_id"]
     assert off["exact"]
     assert off["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+    shown = run("ask", "Can I return a gift card?").out
+    assert "[1] Gift cards" in shown
+    assert "prompt tokens reused from" in shown
+    assert "prompt tokens reused" in run("stats").out
+    assert "Gift cards" in run("documents").out
+    (tmp_path / "broken.md").write_bytes(b"\x00\x01\x02" * 50)
+    assert "skipped" in run("ingest", str(tmp_path / "broken.md")).out
 
     stats = run("stats", "--json").document
     assert stats["answers"] == 3
@@ -154,17 +170,6 @@ def test_the_whole_line_by_contract(run: Run, tmp_path: Path) -> None:
     assert [check for check in checks.values() if not check["ok"]] == []
     assert run("forget", "gift-cards.md", "--json").document["forgotten"].endswith("gift-cards.md")
     assert len(run("documents", "--json").document["documents"]) == 3
-
-
-def test_text_for_people(run: Run, tmp_path: Path) -> None:
-    pages = write_pages(tmp_path / "pages")
-    (pages / "broken.md").write_bytes(b"\x00\x01\x02" * 50)
-    assert "skipped" in run("ingest", str(pages)).out
-    shown = run("ask", "Can I return a gift card?").out
-    assert "[1] Gift cards" in shown
-    assert "prompt tokens reused from" in shown
-    assert "prompt tokens reused" in run("stats").out
-    assert "Gift cards" in run("documents").out
 
 
 def test_what_search_judges_by_is_fitted_and_trained_by_contract(
