@@ -27,7 +27,8 @@ from cache.prompt.tokenizer import WordTokenizer
 
 INPUTS = 10_000
 POSITIONS = 50_000
-DEPTH = 5000
+DEPTH = 2500
+"""More than twice what Python lets functions call each other."""
 COMPARABLE = 200
 """Python cannot compare deep trees."""
 BLOCKS = Path(__file__).with_name("pml_pieces.txt").read_text(encoding="utf-8").split("\n\n")
