@@ -12,11 +12,12 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from app.storage.database import open_database
 
@@ -59,6 +60,14 @@ class PostgresServer:
                 assert self._process.poll() is None, "the server ended"
             else:
                 return
+
+    def end_when_unused(self) -> None:
+        """Let it take no connection any more, and end with the last one; `stop` ends it at once."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        with suppress(OperationalError):
+            while True:
+                self.execute("SELECT 1")
 
     def stop(self) -> None:
         """End it at once, with all its connections."""

@@ -9,12 +9,14 @@ from contextlib import closing
 
 import pytest
 from postgres_server import GUARDED, PostgresServer
-from sqlalchemy import create_engine, event, select, text
+from sqlalchemy import create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
+from waiting import wait_until
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import migrations, tables
+from app.storage import postgres as postgres_file
 from app.storage.database import Database, open_database, version_of
 
 PASSWORD = "opensesame"
@@ -137,6 +139,20 @@ def test_what_the_server_says_on_postgres(database: Database, state: str, code: 
     assert keys(database) == [], "nothing was changed"
 
 
+def test_a_server_that_ends_is_not_a_missing_database_on_postgres(postgres: PostgresServer, database: Database) -> None:
+    """It refuses connections in words that begin like those for a database that does not exist."""
+    try:
+        with database.read() as session:
+            session.execute(select(1))
+            postgres.end_when_unused()
+            error = refused(postgres.url("postgres"))
+    finally:
+        postgres.stop()
+        postgres.start()
+    assert error.code == "database-lost"
+    assert "is the server restarting?" in str(error)
+
+
 # --- transactions -------------------------------------------------------------------------------------------
 
 
@@ -157,6 +173,26 @@ def test_a_writer_that_does_not_finish_keeps_others_for_a_while_on_postgres(post
         assert caught.value.code == "database-busy"
         store(other, "b")
         assert keys(one) == ["a", "b"]
+
+
+def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(postgres_file._SESSION, "idle_in_transaction_session_timeout", "20ms")
+    with closing(open_database(postgres_url)) as hanging, closing(open_database(postgres_url)) as other:
+
+        def hang() -> None:
+            with hanging.write() as session:
+                its = select(func.pg_backend_pid())
+                number = session.scalar(its)
+                there = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :its").bindparams(its=number)
+                wait_until(lambda: other.values(there) == [0])  # type: ignore[arg-type]
+                session.execute(its)
+
+        with pytest.raises(DeskError, match="broke off the connection") as caught:
+            hang()
+        assert caught.value.code == "database-lost"
+        store(other, "b")
 
 
 def test_only_one_has_a_piece_of_work_on_postgres(postgres_url: str) -> None:

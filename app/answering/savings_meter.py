@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 
 from rapidfuzz.distance import Levenshtein
 
+from app.domain.errors import DeskError
 from app.domain.savings import SavingsSample
 from cache.engine.request import Completion, Generation, Request
 from cache.errors import CacheError, EngineBusy, EngineStopped
@@ -93,7 +94,8 @@ class SavingsMeter:
             except EngineStopped:
                 return
             except Exception as error:  # the next one may do
-                log.warning("savings could not be measured: %s", error, exc_info=not isinstance(error, CacheError))
+                is_known = isinstance(error, DeskError | CacheError)
+                log.warning("savings could not be measured: %s", error, exc_info=not is_known)
 
     def _measure(self, sampled: Sampled) -> None:
         for _ in range(TRIES):

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from app.desk.repeating import repeating
-from app.domain.errors import DeskError
 from app.storage.desks import Desks
 from app.storage.library import Library
 
@@ -67,20 +66,11 @@ class Following:
 
 def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
     """Look now and every second, for the block. is_ready: whether questions are answered; before, there is nothing to
-    let go of. A problem is logged when it begins.
+    let go of.
     """
-    problem = ""
 
     def look(stop: threading.Event) -> None:
-        nonlocal problem
-        if not is_ready():
-            return
-        try:
+        if is_ready():
             one.look()
-            problem = ""
-        except DeskError as error:  # such as a server that is restarted
-            if str(error) != problem:
-                log.warning("changes of other desks are not seen: %s", error)
-            problem = str(error)
 
-    return repeating("following", EVERY_S, look)
+    return repeating("following", EVERY_S, look, "changes of other desks are not seen")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from app.domain.errors import DeskError
 from cache.engine.log_lines import JsonLines
 
 T = TypeVar("T")
@@ -69,6 +70,29 @@ class OfRequest(logging.Filter):
         """Lets all through."""
         record.request_id = request_id()
         return True
+
+
+class Recurring:
+    """What is done again and again, whether it succeeds or not: an error of the desk is one line when it begins, not
+    each time. Not covered: a database that is away, which says so itself.
+    """
+
+    def __init__(self, log: logging.Logger, failure: str) -> None:
+        """failure: what the line begins with, such as "housekeeping failed"."""
+        self._log, self._failure, self._problem = log, failure, ""
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """One time; nothing leaves the block."""
+        try:
+            yield
+            self._problem = ""
+        except DeskError as error:
+            if not error.is_away and str(error) != self._problem:
+                self._log.warning("%s: %s", self._failure, error)
+            self._problem = str(error)
+        except Exception:  # such as a mistake of ours: the next time may be better
+            self._log.exception("%s", self._failure)
 
 
 def say(line: str, level: int = logging.INFO) -> None:

@@ -14,7 +14,7 @@ from app.knowledge.warm import Warming
 from cache.errors import CacheError, EngineStopped
 
 AGAIN_S = 10.0
-"""After which reading goes on that an engine's failure ended."""
+"""After which reading goes on that a failure of engine or database ended."""
 log = logging.getLogger(__name__)
 
 _STOPPED_S = 2.0
@@ -59,10 +59,10 @@ class ReadingAhead:
                     self._was_read = True
                     self._when_read()
             except Exception as error:  # questions are answered all the same
-                if not self._is_closed:
+                if not self._is_closed and not (isinstance(error, DeskError) and error.is_away):
                     is_known = isinstance(error, DeskError | CacheError)
                     log.warning("passages could not be encoded: %s", error, exc_info=not is_known)
-                if isinstance(error, CacheError) and not isinstance(error, EngineStopped):  # it may have begun anew
+                if _may_go_on(error):
                     self._look.wait(AGAIN_S)
                     self._look.set()
 
@@ -82,3 +82,9 @@ class ReadingAhead:
             done = self._warming.encode(due, report, until=self._look.is_set)
         if done.failed:
             self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)
+
+
+def _may_go_on(error: Exception) -> bool:
+    """Whether what failed may be there again soon: the engine, which has begun anew, or the database."""
+    is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
+    return is_engine or (isinstance(error, DeskError) and error.is_of_database)

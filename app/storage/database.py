@@ -5,7 +5,8 @@
 
 A session ends with its block, and no block calls a model. A write waits for the lock for up to five seconds. What can
 be wrong with the file or the server (read-only, full disk, damaged, busy, not reached, written by a newer Warmdesk)
-becomes one clear DeskError; broken constraints are our mistakes and stay as they are.
+becomes one clear DeskError; broken constraints are our mistakes and stay as they are. A database that goes away says so
+in the log once, and once when it is back, whoever used it.
 
 Not covered: what the two kinds of databases do differently (`sqlite`, `postgres`), who may use a data folder (`lock`),
 the tables (`tables`), their history (`migrations`).
@@ -13,6 +14,7 @@ the tables (`tables`), their history (`migrations`).
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +29,7 @@ from sqlalchemy.exc import (
     IntegrityError,
     NoSuchModuleError,
     NotSupportedError,
+    PendingRollbackError,
     ProgrammingError,
     TimeoutError,
 )
@@ -60,17 +63,19 @@ class Database:
         reads, writes = (postgres.READS, postgres.WRITING) if self.is_shared else ({}, {})
         self.sessions = sessionmaker(engine.execution_options(**reads), expire_on_commit=False)
         self._writers = sessionmaker(engine.execution_options(**{WRITES: True}, **writes), expire_on_commit=False)
+        self._is_there, self._failures = False, 0  # who opens it says what is wrong then
+        self._lock = threading.Lock()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that only reads. Raises DeskError."""
-        with explained(self.name), self.sessions.begin() as session:
+        with self._used(), self.sessions.begin() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction that may read and write; undone if the block raises. Raises DeskError."""
-        with explained(self.name), self._writers.begin() as session:
+        with self._used(), self._writers.begin() as session:
             yield session
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
@@ -100,14 +105,14 @@ class Database:
         if not self.is_shared:
             yield True
             return
-        with explained(self.name):
+        with self._used():
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            with explained(self.name):
+            with self._used():
                 is_ours = postgres.take_lock(connection, work)
             yield is_ours
         finally:
-            with suppress(DBAPIError):  # without a connection the lock is back already
+            with suppress(DBAPIError, PendingRollbackError):  # without a connection the lock is back already
                 postgres.give_locks_back(connection)
             connection.close()
 
@@ -136,13 +141,42 @@ class Database:
     @contextmanager
     def _raw(self) -> Iterator[sqlite3.Connection]:
         """SQLite's own connection outside a transaction, for what works only there."""
-        with explained(self.name), self.engine.connect() as connection:
+        with self._used(), self.engine.connect() as connection:
             raw = connection.connection.dbapi_connection
             assert isinstance(raw, sqlite3.Connection)
             try:
                 yield raw
             except sqlite3.Error as error:
                 raise DBAPIError(None, None, error) from error
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Turns database errors that a person can correct into DeskError, and notes whether the database is there."""
+        failures = self._failures
+        try:
+            with _explained(self.name):
+                yield
+        except DeskError as error:
+            if error.is_away:
+                self._note_failure(error)
+            raise
+        if not self._is_there and failures == self._failures:  # what began before a failure says nothing of now
+            self._note_success()
+
+    def _note_failure(self, problem: DeskError) -> None:
+        """Say once that a database is away that was there."""
+        with self._lock:
+            was_there, self._is_there = self._is_there, False
+            self._failures += 1
+        if was_there:
+            log.warning("%s", problem)
+
+    def _note_success(self) -> None:
+        """Say once that it is back."""
+        with self._lock:
+            was_there, self._is_there = self._is_there, True
+        if not was_there and self._failures:
+            log.warning("%s answers again", self.name)
 
     def close(self) -> None:
         """Close all connections."""
@@ -241,7 +275,7 @@ def _engine(url: URL, name: str) -> Engine:
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
+def _explained(name: str) -> Iterator[None]:
     """Turns database errors that a person can correct into DeskError."""
     try:
         yield

@@ -57,6 +57,7 @@ _BY_STATE = {  # by the beginning of SQLSTATE
     "28": _LOGIN,
     "3D000": _MISSING,
     "25006": _READ_ONLY,
+    "25P03": _LOST,  # a transaction did nothing for too long
     "42501": Problem("database-read-only", "may not be written by this user", "make it the owner of the database"),
     "42P07": Problem("database-error", "has tables of another program", "give Warmdesk a database of its own"),
     "40": _BUSY,
@@ -72,12 +73,12 @@ _IN_WORDS = {  # a server that refuses a connection gives no SQLSTATE
     "password": _LOGIN,
     "authentication": _LOGIN,
     "pg_hba.conf": _LOGIN,
-    "role ": _LOGIN,
-    "database ": _MISSING,
+    'role "': _LOGIN,
+    'database "': _MISSING,
     "connection slots": _BUSY,
     "too many": _BUSY,
-    "starting up": _LOST,
-    "shutting down": _LOST,
+    "the database system is": _LOST,  # starting up, shutting down, in recovery mode
+    "terminating connection": _LOST,
 }
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 
 from app.domain.errors import DeskError
+from app.domain.logs import Recurring
 from app.domain.settings import Settings
 from app.storage.database import Database
 from app.storage.deliveries import Deliveries, Delivery
@@ -121,8 +122,7 @@ class WebhookSender:
         return False
 
     def _run(self) -> None:
+        recurring = Recurring(log, "the webhook failed")
         while not self._ended.wait(LOOK_S):
-            try:
+            with recurring.trying():
                 self.send_due()
-            except Exception:  # outermost: the desk goes on, and so do later deliveries
-                log.exception("the webhook failed")
