@@ -48,10 +48,11 @@ class PreparedQuestion:
 
 
 def valid_question(question: str, settings: Settings) -> str:
-    """The question as it is stored, searched and shown: without space around it and, if the settings say so, without
-    addresses and numbers of people. Raises DeskError for one that cannot be asked.
+    """The question as it is stored, searched and shown: without space around it, with an escape in place of half of a
+    surrogate pair, and, if the settings say so, without addresses and numbers of people. Raises DeskError for one that
+    cannot be asked.
     """
-    question = question.strip()
+    question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     limit = settings.max_question_chars
     if not question:
         raise DeskError("the question is empty: write one", code="question-empty")
