@@ -25,7 +25,7 @@ from app.storage.database import Database
 PREFIX = "wd_"
 SCOPES = ("chat", "documents", "admin")
 """chat: questions, embeddings, the conversations of the key. documents: list, add and remove them. admin: metrics."""
-PER_MINUTE = 60
+PER_MINUTE, MOST_PER_MINUTE = 60, 100_000
 LONGEST_NAME = 80
 _SHOWN_CHARS = len(PREFIX) + 6
 _LONGEST_TOKEN = 128
@@ -50,8 +50,8 @@ class Keys:
             raise DeskError(f"unknown scope {unknown[0]!r}: there are {', '.join(SCOPES)}", code="bad-scope")
         if not wanted:
             raise DeskError(f"a key needs a scope: {', '.join(SCOPES)}", code="bad-scope")
-        if per_minute < 1:
-            raise DeskError("a key must be allowed at least 1 request a minute", code="bad-limit")
+        if not 1 <= per_minute <= MOST_PER_MINUTE:
+            raise DeskError(f"a key may send 1 to {MOST_PER_MINUTE:,} requests a minute", code="bad-limit")
         token = PREFIX + secrets.token_urlsafe(32)
         key = ApiKey(
             id=secrets.token_hex(6),

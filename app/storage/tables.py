@@ -8,7 +8,7 @@ Not covered: queries (`library`, `history`), connections and transactions (`data
 
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 IN_USE = text("revoked IS NULL")
+LARGEST_NUMBER: Final = 2**31 - 1
+"""Of a row. With more PostgreSQL does not even compare."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):

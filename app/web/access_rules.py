@@ -39,6 +39,7 @@ def _rule(methods: str, path: str, *who: Who) -> Rule:
 _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
 _EVENTS = r"/gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+)/?"
 _ID = r"[\w-]+"
+_NUMBER = r"\d{1,9}"  # of a row: PostgreSQL does not even compare with what no row can have
 RULES = (
     _rule("GET", r"/healthz|/readyz", "everyone"),
     _rule("GET", r"/metrics", "everyone"),  # the route looks where a request comes from
@@ -54,7 +55,7 @@ RULES = (
     _rule("GET", r"/admin/(api|openapi\.json)", "admin"),
     _rule("GET", r"/(desk|admin|documents|handoff|quality)\.css|/(api|documents|events|quality|queue)\.js", "everyone"),
     _rule("GET", r"/logo|/favicon\.ico/?", "everyone"),
-    _rule("GET", r"/sources/\w+/\d+", "visitor"),
+    _rule("GET", rf"/sources/\w+/{_NUMBER}", "visitor"),
     _rule("GET", r"/widget|/widget\.js|/widget/page\.(css|js)", "everyone"),
     _rule("POST", r"/widget/visitor", "everyone"),
     _rule("POST", r"/widget/(open|ask|stop|feedback|person|typing)", "visitor"),
@@ -62,11 +63,11 @@ RULES = (
     _rule("POST", r"/admin/logout", "everyone"),
     _rule("GET", r"/admin/(quality|faq|search|conversations(/\w+)?)", "agent"),
     _rule("POST", r"/admin/faq(/delete)?", "agent"),
-    _rule("GET", r"/admin/documents(/\d+(/file)?)?", "admin"),
+    _rule("GET", rf"/admin/documents(/{_NUMBER}(/file)?)?", "admin"),
     _rule("POST", r"/admin/documents/(upload|forget|collections/forget)", "admin"),
     _rule("POST", r"/admin/documents/folders(/(run|remove))?", "admin"),
-    _rule("GET", r"/admin/queue(/\w+(/now)?)?", "agent"),
-    _rule("POST", r"/admin/queue/\w+/(take|answer|close)", "agent"),
+    _rule("GET", rf"/admin/queue(/rows|/{_NUMBER}(/now)?)?", "agent"),
+    _rule("POST", rf"/admin/queue/{_NUMBER}/(take|answer|close)", "agent"),
     _rule("GET", r"/admin/modules(/memory)?", "admin"),
     _rule("POST", r"/admin/modules/(warm|evict|keep|release|verify)", "admin"),
     _rule("GET POST", r"/admin/(accounts|keys|settings)", "admin"),

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse
 
 from app.domain.callers import COMMAND_LINE, SCHEDULE
 from app.domain.translation import translatable
 from app.storage.audit import Audit
+from app.storage.tables import LARGEST_NUMBER
 from app.web.admin_frame import admin_page
 
 ACTIONS: Mapping[str, str] = {
@@ -53,7 +54,7 @@ def add_audit_page(app: FastAPI, audit: Audit) -> None:
     """The page."""
 
     @app.get("/admin/audit")
-    def page(request: Request, before: int | None = None) -> HTMLResponse:
+    def page(request: Request, before: Annotated[int | None, Query(le=LARGEST_NUMBER)] = None) -> HTMLResponse:
         entries = audit.latest(SHOWN + 1, before)
         values: dict[str, Any] = {
             "entries": entries[:SHOWN],

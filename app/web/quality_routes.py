@@ -17,6 +17,7 @@ from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
+from app.storage.tables import LARGEST_NUMBER
 from app.storage.transcripts import Transcripts
 from app.support.faq import folded_line
 from app.web.admin_frame import admin_page
@@ -71,14 +72,14 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
         question: Annotated[str, Body()],
         answer: Annotated[str, Body()],
         wordings: Annotated[list[str] | None, Body()] = None,
-        id_: Annotated[int | None, Body(alias="id")] = None,
+        id_: Annotated[int | None, Body(alias="id", le=LARGEST_NUMBER)] = None,
     ) -> Response:
         draft = FaqDraft(question=question, answer=answer, wordings=tuple(wordings or ()))
         changes = by(request)
         return events(lambda progress: _saved(changes, draft, id_, progress))
 
     @app.post("/admin/faq/delete")
-    def delete(request: Request, id_: Annotated[int, Body(alias="id", embed=True)]) -> Response:
+    def delete(request: Request, id_: Annotated[int, Body(alias="id", embed=True, le=LARGEST_NUMBER)]) -> Response:
         changes = by(request)
 
         def work(progress: Progress) -> dict[str, Any]:
