@@ -61,8 +61,12 @@ def config_of(client: TestClient, prefix: str) -> dict[str, Any]:
     return dict(response.json())
 
 
-def call(client: TestClient, prefix: str, event: str, data: list[object], session: str) -> list[dict[str, Any]]:
-    """Sends one event through the queue, as the page does, and gives all messages."""
+def call(
+    client: TestClient, prefix: str, event: str, data: list[object], session: str, **details: str
+) -> list[dict[str, Any]]:
+    """Sends one event through the queue, as the page does, and gives all messages. details: of the event, which the
+    page's script gives.
+    """
     dependency = next(
         d for d in config_of(client, prefix)["dependencies"] if any(target[1] == event for target in d["targets"])
     )
@@ -70,10 +74,11 @@ def call(client: TestClient, prefix: str, event: str, data: list[object], sessio
         "fn_index": dependency["id"],
         "session_hash": session,
         "data": data,
-        "event_data": None,
+        "event_data": details or None,
         "trigger_id": None,
     }
-    joined = client.post(f"{prefix}/gradio_api/queue/join", json=body)
+    headers = {"content-type": "application/json"}
+    joined = client.post(f"{prefix}/gradio_api/queue/join", content=json.dumps(body), headers=headers)
     assert joined.status_code == 200, joined.text
     stream = client.get(f"{prefix}/gradio_api/queue/data", params={"session_hash": session})
     return [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: ")]

@@ -121,7 +121,7 @@ ONLY_IN = {
     },
     "prometheus_client": {"app.api.metrics"},
     "tomlkit": {"app.storage.settings_file"},
-    "gradio": {"app.web.chat_page", "app.web.handoff_part", "app.web.admin_page", "app.web.server"},
+    "gradio": {f"app.web.{name}" for name in ("chat_page", "handoff_part", "toasts", "admin_page", "server")},
     "fastapi": {
         "evals.hostile",
         "app.web.account_routes",

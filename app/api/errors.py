@@ -65,11 +65,9 @@ KNOWN = {
     "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
     "engine": _Known(503, "the desk is busy: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
-    "database-busy": _Known(503, "the desk is busy: try again soon"),
-    "database-lost": _Known(503, "the desk is busy: try again soon"),
-    "database-unreachable": _Known(503, "the desk is busy: try again soon"),
 }
 """What callers may learn of, by the code of the DeskError."""
+_NO_DATABASE = _Known(503, "the desk is busy: try again soon")
 
 
 @dataclass(eq=False)
@@ -103,13 +101,19 @@ def told(error: Exception) -> ApiError:
         return _invalid(error)
     if isinstance(error, HTTPException):  # of the framework: a body that is no text, a form that is none
         return ApiError(error.status_code, str(error.detail), "invalid_request")
-    known = KNOWN.get(error.code) if isinstance(error, DeskError) else None
-    if known is None:
+    if not isinstance(error, DeskError) or (known := _known(error)) is None:
         log.error("a request of the API failed", exc_info=error)
         return ApiError(500, UNEXPECTED)
-    assert isinstance(error, DeskError)
     headers = {"retry-after": str(BUSY_S)} if known.status in (429, 503) else {}
     return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
+
+
+def _known(error: DeskError) -> _Known | None:
+    if error.is_of_database:
+        if not error.is_away:
+            log.warning("%s", error)
+        return _NO_DATABASE
+    return KNOWN.get(error.code)
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

@@ -12,6 +12,7 @@ import gradio as gr
 
 from app.desk.interface import Desk
 from app.domain.callers import Caller
+from app.domain.errors import DeskError
 from app.domain.translation import gettext, speaking
 from app.web.admin_frame import links_for
 from app.web.charts import RANGES, Axis, Range, charts
@@ -39,6 +40,14 @@ def build_admin(desk: Desk) -> gr.Blocks:
     links = links_for(Caller(role="admin"))
 
     def refresh(chosen: str, request: gr.Request) -> list[Any]:
+        try:
+            return drawn_now(chosen, request)
+        except DeskError as error:
+            if not error.is_of_database:
+                raise
+            return [gr.skip()] * (len(PARTS) + 1)  # what is there stays, and the next refresh may succeed
+
+    def drawn_now(chosen: str, request: gr.Request) -> list[Any]:
         now, language = datetime.now(UTC), page_language(request.headers)
         overview, axis = desk.overview(), Axis.ending(now, cast("Range", chosen) if chosen in RANGES else "day")
         with speaking(translations(language)):

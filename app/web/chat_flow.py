@@ -191,11 +191,19 @@ class ChatFlow:
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
         """Asks the last question again, in place of its answer."""
-        return self.ask(self._last_question(conversation_id, reader), conversation_id, reader, replaces_last=True)
+        try:
+            question = self._last_question(conversation_id, reader)
+        except Exception as error:
+            yield ChatView(live=_failure("", error, reader))
+            return
+        yield from self.ask(question, conversation_id, reader, replaces_last=True)
 
     def edit(self, conversation_id: str, reader: Reader) -> ChatView:
         """Puts the last question into the box, to be sent in place of what it was."""
-        return ChatView(box=self._last_question(conversation_id, reader), editing=True)
+        try:
+            return ChatView(box=self._last_question(conversation_id, reader), editing=True)
+        except Exception as error:
+            return ChatView(live=_failure("", error, reader))
 
     def _last_question(self, conversation_id: str, reader: Reader) -> str:
         turns = self._desk.turns(conversation_id, reader.owner)
@@ -295,8 +303,8 @@ class ChatFlow:
 
 def _failure(question: str, error: Exception, reader: Reader) -> str:
     """A question without an answer, and one line that says why."""
-    if isinstance(error, DeskError):
-        log.warning("the chat page shows an error (%s): %s", error.code, error)
-    else:
+    if not isinstance(error, DeskError):
         log.error("the chat page failed", exc_info=error)
+    elif not error.is_away:
+        log.warning("the chat page shows an error (%s): %s", error.code, error)
     return render("chat/error.html", language=reader.language, question=question, message=error_words(error))

@@ -23,6 +23,7 @@ from app.web.handoff_part import HandoffPart
 from app.web.handoff_view import HandoffView
 from app.web.languages import page_language, translations
 from app.web.rendering import render
+from app.web.toasts import shown_as_toast
 
 FRAME = ("side", "header", "foot", "data")
 """Templates in templates/chat that stay as they are; their words come when the page is opened, in its language."""
@@ -111,7 +112,9 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         return _updates(flow.edit(open_id, _reader(request)))
 
     def judged(event: gr.EventData, request: gr.Request) -> None:
-        flow.feedback(str(event.message), str(event.value), str(event.reason), _reader(request))
+        reader = _reader(request)
+        with shown_as_toast(reader.language):
+            flow.feedback(str(event.message), str(event.value), str(event.reason), reader)
 
     def stopped(request: gr.Request) -> None:
         flow.stop(_reader(request))

@@ -6,6 +6,7 @@ from app.domain.errors import DeskError
 from app.domain.translation import gettext, translatable
 
 UNEXPECTED = translatable("Something went wrong on our side. Please try again.")
+UNAVAILABLE = translatable("The desk cannot answer at this moment. Please try again soon.")
 _GONE = translatable("This conversation is no longer there. Please start a new one.")
 _WORDS = {
     "question-too-long": translatable("Your question is too long. Please shorten it and send it again."),
@@ -32,7 +33,7 @@ _FOR_ADMINS = {
     "own-account": translatable("This is your own account. Another admin can change it."),
     "bad-key-name": translatable("The name of a key has 1 to 80 characters."),
     "bad-scope": translatable("Choose at least one thing that the key may do."),
-    "bad-limit": translatable("A key may send at least 1 request a minute."),
+    "bad-limit": translatable("A key may send 1 to 100,000 requests a minute."),
     "key-exists": translatable("There is a key of this name already. Revoke it first, or choose another name."),
     "key-unknown": translatable("There is no key of this name in use."),
     "secret-empty": translatable("Write the new secret, or remove the old one with its button."),
@@ -70,7 +71,9 @@ _OF_DOCUMENTS = {
 
 def error_words(error: Exception) -> str:
     """One English line, which has a translation."""
-    return _WORDS.get(error.code, UNEXPECTED) if isinstance(error, DeskError) else UNEXPECTED
+    if not isinstance(error, DeskError):
+        return UNEXPECTED
+    return UNAVAILABLE if error.is_of_database else _WORDS.get(error.code, UNEXPECTED)
 
 
 def admin_words(error: DeskError) -> str:

@@ -20,13 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import visitors
 from app.access.identity import Identity, caller_of
-from app.api.errors import ApiError
+from app.api.errors import BUSY_S, ApiError
 from app.domain.callers import NOBODY, Caller
 from app.domain.errors import DeskError
 from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
 from app.web.admin_frame import home_of
-from app.web.error_words import UNEXPECTED
+from app.web.error_words import UNAVAILABLE
 from app.web.languages import LANGUAGES, page_language, translations
 from app.web.site import Site
 from app.web.widget_frame import WidgetFrame
@@ -73,9 +73,8 @@ class Guard:
         request = Request(scope)
         try:
             refusal = self._refused_unread(request) or await self._refused_by_rule(request)
-        except DeskError as error:  # the database, which knows who is signed in, cannot be reached
-            log.warning("%s", error)
-            refusal = refused(request, 503, UNEXPECTED, "unavailable")
+        except DeskError as error:  # of the database, which knows who is signed in
+            refusal = unavailable(request, error)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -168,6 +167,15 @@ def refused(request: Request, status: int, words: str, code: str) -> Response:
     if request.scope["path"].startswith("/v1/"):
         return ApiError(status, words, code).response
     return _refused(request, status, words)
+
+
+def unavailable(request: Request, error: DeskError) -> Response:
+    """The answer to a request for which the database is needed that could not do its work."""
+    if not error.is_away:
+        log.warning("%s", error)
+    answer = refused(request, 503, UNAVAILABLE, "unavailable")
+    answer.headers.update({"retry-after": str(BUSY_S), "cache-control": "no-store"})
+    return answer
 
 
 def _with_cookie(send: Send, cookie: bytes) -> Send:

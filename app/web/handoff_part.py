@@ -3,14 +3,17 @@ seconds, but only while a person answers.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from app.domain.errors import DeskError
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.handoff_view import HandoffLine, HandoffView
+from app.web.toasts import shown_as_toast
 
 PERIOD_S = 2.0
 
@@ -40,23 +43,32 @@ class HandoffPart:
         def drawn(line: HandoffLine) -> tuple[Any, ...]:
             return line.html, gr.Timer(active=line.live), line.mark
 
+        def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
+            """The line, if it is another one. Without the database there are no news; the next look may bring some."""
+            with suppress(DeskError):
+                line = self._view.line(conversation_id, reader)
+                return line if line.mark != mark else None
+            return None
+
         def refreshed(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            line = self._view.line(conversation_id, reader_of(request))
-            return drawn(line) if line.mark != mark else (gr.skip(),) * len(parts)
+            line = news(conversation_id, mark, reader_of(request))
+            return (gr.skip(),) * len(parts) if line is None else drawn(line)
 
         def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            self._view.judged(conversation_id, reader_of(request))
+            with suppress(DeskError):  # the verdict itself, a moment before, says what is wrong
+                self._view.judged(conversation_id, reader_of(request))
             return refreshed(conversation_id, mark, request)
 
         def acted(conversation_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
             reader = reader_of(request)
-            line = self._view.act(str(event.act), conversation_id, str(event.email), reader)
+            with shown_as_toast(reader.language):
+                line = self._view.act(str(event.act), conversation_id, str(event.email), reader)
             return (*updates(self._flow.open(line.conversation_id, reader)), *drawn(line))
 
         def ticked(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
             reader = reader_of(request)
-            line = self._view.line(conversation_id, reader)
-            if line.mark == mark:
+            line = news(conversation_id, mark, reader)
+            if line is None:
                 return (gr.skip(),) * (len(shown) + len(parts))
             view = replace(self._flow.open(conversation_id, reader), answering=None)  # the box stays as it is
             return (*updates(view), *drawn(line))

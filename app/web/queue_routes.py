@@ -49,6 +49,8 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         try:
             return JSONResponse(work(), headers={"cache-control": "no-store"})
         except DeskError as error:
+            if error.is_of_database:
+                raise
             with speaking(translations(page_language(request.headers))):
                 words = gettext(_WORDS.get(error.code, UNEXPECTED))
             return JSONResponse({"error": words}, 404 if error.code == "no-such-handoff" else 409)
@@ -78,7 +80,9 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
     def case_page(request: Request, number: int) -> Response:
         try:
             found = queue.case(number)
-        except DeskError:
+        except DeskError as error:
+            if error.is_of_database:
+                raise
             return HTMLResponse(drawn(request, "queue", rows=queue.rows()), 404)
         values = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
         return HTMLResponse(drawn(request, "case", **values), headers={"cache-control": "no-store"})

@@ -29,7 +29,7 @@ from app.web.api_page import add_api_page
 from app.web.audit_page import add_audit_page
 from app.web.body_limit import BodyLimit
 from app.web.document_routes import add_document_routes
-from app.web.guard import Guard, refused
+from app.web.guard import Guard, refused, unavailable
 from app.web.login_routes import add_login_routes
 from app.web.module_routes import add_module_routes
 from app.web.opening import ALIVE, READY, readiness
@@ -86,6 +86,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
         return Administration(accounts, keys, audit.record, caller_of(request).who)
 
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(DeskError, _without_database)
     _add_api(app, desk, settings)
     add_api_routes(app, desk, keys, audit.record)
     add_api_page(app, settings.public_url)
@@ -123,6 +124,13 @@ def largest_body(path: str) -> int:
 def too_large(request: Request) -> Response:
     """The answer to a request with more."""
     return refused(request, 413, translatable("The request is too large."), "request_too_large")
+
+
+def _without_database(request: Request, error: Exception) -> Response:
+    """The answer to a request of a page that failed for want of the database; what else fails is a mistake of ours."""
+    if not isinstance(error, DeskError) or not error.is_of_database:
+        raise error
+    return unavailable(request, error)
 
 
 def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:

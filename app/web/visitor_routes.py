@@ -1,6 +1,7 @@
 """What visitors may take with them or have removed: a conversation as a file, all that is stored of them."""
 
 from dataclasses import asdict
+from itertools import chain
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -27,7 +28,10 @@ def add_visitor_routes(app: FastAPI, desk: Desk) -> None:
     @app.get("/my-data")
     def everything(request: Request) -> Response:
         pieces = export_everything(desk, caller_of(request).owner)
-        return StreamingResponse(pieces, media_type="application/json", headers=_saved_as("my-data.json"))
+        first = next(pieces)  # before the status is sent: what fails here fails with an answer
+        return StreamingResponse(
+            chain((first,), pieces), media_type="application/json", headers=_saved_as("my-data.json")
+        )
 
     @app.post("/my-data/delete")
     def erase(request: Request) -> Response:

@@ -127,7 +127,9 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
         try:
             flow.feedback(verdict.message_id, verdict.value, verdict.reason, reader)
             handoffs.judged(verdict.conversation_id, reader)
-        except DeskError:
+        except DeskError as error:
+            if error.is_of_database:
+                raise
             return Response(status_code=404)
         return Response(status_code=204)
 

@@ -47,7 +47,8 @@ element.addEventListener("click", (event) => {
   if (act === "delete") trigger("remove", { id: button.dataset.id });
   if (act === "restore") trigger("restore", { id: button.dataset.id });
   if (act === "erase" && confirm(button.dataset.sure)) {
-    fetch("/my-data/delete", { method: "POST" }).then(() => location.assign("/"));
+    const failed = () => alert(button.dataset.failed);
+    fetch("/my-data/delete", { method: "POST" }).then((done) => { if (done.ok) location.assign("/"); else failed(); }, failed);
   }
   if (act === "rename") beginRename(button.closest("li"));
   if (act === "retry" || act === "edit") trigger(act, {});
