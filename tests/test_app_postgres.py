@@ -5,19 +5,27 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 from postgres_server import GUARDED, PostgresServer
-from sqlalchemy import create_engine, event, func, select, text
+from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from waiting import wait_until
 
+from app.domain.documents import NewDocument, NewPassage
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from app.domain.synced_folders import SyncedFolder
 from app.storage import migrations, tables
 from app.storage import postgres as postgres_file
+from app.storage.accounts import Accounts
 from app.storage.database import Database, open_database, version_of
+from app.storage.library import Library
+from app.storage.synced_folders import SyncedFolderTable
 
 PASSWORD = "opensesame"
 
@@ -218,6 +226,33 @@ def test_two_that_begin_together_make_the_tables_once_on_postgres(postgres: Post
             database.close()
 
 
+def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(
+    postgres: PostgresServer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than a writer waits for another."""
+    monkeypatch.setitem(postgres_file._SESSION, "lock_timeout", "20ms")
+    migrating, go_on = threading.Event(), threading.Event()
+
+    def m999_slow(connection: Connection) -> None:
+        migrating.set()
+        go_on.wait()
+
+    slow = (*migrations.MIGRATIONS, m999_slow)
+    monkeypatch.setattr(migrations.migrate, "__defaults__", (slow,))
+    monkeypatch.setattr(migrations.missing_migrations, "__defaults__", (slow,))
+    long = (
+        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND clock_timestamp() - query_start > '0.1 s'"
+    )
+    with postgres.database("template0") as url, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(open_database, url)
+        migrating.wait()
+        second = pool.submit(open_database, url)
+        wait_until(lambda: second.done() or bool(database.values(text(long))))  # type: ignore[arg-type]
+        go_on.set()
+        for opened in (first, second):
+            opened.result().close()
+
+
 # --- a server that goes away --------------------------------------------------------------------------------
 
 
@@ -267,6 +302,34 @@ def test_a_server_that_is_restarted_on_postgres(postgres: PostgresServer, databa
     postgres.start()
     store(database, "b")
     assert keys(database) == ["a", "b"]
+
+
+# --- order ----------------------------------------------------------------------------------------------------
+
+
+def test_names_are_sorted_by_their_characters_whatever_the_database_does_on_postgres(postgres: PostgresServer) -> None:
+    names = ["Zebra", "apple", "Äpfel", "über", "zoo", "_", "1", "退款", "货运"]
+    in_turn = sorted(names)
+    with (
+        postgres.database("template0", "LOCALE_PROVIDER icu ICU_LOCALE 'de-DE' LOCALE 'C'") as url,
+        closing(open_database(url)) as database,
+    ):
+        library, accounts, folders = Library(database), Accounts(database), SyncedFolderTable(database)
+        now = datetime(2026, 1, 2, tzinfo=UTC)
+        for name in names:
+            document = NewDocument(path=name, title="", content_hash="", collection=name)
+            passage = NewPassage(
+                heading_path=(name,), text="", content_hash="", num_tokens=1, embedding=np.zeros((1, 2))
+            )
+            library.replace([(document, [passage])])
+            accounts.add(name, "agent", "")
+            folders.save(SyncedFolder(folder=name, collection="", every_minutes=5, next_run=now))
+        assert database.values(select(tables.AccountRow.name).order_by(tables.AccountRow.name)) != in_turn
+        assert [one.path for one in library.documents()] == in_turn
+        assert [one.name for one in library.collection_sizes()] == library.collections() == in_turn
+        assert library.headings() == [(name, (name,)) for name in in_turn]
+        assert [one.name for one in accounts.all()] == in_turn
+        assert [one.folder for one in folders.all()] == in_turn
 
 
 # --- tables -------------------------------------------------------------------------------------------------

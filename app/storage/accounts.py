@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -43,7 +44,8 @@ class Accounts:
 
     def all(self) -> list[Account]:
         """Every account, by name."""
-        return [row.to(Account) for row in self._database.values(select(AccountRow).order_by(AccountRow.name))]
+        rows = self._database.values(select(AccountRow))
+        return sorted((row.to(Account) for row in rows), key=attrgetter("name"))
 
     def named(self, name: str) -> Account | None:
         """The account of this name, if there is one."""

@@ -37,10 +37,10 @@ class FaqStore:
 
     def vectors(self) -> dict[int, FaqVectors]:
         """The vectors of every pair, by number."""
-        rows = self._database.rows(select(FaqRow.id, FaqRow.wordings, FaqRow.embedder, FaqRow.vectors))
+        query = select(FaqRow.id, FaqRow.wordings, FaqRow.embedder, FaqRow.vectors).order_by(FaqRow.id)
         return {
             id_: FaqVectors(embedder=embedder, rows=np.frombuffer(data, "<f4").reshape(1 + len(wordings), -1))
-            for id_, wordings, embedder, data in rows
+            for id_, wordings, embedder, data in self._database.rows(query)
         }
 
     def find(self, id_: int) -> FaqPair:

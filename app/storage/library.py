@@ -1,7 +1,8 @@
 """Documents and passages in the database. Index and encoded modules can be made again from it.
 
 Every change is one transaction. When a document is replaced, a passage whose content did not change keeps its row, and
-with it its number, its embedding and its module.
+with it its number, its embedding and its module. Paths and names are sorted here, by their characters' numbers as in
+SQLite: PostgreSQL's order depends on how a database was made.
 
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
@@ -10,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import attrgetter, itemgetter
 from pathlib import PurePath
 from urllib.parse import quote
 
@@ -74,7 +76,8 @@ class Library:
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by path."""
-        return [row.to(StoredDocument) for row in self._database.values(select(DocumentRow).order_by(DocumentRow.path))]
+        rows = self._database.values(select(DocumentRow))
+        return sorted((row.to(StoredDocument) for row in rows), key=attrgetter("path"))
 
     def counts(self) -> Counts:
         """Numbers of documents and passages."""
@@ -102,9 +105,9 @@ class Library:
 
     def headings(self) -> list[tuple[str, tuple[str, ...]]]:
         """Document and heading path of every passage, in the documents' order."""
-        query = select(DocumentRow.path, PassageRow.heading_path).join(DocumentRow)
-        rows = self._database.rows(query.order_by(DocumentRow.path, PassageRow.ordinal))
-        return [(path, tuple(headings)) for path, headings in rows]
+        query = select(DocumentRow.path, PassageRow.ordinal, PassageRow.heading_path).join(DocumentRow)
+        rows = sorted(self._database.rows(query), key=itemgetter(0, 1))
+        return [(path, tuple(headings)) for path, _, headings in rows]
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
         """The passages of these documents."""
@@ -121,17 +124,17 @@ class Library:
 
     def collections(self) -> list[str]:
         """All collections, by name; documents without one are in ""."""
-        return list(self._database.values(select(DocumentRow.collection).distinct().order_by(DocumentRow.collection)))
+        return sorted(self._database.values(select(DocumentRow.collection).distinct()))
 
     def collection_sizes(self) -> list[CollectionSize]:
         """How much is in each collection, by name."""
         document = DocumentRow
         tokens = func.coalesce(func.sum(PassageRow.num_tokens), 0)
         query = select(document.collection, func.count(document.id.distinct()), func.count(PassageRow.id), tokens)
-        query = query.outerjoin(PassageRow).group_by(document.collection).order_by(document.collection)
+        query = query.outerjoin(PassageRow).group_by(document.collection)
         return [
             CollectionSize(name=name, documents=documents, passages=passages, tokens=num_tokens)
-            for name, documents, passages, num_tokens in self._database.rows(query)
+            for name, documents, passages, num_tokens in sorted(self._database.rows(query), key=itemgetter(0))
         ]
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:

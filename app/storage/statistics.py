@@ -156,7 +156,7 @@ class Statistics:
         query = select(TallyRow.label, TallyRow.times, TallyRow.amount)
         rows = self._database.rows(query.where(TallyRow.width_s == ALL_TIME, TallyRow.subject == "misses"))
         reasons = [ReasonRow(reason=reason, misses=times, tokens=int(tokens)) for reason, times, tokens in rows]
-        return sorted(reasons, key=lambda row: -row.tokens)
+        return sorted(reasons, key=lambda row: (-row.tokens, row.reason))
 
     def module_hits(self) -> dict[str, ModuleHits]:
         """How often every module was used, by key."""

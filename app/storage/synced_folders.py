@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from sqlalchemy import delete, select
 
@@ -22,8 +23,8 @@ class SyncedFolderTable:
 
     def all(self) -> list[SyncedFolder]:
         """Every folder, by path."""
-        query = select(SyncedFolderRow).order_by(SyncedFolderRow.folder)
-        return [_stored(row) for row in self._database.values(query)]
+        rows = self._database.values(select(SyncedFolderRow))
+        return sorted(map(_stored, rows), key=attrgetter("folder"))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -33,8 +34,9 @@ class SyncedFolderTable:
 
     def due(self, now: datetime) -> list[SyncedFolder]:
         """The folders whose time has come, the one that waits longest first."""
-        query = select(SyncedFolderRow).where(SyncedFolderRow.next_run <= now).order_by(SyncedFolderRow.next_run)
-        return [_stored(row) for row in self._database.values(query)]
+        waiting = select(SyncedFolderRow).where(SyncedFolderRow.next_run <= now)
+        in_turn = waiting.order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
+        return [_stored(row) for row in self._database.values(in_turn)]
 
     def save(self, folder: SyncedFolder) -> None:
         """Add a folder, or change how the one of its path is read; its last result stays."""
