@@ -73,9 +73,13 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
-        """A transaction that may read and write; undone if the block raises. Raises DeskError."""
+    def write(self, *, patiently: bool = False) -> Iterator[Session]:
+        """A transaction that may read and write; undone if the block raises. patiently: another desk that has the lock
+        is waited for some minutes. Raises DeskError.
+        """
         with self._used(), self._writers.begin() as session:
+            if patiently:
+                session.connection(execution_options={postgres.PATIENT: True})
             yield session
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
@@ -206,9 +210,9 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
         if missing and not is_new:
             database.back_up(missing[0])
         if missing or upgrade:
-            with database.write() as session:
+            with database.write(patiently=True) as session:  # another desk may be bringing it up to date just now
                 if database.is_shared:
-                    session.execute(text("SET LOCAL statement_timeout = 0"))  # a migration takes its time
+                    postgres.take_time(session.connection())
                 migrate(session.connection(), database.name)
     except BaseException:
         database.close()
