@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from pathlib import Path
 
 import pytest
 from desks import finish, small_desk
+from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
 from postgres_server import PostgresServer
 
@@ -21,6 +23,8 @@ from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
 from app.storage.accounts import Accounts
 from app.storage.sessions import Sessions
+from cache.memory.keys import PUBLIC_TENANT
+from cache.remote.remote_engine import RemoteEngine
 
 QUESTION = "What is the word of the day?"
 Desks = tuple[Service, Service]
@@ -121,6 +125,37 @@ def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_post
         look(other)
         assert modules(other) <= kept(other)
         assert files_with(tmp_path / "other", *SECRET.split()) == set()
+
+
+def test_desks_whose_model_runs_elsewhere_forget_for_each_other_on_postgres(
+    tmp_path: Path, postgres_url: str, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a document is sent to the model's server any more, whatever was said before; nor is it in the files of
+    an engine that ran here before.
+    """
+    server = FakeServer(stream(whole(f"The word is {SECRET}.")))
+    monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=server))
+    with small_desk(tmp_path / "other", database_url=postgres_url) as before:
+        before.ingest([pages])
+        [passage] = before.library.passages_of(str(pages / "secret.md"))
+    elsewhere = {"database_url": postgres_url, "model": "openai:http://model.test#m"}
+    with small_desk(tmp_path / "one", **elsewhere) as one, small_desk(tmp_path / "other", **elsewhere) as other:
+        look(one)
+        look(other)
+        assert passage.module_key in other.engine.modules(PUBLIC_TENANT)
+        conversations = [finish(desk, QUESTION).conversation_id for desk in (one, other)]
+        assert all(SECRET in repr(chat["messages"]) for chat in server.chats)
+        with looking(other, monkeypatch):
+            assert one.forget("secret.md").left == NOTHING
+        assert files_with(tmp_path / "other", *SECRET.split()) == set()
+        assert passage.module_key not in other.engine.modules(PUBLIC_TENANT)
+        server.chats.clear()
+        server.replies = [stream(whole("The shop in Galway has a bench."))]
+        for desk, conversation in zip((other, one), conversations, strict=True):
+            for later in (finish(desk, QUESTION), finish(desk, QUESTION, conversation_id=conversation)):
+                assert SECRET not in repr(later)
+        assert len(server.chats) == 4
+        assert not [word for word in SECRET.split() if word in repr(server.chats)]
 
 
 def test_an_answer_under_way_elsewhere_brings_no_quotation_back_on_postgres(desks: Desks, pages: Path) -> None:
