@@ -84,3 +84,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'desk.sqlite3'}"
     put_database(url)
     return url
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def module_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of the tests of a file, of either kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path_factory.mktemp('database') / 'desk.sqlite3'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    with server.database() as url:
+        yield url

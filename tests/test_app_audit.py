@@ -6,12 +6,14 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from desk_site import Site
 from desks import small_desk, write_pages
 from quick_account import quick_account
+from sqlalchemy import update
 
 from app.access.keys import Keys
 from app.cli.main import main
@@ -19,14 +21,30 @@ from app.cli.options import recorded
 from app.domain.callers import COMMAND_LINE, Caller
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
-from app.storage.audit import Audit
+from app.storage.audit import KEPT, Audit
 from app.storage.database import Database, open_database
+from app.storage.tables import AuditRow
 from app.web.audit_page import ACTIONS
 
 
 def entries(database: Database) -> list[tuple[str, str, str]]:
     """Oldest first: who, action, subject."""
     return [(one.who, one.action, one.subject) for one in reversed(Audit(database).latest())]
+
+
+def test_entries_are_read_in_pages_and_go_after_a_year(database_url: str) -> None:
+    with closing(open_database(database_url)) as database:
+        audit = Audit(database)
+        for number in range(5):
+            audit.record("ann", "sign-in", str(number))
+        page = audit.latest(2)
+        older = audit.latest(10, before=page[-1].id)
+        assert [one.subject for one in (*page, *older)] == ["4", "3", "2", "1", "0"]
+        with database.write() as session:
+            old = update(AuditRow).where(AuditRow.subject < "2")
+            session.execute(old.values(created=datetime.now(UTC) - KEPT - timedelta(seconds=1)))
+        audit.record("bob", "document-add", "退款\0\ud83d.md")
+        assert [one[2] for one in entries(database)] == ["2", "3", "4", "退款\\x00\\ud83d.md"]
 
 
 @pytest.fixture

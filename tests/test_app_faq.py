@@ -20,11 +20,13 @@ GALWAY = FaqDraft(
     answer="Yes, on Mondays.\n\nBring the receipt.",
     wordings=("Can a toaster be fixed in Galway?",),
 )
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Of tests that ask little of the database."""
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk") as desk:
+def desk(tmp_path: Path, database_url: str) -> Iterator[Service]:
+    with small_desk(tmp_path / "desk", database_url=database_url) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         yield desk
 
@@ -59,6 +61,7 @@ def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk: Service,
     assert desk.turns(answer.conversation_id)[-1].answer == answer
 
 
+@ON_SQLITE
 def test_long_questions_and_answers_are_cited_whole(desk: Service) -> None:
     about = "Which of the many forms do I need to fill in before the courier comes to collect"
     pairs = [
@@ -74,6 +77,7 @@ def test_long_questions_and_answers_are_cited_whole(desk: Service) -> None:
         assert {mark.paragraph for one in answer.citations for mark in one.marks} == set(range(9))
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     "question",
     [
@@ -89,6 +93,7 @@ def test_another_question_is_searched_for(desk: Service, question: str) -> None:
     assert desk.quality.faq()[0].hits == 0
 
 
+@ON_SQLITE
 def test_a_question_that_leans_on_the_one_before_it_is_searched_for(desk: Service) -> None:
     desk.quality.save_faq(FaqDraft(question="Is it free?", answer="Never."), "ann")
     first = finish(desk, "Do returns take thirty days?")
@@ -145,6 +150,7 @@ def test_a_forgotten_document_takes_its_pairs_along(desk: Service) -> None:
     assert "Mondays" not in desk.settings.faq_file.read_text()
 
 
+@ON_SQLITE
 def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = desk.quality.save_faq(GALWAY, "ann")
     with desk._ingestion.alone():
@@ -156,18 +162,19 @@ def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk: Service, monkeypatch: 
     assert finish(desk, GALWAY.question).answer == GALWAY.answer
 
 
+@ON_SQLITE
 def test_two_pairs_do_not_ask_the_same(desk: Service) -> None:
     desk.quality.save_faq(GALWAY, "ann")
     with pytest.raises(DeskError, match="another FAQ"):
         desk.quality.save_faq(FaqDraft(question="can a toaster be fixed in  Galway", answer="No."), "ann")
 
 
-def test_vectors_of_another_embedder_are_made_again(tmp_path: Path) -> None:
-    with small_desk(tmp_path) as desk:
+def test_vectors_of_another_embedder_are_made_again(tmp_path: Path, database_url: str) -> None:
+    with small_desk(tmp_path, database_url=database_url) as desk:
         desk.quality.save_faq(GALWAY, "ann")
         [vectors] = desk._faq.vectors().values()
         desk._faq.set_vectors({1: type(vectors)(embedder="another", rows=vectors.rows[:, :8])})
-    with small_desk(tmp_path) as desk:
+    with small_desk(tmp_path, database_url=database_url) as desk:
         assert finish(desk, GALWAY.question).answer == GALWAY.answer
         assert desk._faq.vectors()[1].embedder == desk.search.embedder.name
 

@@ -6,10 +6,13 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from postgres_server import PostgresServer
+from sqlalchemy import Connection, DateTime, LargeBinary, bindparam, create_engine, inspect, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -19,6 +22,8 @@ from app.domain.settings import Settings
 from app.storage import migrations, tables
 from app.storage.database import Database, open_database
 from app.storage.history import History
+from app.storage.library import Library
+from app.storage.statistics import Statistics
 
 
 @pytest.fixture
@@ -30,6 +35,25 @@ def path(tmp_path: Path) -> Path:
 def database(path: Path) -> Iterator[Database]:
     with closing(open_database(f"sqlite:///{path}")) as opened:
         yield opened
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database without tables, of either kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'desk.sqlite3'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    with server.database("template0") as url:
+        yield url
+
+
+def table_names(url: str) -> list[str]:
+    engine = create_engine(url)
+    try:
+        return inspect(engine).get_table_names()
+    finally:
+        engine.dispose()
 
 
 def schema(path: Path) -> dict[str, str]:
@@ -65,31 +89,73 @@ def test_upgrade_from_every_earlier_revision(
     assert schema(path) == schema(tmp_path / "fresh")
 
 
-def test_each_migration_runs_once_and_keeps_what_is_there(database: Database, path: Path) -> None:
-    store(database, "a", "1")
-    again = open_database(f"sqlite:///{path}")
-    with closing(again), again.read() as session:
-        names = session.scalars(text("SELECT name FROM migrations")).all()
-        assert names == [migration.__name__ for migration in migrations.MIGRATIONS]
-        assert session.get_one(tables.FactRow, "a").value == "1"
+FIRST_ROWS = (
+    "INSERT INTO documents (path, title, content_hash, loaded_at, num_passages) "
+    "VALUES ('/退款.md', 'Rückgabe', 'h', :now, 1)",
+    "INSERT INTO passages (document_id, ordinal, heading_path, text, content_hash, num_tokens, embedding, module_key) "
+    "VALUES (1, 0, '[\"Grüße\"]', 'Thirty days.', 'h', 3, :vector, 'b2:one')",
+    "INSERT INTO conversations (id, title, created, updated) VALUES ('c', '退款?', :now, :now)",
+    "INSERT INTO messages (id, conversation_id, position, role, text, created, refused) "
+    "VALUES ('q', 'c', 0, 'user', '退款?', :now, false)",
+    "INSERT INTO messages (id, conversation_id, position, role, question_id, text, tokens, created, refused, "
+    "finish_reason, policy, exact) VALUES ('a', 'c', 1, 'assistant', 'q', 'Thirty days.', '[1, 2]', :now, false, "
+    "'stop', 'fast', false)",
+    "INSERT INTO message_citations (message_id, rank, document, title, passage, quote, score) "
+    "VALUES ('a', 0, '/退款.md', 'Rückgabe', '1', 'Thirty days.', 0.5), ('a', 1, '/gone.md', '', '', '(removed)', 1)",
+    "INSERT INTO message_timings VALUES ('a', 1, 2, 3, 4, 31.5, 99.9)",
+    "INSERT INTO message_usage VALUES ('a', 100, 7, 20, 0, 30, 50)",
+    "INSERT INTO message_modules (message_id, rank, key, name, document, passage, tokens, position, source, "
+    "miss_reason, created) VALUES ('a', 0, 'b2:one', 'p', '/退款.md', '1', 50, 0, 'computed', 'new', :now)",
+    "INSERT INTO feedback VALUES ('a', 'up', 'good', :now)",
+    "INSERT INTO facts VALUES ('embedder', 'hash')",
+)
+"""What the first version wrote, as the tables were then."""
 
 
-def test_documents_forgotten_before_it_was_recorded_are_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = migrations.MIGRATIONS
-    before = [one.__name__ for one in everything].index("m013_forgotten_documents")
-    monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:before],))
-    with closing(open_database(f"sqlite:///{path}")) as database, database.write() as session:
-        for statement in (
-            "INSERT INTO conversations (id, title, created, updated) VALUES ('c', '', '2026-01-01', '2026-01-01')",
-            "INSERT INTO messages (id, conversation_id, position, role, text, created) "
-            "VALUES ('m', 'c', 0, 'assistant', '(removed)', '2026-01-01')",
-            "INSERT INTO message_citations (message_id, rank, document, title, passage, quote, score) "
-            "VALUES ('m', 0, '/gone.md', '', '', '(removed)', 1), ('m', 1, '/kept.md', '', '', 'text', 1)",
-        ):
-            session.execute(text(statement))
+def test_what_the_first_version_wrote_comes_along_through_every_revision(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything, vector, now = migrations.MIGRATIONS, np.arange(4, dtype="<f4"), datetime(2026, 1, 2, 3, 4, 5, 678901)
+    given = bindparam("now", now, DateTime()), bindparam("vector", vector.tobytes(), LargeBinary())
+    for done in range(1, len(everything) + 1):
+        monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:done],))
+        with closing(open_database(empty_url)) as database, database.write() as session:
+            for statement in FIRST_ROWS if done == 1 else ():
+                session.execute(text(statement).bindparams(*(one for one in given if f":{one.key}" in statement)))
     monkeypatch.undo()
-    with closing(open_database(f"sqlite:///{path}")) as database, database.read() as session:
-        assert session.scalars(text("SELECT path FROM forgotten_documents")).all() == ["/gone.md"]
+    with closing(open_database(empty_url)) as database:
+        names = database.values(text("SELECT name FROM migrations"))  # type: ignore[arg-type]
+        assert sorted(names) == sorted(migration.__name__ for migration in everything)
+        history, library, statistics = History(database), Library(database), Statistics(database)
+        assert [(one.title, one.turns) for one in history.conversations(query="退款")] == [("退款?", 2)]
+        question, said = history.turns("c")
+        assert question.created == said.created == now.replace(tzinfo=UTC)
+        assert (said.feedback, said.reason) == ("up", "good")
+        assert said.answer is not None
+        assert (said.answer.outcome, said.answer.exact, said.answer.quoted) == ("answered", False, False)
+        assert [(one.document, one.marks, one.see_also) for one in said.answer.citations] == [
+            ("/退款.md", (), False),
+            ("/gone.md", (), False),
+        ]
+        assert history.past("c")[1].tokens == (1, 2)
+        assert list(history.forgotten()) == ["/gone.md"]
+        [passage] = library.passages_of("/退款.md")
+        assert (passage.heading_path, passage.collection, passage.module_key) == (("Grüße",), "", "b2:one")
+        assert (library.vectors(4)[1] == vector).all()
+        assert library.fact("embedder") == "hash"
+        totals = statistics.totals()
+        assert (totals.answers, totals.answered, totals.computed_tokens, totals.module_tokens) == (1, 1, 20, 50)
+        assert [(one.reason, one.misses, one.tokens) for one in statistics.miss_reasons()] == [("new", 1, 50)]
+        assert statistics.module_hits()["b2:one"].misses == 1
+
+
+def test_each_migration_runs_once_and_keeps_what_is_there(database_url: str) -> None:
+    with closing(open_database(database_url)) as database:
+        store(database, "a", "1")
+    with closing(open_database(database_url)) as again, again.read() as session:
+        names = session.scalars(text("SELECT name FROM migrations")).all()
+        assert sorted(names) == sorted(migration.__name__ for migration in migrations.MIGRATIONS)
+        assert session.get_one(tables.FactRow, "a").value == "1"
 
 
 @pytest.fixture
@@ -181,27 +247,27 @@ def test_forgetting_a_document_removes_the_copies(older: Path) -> None:
     assert list(older.parent.iterdir()) == [older]
 
 
-def test_failing_migration_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_migration_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def m002_broken(connection: Connection) -> None:
-        connection.execute(text("CREATE TABLE half (a)"))
+        connection.execute(text("CREATE TABLE half (a int)"))
         raise ZeroDivisionError
 
     monkeypatch.setattr(migrations.migrate, "__defaults__", ((*migrations.MIGRATIONS, m002_broken),))
     with pytest.raises(ZeroDivisionError):
-        open_database(f"sqlite:///{path}")
-    assert schema(path) == {}
+        open_database(empty_url)
+    assert table_names(empty_url) == []
 
 
-def test_newer_database_is_refused_and_left_alone(database: Database, path: Path) -> None:
-    with database.write() as session:
+def test_newer_database_is_refused_and_left_alone(database_url: str) -> None:
+    with closing(open_database(database_url)) as database, database.write() as session:
         session.execute(text("INSERT INTO migrations (name) VALUES ('m999_future')"))
-    before = schema(path)
+    before = table_names(database_url)
     with pytest.raises(DeskError) as caught:
-        open_database(f"sqlite:///{path}")
+        open_database(database_url)
     error = caught.value
     assert error.code == "database-newer"
     assert "newer Warmdesk (m999_future)" in str(error)
-    assert schema(path) == before
+    assert table_names(database_url) == before
 
 
 def test_tables_of_another_program_are_not_taken_over(path: Path) -> None:

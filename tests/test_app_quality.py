@@ -75,9 +75,9 @@ def test_likeness_is_between_no_word_and_every_word() -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("quality")
-    with small_desk(folder / "desk", refuse_below=0.2, answer_above=2.0) as desk:
+def desk(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Service]:
+    folder, url = tmp_path_factory.mktemp("quality"), module_database_url
+    with small_desk(folder / "desk", database_url=url, refuse_below=0.2, answer_above=2.0) as desk:
         desk.ingest([write_pages(folder / "pages")])
         yield desk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,9 @@ from app.desk.savings import ENOUGH, summarise_savings
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.savings import Savings, SavingsSample
+from app.storage.conversation_care import ConversationCare
+from app.storage.database import open_database
+from app.storage.history import History
 from app.storage.savings import SavingsSamples
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
@@ -112,6 +115,18 @@ def test_a_question_that_is_gone_by_then_is_left_out_of_the_sample(desk: Service
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     SavingsSamples(desk.database).record(replace(SAMPLE, created=later, question_id="gone"))
     assert samples(desk)[0] == replace(SAMPLE, created=later)
+
+
+def test_samples_are_read_by_time_and_outlive_their_question(database_url: str) -> None:
+    with closing(open_database(database_url)) as database:
+        history, kept = History(database), SavingsSamples(database)
+        asked = history.record_question(history.start_conversation(QUESTION), QUESTION)
+        late = replace(SAMPLE, created=NOW + timedelta(hours=1), likeness=None)
+        for sample in (replace(SAMPLE, question_id=asked), replace(late, question_id="gone")):
+            kept.record(sample)
+        assert kept.between(NOW, late.created) == [replace(SAMPLE, question_id=asked)]
+        ConversationCare(database).erase("operator")
+        assert kept.between(NOW, late.created + timedelta(seconds=1)) == [late, SAMPLE]
 
 
 def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(tmp_path: Path) -> None:

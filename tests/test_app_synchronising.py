@@ -30,9 +30,13 @@ def pages(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+def desk(tmp_path: Path, database_url: str) -> Iterator[Service]:
+    with small_desk(tmp_path / "desk", database_url=database_url, neighbours=0) as desk:
         yield desk
+
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Of tests that ask little of the database."""
 
 
 def save(desk: Service, folder: Path | str, collection: str = "", every: int = 60) -> SyncedFolder:
@@ -131,6 +135,7 @@ def test_of_very_many_files_the_first_are_kept() -> None:
 # --- failures ----------------------------------------------------------------------------------------------
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(("is_there", "code"), [(False, "sync-gone"), (True, "sync-nothing")])
 def test_a_disk_that_is_not_mounted_removes_nothing_and_is_a_failure(
     desk: Service, pages: Path, tmp_path: Path, is_there: bool, code: str
@@ -152,6 +157,7 @@ def test_a_disk_that_is_not_mounted_removes_nothing_and_is_a_failure(
     assert len(audited(desk)) == 2, "neither changed anything"
 
 
+@ON_SQLITE
 def test_a_failure_of_ours_is_recorded_without_its_words(
     desk: Service, pages: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,6 +172,7 @@ def test_a_failure_of_ours_is_recorded_without_its_words(
     assert run(desk, pages).is_ok
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("folder", "code"),
     [
@@ -201,6 +208,7 @@ def test_folders_that_cannot_be_synchronised(
     assert len(desk.synced.all()) == 2
 
 
+@ON_SQLITE
 def test_a_folder_that_may_not_be_read(desk: Service, pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulated: permission bits do not stop root."""
 
@@ -213,6 +221,7 @@ def test_a_folder_that_may_not_be_read(desk: Service, pages: Path, monkeypatch: 
     assert caught.value.code == "sync-unreadable"
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("every", [-1, 0, 4, 31 * 24 * 60 + 1])
 def test_intervals_have_limits(desk: Service, pages: Path, every: int) -> None:
     with pytest.raises(DeskError, match="choose 5 minutes to 31 days"):
@@ -242,6 +251,7 @@ def test_what_is_due_is_read_one_after_another(desk: Service, pages: Path, tmp_p
     desk.synced.run_due(lambda *_: pytest.fail("nothing is due"))
 
 
+@ON_SQLITE
 def test_beside_another_ingest_it_waits_and_is_no_failure(desk: Service, pages: Path) -> None:
     save(desk, pages)
     due = stored(desk, pages)
@@ -255,6 +265,7 @@ def test_beside_another_ingest_it_waits_and_is_no_failure(desk: Service, pages: 
     assert counts(stored(desk, pages).last_result) == (0, 0, 0, 4)
 
 
+@ON_SQLITE
 def test_a_reading_that_is_stopped_is_due_at_once(desk: Service, pages: Path) -> None:
     save(desk, pages)
     due = stored(desk, pages)
@@ -267,6 +278,7 @@ def test_a_reading_that_is_stopped_is_due_at_once(desk: Service, pages: Path) ->
     assert stored(desk, pages) == due
 
 
+@ON_SQLITE
 def test_a_folder_that_is_removed_while_it_is_read_is_gone(desk: Service, pages: Path) -> None:
     save(desk, pages)
 
@@ -318,6 +330,7 @@ def test_a_desk_that_is_closed_ends_a_reading(caplog: pytest.LogCaptureFixture) 
 # --- collections and synchronised folders ------------------------------------------------------------------
 
 
+@ON_SQLITE
 def test_a_collection_that_a_folder_feeds_is_not_forgotten(desk: Service, pages: Path) -> None:
     save(desk, pages, "shop")
     run(desk, pages)
