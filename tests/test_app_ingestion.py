@@ -180,6 +180,20 @@ def test_sync_keeps_everything_when_the_folder_itself_is_missing(tmp_path: Path,
     assert (report.removed, len(report.failed)) == (0, 1)
 
 
+def test_a_path_that_no_database_takes_is_named_and_the_others_are_in(
+    tmp_path: Path, pages: Path, database_url: str
+) -> None:
+    deep = pages.joinpath(*["退款" * 40] * 11)  # of Chinese characters with three bytes each
+    deep.mkdir(parents=True)
+    (deep / "far.md").write_text("# Far\n\nFar away.\n")
+    with small_desk(tmp_path / "desk", database_url=database_url) as desk:
+        report = desk.ingest([pages], sync=True)
+        assert len(desk.documents()) == 4
+    [failed] = report.failed
+    assert failed.path.endswith("far.md")
+    assert "move it to where it has 2,500" in failed.reason
+
+
 @pytest.mark.parametrize("content", [b"", b"\0\1\2" * 99, bytes(loaders.MAX_BYTES + 1)])
 def test_sync_keeps_documents_whose_files_are_only_unreadable_now(tmp_path: Path, pages: Path, content: bytes) -> None:
     with small_desk(tmp_path / "desk") as desk:

@@ -41,6 +41,8 @@ EMBEDDED_AT_ONCE = 8
 """Passages that are embedded together, and read together for their statements: few, so that a run can be stopped."""
 LONGEST_READING_S = 120.0
 """Seconds that reading one file may take."""
+LONGEST_PATH = 2500
+"""Bytes of the path by which a document is known: PostgreSQL's index takes few more."""
 IS_IT_MOUNTED = "is its disk mounted? Documents that are not wanted any more can be forgotten"
 
 
@@ -162,7 +164,8 @@ class Ingestion:
         started = time.perf_counter()
         report = IngestReport()
         try:
-            files, collection = list(find_files(paths)), options.get("collection", "")
+            files = [(path, problem or self._problem_of_name(path)) for path, problem in find_files(paths)]
+            collection = options.get("collection", "")
             unchanged = [path for path, problem in files if problem is None and self._is_unchanged(path, collection)]
             new = [file for file in files if file[0] not in set(unchanged)]
             known = [*self._store_files(new, collection, report, progress), *map(self._name, unchanged)]
@@ -255,6 +258,12 @@ class Ingestion:
 
     def _name(self, path: Path) -> str:
         return self._names.get(path.resolve(), str(path.resolve()))
+
+    def _problem_of_name(self, path: Path) -> str | None:
+        size = len(self._name(path).encode("utf-8", "backslashreplace"))
+        return (
+            None if size <= LONGEST_PATH else f"its path has {size:,} bytes: move it to where it has {LONGEST_PATH:,}"
+        )
 
     def _identity(self, hash_: str) -> str:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
