@@ -13,6 +13,7 @@ from waiting import wait_until
 
 from app.cli.demo import serve_demo
 from app.desk.service import Service
+from app.domain.errors import DeskError
 from app.domain.progress import PassagesRead
 from app.knowledge.prompts import PassageText
 from cache.errors import CacheError
@@ -120,6 +121,27 @@ def test_reading_goes_on_when_the_engine_has_begun_anew(tmp_path: Path, monkeypa
         monkeypatch.setattr(service.engine, "encode", failing_once)
         assert read_ahead(service).wait(LONG_S)
         assert stored(service) == [True] * 4
+
+
+def test_reading_goes_on_when_the_database_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Was wrong once: it ended until documents changed. That the database is away it says itself."""
+    monkeypatch.setattr("app.knowledge.reading_ahead.AGAIN_S", 0.0)
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages], warm=False)
+        survey, away = service._warming.survey, iter(["database-unreachable", "database-lost", ""])
+
+        def away_at_first() -> object:
+            if code := next(away, ""):
+                raise DeskError("the database is away", code=code)
+            return survey()
+
+        monkeypatch.setattr(service._warming, "survey", away_at_first)
+        assert read_ahead(service).wait(LONG_S)
+        assert stored(service) == [True] * 4
+    assert "could not be encoded" not in caplog.text
 
 
 def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None:
