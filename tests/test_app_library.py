@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -77,6 +78,15 @@ def test_new_document(library: Library) -> None:
     )
     assert [found.id for found in library.passages([2, 99, 1, 2])] == [2, 1, 2]
     assert library.passages([2])[0].label == "Returns > B (2)"
+
+
+def test_any_text_comes_back_also_from_within_json(library: Library) -> None:
+    """Headings are JSON, which has escapes of its own for what the columns of texts cannot hold."""
+    odd = replace(passage("a"), heading_path=("a\0b", "\ud83d", "退款 'Grüße' \\ \""), text="a\0b \ud83d 😀")
+    [id_] = store(library, document("/a\0b.md"), [odd]).ids
+    [stored] = library.passages_of("/a\0b.md")
+    assert (stored.id, stored.heading_path, stored.text) == (id_, odd.heading_path, "a\\x00b \\ud83d 😀")
+    assert library.headings() == [("/a\\x00b.md", odd.heading_path)]
 
 
 def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -> None:
