@@ -17,9 +17,10 @@ from itertools import count
 from pathlib import Path
 
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from app.storage.database import open_database
+from app.storage.migrations import MIGRATIONS
 
 FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 TEMPLATE = "warm_template"
@@ -27,6 +28,20 @@ GUARDED = "guarded"
 """A user who needs a password, if a test makes it."""
 _FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=16MB", "wal_level=minimal")
 _ALONE = ("listen_addresses=", "max_wal_senders=0", "autovacuum=off", "max_connections=60", "log_min_messages=fatal")
+
+_EMPTY = """
+DO $$ DECLARE one text; BEGIN
+    ASSERT (SELECT count(*) FROM migrations) = {migrations};
+    SET LOCAL session_replication_role = replica;
+    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'migrations' LOOP
+        EXECUTE 'DELETE FROM ' || one;
+    END LOOP;
+    FOR one IN SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' LOOP
+        EXECUTE 'ALTER SEQUENCE ' || one || ' RESTART';
+    END LOOP;
+END $$
+"""
+"""Removes all rows, without regard to foreign keys, and lets numbers begin anew."""
 
 
 def binaries() -> Path | None:
@@ -41,7 +56,7 @@ class PostgresServer:
 
     def __init__(self, folder: Path) -> None:
         """folder: of the server, made by `running_server`."""
-        self.folder, self._numbers = folder, count(1)
+        self.folder, self._numbers, self._unused = folder, count(1), list[str]()
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str) -> str:
@@ -91,13 +106,32 @@ class PostgresServer:
 
     @contextmanager
     def database(self, template: str = TEMPLATE, options: str = "") -> Iterator[str]:
-        """The URL of a new database, for the block: with all tables, or (template0) without any."""
-        name = f"desk_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy {options}")
+        """The URL of an empty database, for the block: with all tables, or (template0) without any. One with all tables
+        is emptied afterwards and given out again: making one takes longer than most tests.
+        """
+        is_usual = (template, options) == (TEMPLATE, "")
+        if is_usual and self._unused:
+            name = self._unused.pop()
+        else:
+            name = f"desk_{next(self._numbers)}"
+            self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy {options}")
         try:
             yield self.url(name)
         finally:
-            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            if is_usual and self._is_emptied(name):
+                self._unused.append(name)
+            else:
+                self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _is_emptied(self, name: str) -> bool:
+        """Whether a database is as at its beginning, after what a test wrote was removed."""
+        self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        self.execute(f"ALTER DATABASE {name} RESET ALL")
+        try:
+            self.execute(_EMPTY.format(migrations=len(MIGRATIONS)), name)
+        except DatabaseError:  # a test changed more than rows
+            return False
+        return True
 
 
 @contextmanager
