@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from postgres_server import PostgresServer
 from sqlalchemy import Connection, DateTime, LargeBinary, bindparam, create_engine, inspect, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -24,6 +23,7 @@ from app.storage.database import Database, open_database
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import Statistics
+from evals.postgres_server import EMPTY, PostgresServer
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'desk.sqlite3'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres")
-    with server.database("template0") as url:
+    with server.database(EMPTY) as url:
         yield url
 
 

@@ -19,7 +19,6 @@ from desk_site import BASE, HTML, Site, call
 from desks import small_desk, write_pages
 from fastapi.testclient import TestClient
 from httpx import Response
-from postgres_server import PostgresServer
 from waiting import wait_until
 
 from app.access.keys import Keys
@@ -34,6 +33,7 @@ from app.storage.database import Database
 from app.storage.transcripts import Transcripts
 from app.support.webhook import WebhookSender
 from app.web.server import create_app
+from evals.postgres_server import PostgresServer
 
 ODD = "Größe 退款 \0 \ud83d 😀"
 STORED = "Größe 退款 \\x00 \\ud83d 😀"

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from postgres_server import GUARDED, PostgresServer
 from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from waiting import wait_until
@@ -26,6 +25,7 @@ from app.storage.accounts import Accounts
 from app.storage.database import Database, open_database, version_of
 from app.storage.library import Library
 from app.storage.synced_folders import SyncedFolderTable
+from evals.postgres_server import EMPTY, GUARDED, PostgresServer
 
 PASSWORD = "opensesame"
 
@@ -105,7 +105,7 @@ def test_no_password_in_an_error_on_postgres(url: str) -> None:
 
 
 def test_a_database_that_cannot_hold_all_texts_on_postgres(postgres: PostgresServer) -> None:
-    with postgres.database("template0", "ENCODING 'SQL_ASCII'") as url:
+    with postgres.database(EMPTY, "ENCODING 'SQL_ASCII'") as url:
         error = refused(url)
     assert error.code == "database-encoding"
     assert "--encoding=UTF8" in str(error)
@@ -212,7 +212,7 @@ def test_only_one_has_a_piece_of_work_on_postgres(postgres_url: str) -> None:
 
 
 def test_two_that_begin_together_make_the_tables_once_on_postgres(postgres: PostgresServer) -> None:
-    with postgres.database("template0") as url:
+    with postgres.database(EMPTY) as url:
         opened: list[Database] = []
         threads = [threading.Thread(target=lambda: opened.append(open_database(url))) for _ in range(3)]
         for thread in threads:
@@ -243,7 +243,7 @@ def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(
     long = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND clock_timestamp() - query_start > '0.1 s'"
     )
-    with postgres.database("template0") as url, ThreadPoolExecutor(2) as pool:
+    with postgres.database(EMPTY) as url, ThreadPoolExecutor(2) as pool:
         first = pool.submit(open_database, url)
         migrating.wait()
         second = pool.submit(open_database, url)
@@ -311,7 +311,7 @@ def test_names_are_sorted_by_their_characters_whatever_the_database_does_on_post
     names = ["Zebra", "apple", "Äpfel", "über", "zoo", "_", "1", "退款", "货运"]
     in_turn = sorted(names)
     with (
-        postgres.database("template0", "LOCALE_PROVIDER icu ICU_LOCALE 'de-DE' LOCALE 'C'") as url,
+        postgres.database(EMPTY, "LOCALE_PROVIDER icu ICU_LOCALE 'de-DE' LOCALE 'C'") as url,
         closing(open_database(url)) as database,
     ):
         library, accounts, folders = Library(database), Accounts(database), SyncedFolderTable(database)
@@ -360,7 +360,7 @@ def schema(url: str) -> list[tuple[object, ...]]:
 
 def test_migrations_lead_to_the_tables_on_postgres(postgres: PostgresServer, postgres_url: str) -> None:
     """A table changed without a migration fails here."""
-    with postgres.database("template0") as fresh:
+    with postgres.database(EMPTY) as fresh:
         engine = create_engine(fresh)
         tables.Base.metadata.create_all(engine)
         engine.dispose()
@@ -370,7 +370,7 @@ def test_migrations_lead_to_the_tables_on_postgres(postgres: PostgresServer, pos
 def test_an_older_database_is_brought_up_to_date_on_postgres(
     postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with postgres.database("template0") as url:
+    with postgres.database(EMPTY) as url:
         monkeypatch.setattr(migrations.migrate, "__defaults__", (migrations.MIGRATIONS[:-1],))
         with closing(open_database(url)) as database:
             store(database, "a")
@@ -383,7 +383,7 @@ def test_an_older_database_is_brought_up_to_date_on_postgres(
 
 
 def test_tables_of_another_program_are_not_taken_over_on_postgres(postgres: PostgresServer) -> None:
-    with postgres.database("template0") as url:
+    with postgres.database(EMPTY) as url:
         postgres.execute("CREATE TABLE documents (a int)", make_url(url).database or "")
         error = refused(url)
     assert error.code == "database-error"

@@ -13,7 +13,6 @@ import pytest
 from desks import finish, small_desk
 from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
-from postgres_server import PostgresServer
 
 from app.access.passwords import ensure_admin
 from app.desk import following as following_file
@@ -25,6 +24,7 @@ from app.storage.accounts import Accounts
 from app.storage.sessions import Sessions
 from cache.memory.keys import PUBLIC_TENANT
 from cache.remote.remote_engine import RemoteEngine
+from evals.postgres_server import PostgresServer
 
 QUESTION = "What is the word of the day?"
 Desks = tuple[Service, Service]

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for one test process: in a temporary folder, on a socket, without waiting for the disk.
+"""A PostgreSQL server for one process: in a temporary folder, on a socket, without waiting for the disk.
 
 The server refuses to be run by root; then it is run by the user `postgres` or `nobody`.
 """
@@ -23,7 +23,8 @@ from app.storage.database import open_database
 from app.storage.migrations import MIGRATIONS
 
 FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-TEMPLATE = "warm_template"
+TEMPLATE, EMPTY = "warm_template", "template0"
+"""What databases are copies of: one with all tables, or one with none."""
 GUARDED = "guarded"
 """A user who needs a password, if a test makes it."""
 _FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=16MB", "wal_level=minimal")
@@ -84,10 +85,10 @@ class PostgresServer:
             while True:
                 self.execute("SELECT 1")
 
-    def stop(self) -> None:
-        """End it at once, with all its connections."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End it at once, with all its connections. how: SIGQUIT is to the server like a crash."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(how)
         self._process.wait()
 
     def execute(self, statement: str, database: str = "postgres") -> None:
@@ -106,7 +107,7 @@ class PostgresServer:
 
     @contextmanager
     def database(self, template: str = TEMPLATE, options: str = "") -> Iterator[str]:
-        """The URL of an empty database, for the block: with all tables, or (template0) without any. One with all tables
+        """The URL of an empty database, for the block: with all tables, or (EMPTY) without any. One with all tables
         is emptied afterwards and given out again: making one takes longer than most tests.
         """
         is_usual = (template, options) == (TEMPLATE, "")
