@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desks import small_desk, small_settings, write_pages
+from desks import small_desk, write_pages
 from tiny import ByteTokenizer, stock
 
 import app.training.adapt
@@ -17,6 +17,7 @@ from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
 from cache.errors import ModelError
 from cache.model.adapters import merge_adapter
 from cache.training.examples import TrainingExample
+from evals.tiny_desk import small_settings
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desks import finish, small_desk, small_settings, write_pages
+from desks import finish, small_desk, write_pages
 
 from app.cli.main import main
 from app.desk.changes import Changes
@@ -31,6 +31,7 @@ from app.storage.database import open_database
 from app.storage.lock import lock_data_folder
 from app.storage.restoring import restore_folder
 from app.web.command_socket import command_socket
+from evals.tiny_desk import small_settings
 
 
 @contextmanager

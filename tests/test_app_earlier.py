@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from desks import finish, small_desk, small_settings, write_pages
+from desks import finish, small_desk, write_pages
 
 from app.answering.earlier import past_of
 from app.domain.answers import BETWEEN
@@ -15,6 +15,7 @@ from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.replies.languages import texts_in
 from app.storage.history import PastMessage
 from cache.prompt.parts import Text, TextModule
+from evals.tiny_desk import small_settings
 
 ASKED = Said("user", "How long do returns take?")
 SETTINGS = small_settings(Path("desk"))

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
-from meanings import HashEmbedder, HashRanker, MeaningEmbedder, retriever_of
+from meanings import MeaningEmbedder, retriever_of
 
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import NOTHING, Finder, SearchResults, wordings
 from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
 from app.storage.library import Library
+from evals.hashed_search import HashEmbedder, HashRanker
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.search.embedding import Embedder
 from retrieval.search.retriever import Retriever

@@ -13,7 +13,7 @@ from desk_site import HTML, Site
 from desks import finish, small_desk, write_pages
 from fake_quality import bad_answer
 from fastapi.testclient import TestClient
-from meanings import HashEmbedder, MeaningEmbedder
+from meanings import MeaningEmbedder
 from quick_account import quick_account
 from sqlalchemy import update
 
@@ -25,6 +25,7 @@ from app.storage.accounts import Accounts
 from app.storage.tables import MessageRow
 from app.storage.transcripts import Transcripts
 from app.support.groups import Grouping
+from evals.hashed_search import HashEmbedder
 from retrieval.search.last_questions import REMEMBERED, LastQuestionsEmbedder
 
 NOW = datetime(2026, 3, 12, tzinfo=UTC)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from desks import small_desk, write_pages
-from meanings import HashRanker
 
 from app.desk.service import Service
 from app.domain.documents import StoredPassage
 from app.knowledge import statements as store_module
 from app.knowledge.statements import PassageStatements, StatementStore
+from evals.hashed_search import HashRanker
 from retrieval.ranking.encoder import PassageToRead
 from retrieval.ranking.vectors import StatementVectors
 from retrieval.statements.cut import VERSION

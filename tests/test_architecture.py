@@ -79,6 +79,7 @@ ONLY_IN = {
         "evals.gpu.child",
         "evals.gpu.shapes",
         "evals.random_model",
+        "evals.tiny_model",
         "evals.transformers_peer",
         "retrieval.ranking.encoder",
     },
@@ -98,7 +99,9 @@ ONLY_IN = {
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "babel": {"app.web.languages"},
     "sqlalchemy": {
-        "evals.chaos",
+        "evals.chaos_work",
+        "evals.desk_examination",
+        "evals.postgres_server",
         "app.storage.audit",
         *(
             "app.storage.tables",
@@ -123,7 +126,7 @@ ONLY_IN = {
     "tomlkit": {"app.storage.settings_file"},
     "gradio": {f"app.web.{name}" for name in ("chat_page", "handoff_part", "toasts", "admin_page", "server")},
     "fastapi": {
-        "evals.hostile",
+        "evals.hostile_site",
         "app.web.account_routes",
         "app.web.audit_page",
         "app.web.admin_frame",

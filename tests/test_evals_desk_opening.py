@@ -7,12 +7,12 @@ import logging
 from pathlib import Path
 
 import pytest
-from desks import small_settings
 from tiny import build
 
 from cache.memory.disk import DiskTier
 from evals import desk_opening
 from evals.desk_opening import Stopwatch, make_desk, measure_opening
+from evals.tiny_desk import small_settings
 
 PASSAGES = 25
 

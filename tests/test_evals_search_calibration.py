@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from meanings import HashEmbedder, HashRanker, MeaningEmbedder
+from meanings import MeaningEmbedder
 from tiny import build
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import JudgedQuestion
+from evals.hashed_search import HashEmbedder, HashRanker
 from evals.labelled_questions import LabelledQuestion
 from evals.search_calibration import (
     ANSWERED,
@@ -33,7 +34,7 @@ from evals.search_calibration import (
     fitted,
     judged_cases,
 )
-from retrieval.answerability.classifier import load_classifier, save_classifier
+from retrieval.answerability.classifier import as_json, load_classifier
 from retrieval.answerability.features import Candidate, QuestionFeatures, QuestionMeasures, StatementFeatures
 from retrieval.answerability.judge import JudgedStatements
 from retrieval.statements.statement import Statement
@@ -267,7 +268,7 @@ def test_calibrated_on_two_tiny_help_centres(tmp_path: Path) -> None:
     assert found.classifier.fitted_on == "40 questions of goods, things"
     assert told == ["things: 40/40 questions", "goods: 40/40 questions"]
     assert not (tmp_path / "data").exists(), "desks of their own are asked"
-    save_classifier(found.classifier, tmp_path / "search.json")
+    (tmp_path / "search.json").write_text(as_json(found.classifier))
     assert asdict(load_classifier(tmp_path / "search.json")) == asdict(found.classifier)
 
 

@@ -1,4 +1,4 @@
-"""Tiny random models built in code, a byte tokenizer, and the oracle: one full forward pass with a block mask."""
+"""Tiny random models of all families, built in code, and the oracle: one full forward pass with a block mask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import (
-    AutoModelForCausalLM,
     BloomConfig,
     Gemma2Config,
     Gemma3TextConfig,
@@ -36,27 +35,14 @@ from cache.attention.kernels import Kernel, flash_cpu, matmul
 from cache.memory.allocator import Extent
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
-from cache.prompt.chat_template import PLAIN
-from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment
+from evals.tiny_model import SIZES, VOCABULARY, ByteTokenizer, random_weights, tiny_llama
 
 KERNELS: dict[str, Kernel] = {"matmul": matmul, "flash_cpu": flash_cpu}
-VOCABULARY = 300
-COMMON = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 4096,
-    "eos_token_id": 299,
-    "bos_token_id": 298,
-    "pad_token_id": 299,
-}
 CONFIGS: dict[str, Any] = {
-    "llama": lambda: LlamaConfig(**COMMON, num_key_value_heads=2),
+    "llama": tiny_llama,
     "llama3-rope": lambda: LlamaConfig(
-        **COMMON,
+        **SIZES,
         num_key_value_heads=2,
         rope_parameters={
             "rope_type": "llama3",
@@ -68,7 +54,7 @@ CONFIGS: dict[str, Any] = {
         },
     ),
     "yarn": lambda: LlamaConfig(
-        **COMMON,
+        **SIZES,
         num_key_value_heads=2,
         rope_parameters={
             "rope_type": "yarn",
@@ -78,17 +64,17 @@ CONFIGS: dict[str, Any] = {
         },
     ),
     "linear-rope": lambda: LlamaConfig(
-        **COMMON,
+        **SIZES,
         num_key_value_heads=2,
         rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     ),
-    "multi-query": lambda: LlamaConfig(**COMMON, num_key_value_heads=1),
-    "qwen2": lambda: Qwen2Config(**COMMON, num_key_value_heads=2),
-    "gemma": lambda: GemmaConfig(**COMMON, num_key_value_heads=1, head_dim=256),
-    "qwen3": lambda: Qwen3Config(**COMMON, num_key_value_heads=3, head_dim=16),
-    "mistral": lambda: MistralConfig(**COMMON, num_key_value_heads=2, sliding_window=None),
-    "phi3": lambda: Phi3Config(**COMMON, num_key_value_heads=2),
-    "gpt_neox": lambda: GPTNeoXConfig(**COMMON),
+    "multi-query": lambda: LlamaConfig(**SIZES, num_key_value_heads=1),
+    "qwen2": lambda: Qwen2Config(**SIZES, num_key_value_heads=2),
+    "gemma": lambda: GemmaConfig(**SIZES, num_key_value_heads=1, head_dim=256),
+    "qwen3": lambda: Qwen3Config(**SIZES, num_key_value_heads=3, head_dim=16),
+    "mistral": lambda: MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=None),
+    "phi3": lambda: Phi3Config(**SIZES, num_key_value_heads=2),
+    "gpt_neox": lambda: GPTNeoXConfig(**SIZES),
     "gpt2": lambda: GPT2Config(
         vocab_size=VOCABULARY,
         n_embd=48,
@@ -98,7 +84,7 @@ CONFIGS: dict[str, Any] = {
         eos_token_id=299,
         bos_token_id=298,
     ),
-    "opt": lambda: OPTConfig(**COMMON, ffn_dim=96, word_embed_proj_dim=48, dropout=0.0),
+    "opt": lambda: OPTConfig(**SIZES, ffn_dim=96, word_embed_proj_dim=48, dropout=0.0),
     "bloom": lambda: BloomConfig(
         vocab_size=VOCABULARY, hidden_size=48, n_layer=3, n_head=6, eos_token_id=299, bos_token_id=298
     ),
@@ -115,24 +101,24 @@ CONFIGS: dict[str, Any] = {
 }
 FOREVER = 1 << 40
 WINDOW = 24
-SHORT = {**COMMON, "max_position_embeddings": 400}
+SHORT = {**SIZES, "max_position_embeddings": 400}
 UNPLACEABLE: dict[str, Any] = {
-    "mistral-window": lambda: MistralConfig(**COMMON, num_key_value_heads=2, sliding_window=WINDOW),
-    "phi3-window": lambda: Phi3Config(**COMMON, num_key_value_heads=6, sliding_window=WINDOW),
+    "mistral-window": lambda: MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=WINDOW),
+    "phi3-window": lambda: Phi3Config(**SIZES, num_key_value_heads=6, sliding_window=WINDOW),
     "qwen2-half-windowed": lambda: Qwen2Config(
-        **COMMON, num_key_value_heads=2, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+        **SIZES, num_key_value_heads=2, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
     ),
     "gemma2": lambda: Gemma2Config(
-        **COMMON, num_key_value_heads=2, head_dim=16, sliding_window=WINDOW, attn_logit_softcapping=1.5
+        **SIZES, num_key_value_heads=2, head_dim=16, sliding_window=WINDOW, attn_logit_softcapping=1.5
     ),
     "gemma3": lambda: Gemma3TextConfig(
-        **COMMON, num_key_value_heads=2, head_dim=16, sliding_window=WINDOW, sliding_window_pattern=2
+        **SIZES, num_key_value_heads=2, head_dim=16, sliding_window=WINDOW, sliding_window_pattern=2
     ),
     "dynamic-rope": lambda: LlamaConfig(
         **SHORT, num_key_value_heads=2, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
     ),
     "longrope": lambda: Phi3Config(
-        **COMMON,
+        **SIZES,
         num_key_value_heads=2,
         original_max_position_embeddings=400,
         rope_parameters={
@@ -150,35 +136,9 @@ LEARNED_POSITIONS = {"gpt2", "opt"}
 """Families whose modules are encoded where they stand."""
 
 
-class ByteTokenizer:
-    """Bytes as token ids; `<x>` in structural text is one special token (256 + the letter's place)."""
-
-    template = PLAIN
-    filler = 0
-    sink_prefix: tuple[int, ...] = ()
-
-    def encode(self, run: Sequence[Text]) -> list[int]:
-        return [token for piece in run for token in self._piece(piece)]
-
-    def _piece(self, piece: Text) -> list[int]:
-        text = piece.text
-        if piece.structural and len(text) == 3 and text[0] == "<" and text[2] == ">":
-            return [256 + ord(text[1]) - ord("a")]
-        return list(text.encode())
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token < 256).decode(errors="replace")
-
-
 def stock(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    """Transformers' own tiny model with weights large enough that a wrong layout shows."""
-    torch.manual_seed(seed)
-    hf = AutoModelForCausalLM.from_config((CONFIGS | UNPLACEABLE)[family](), dtype=dtype).eval()
-    with torch.no_grad():
-        for parameter in hf.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.12)
-    return hf
+    """Transformers' own tiny model of a family."""
+    return random_weights((CONFIGS | UNPLACEABLE)[family](), seed, dtype)
 
 
 def build(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> LanguageModel:
