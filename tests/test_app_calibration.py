@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from app.desk.calibration import Calibration, PolicyMetrics, find_calibration, read_calibration, setup_of
-from app.desk.search_calibration import SEARCH_FILE, SHIPPED_RANKER, find_classifier, find_ranker
+from app.desk.search_calibration import (
+    SEARCH_FILE,
+    SHIPPED_RANKER,
+    find_classifier,
+    find_ranker,
+    read_classifier,
+    write_classifier,
+)
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from retrieval.answerability.classifier import rule_of_thumb, save_classifier
+from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.ranking.encoder import CARD
 
 METRICS = {
@@ -67,8 +74,8 @@ def test_search_has_a_classifier_for_every_embedder_and_ranker(
     settings.data_dir.mkdir()
     shipped = replace(rule_of_thumb("small", "first"), fitted_on="shipped")
     own = replace(rule_of_thumb("small", "second"), fitted_on="own")
-    save_classifier(shipped, tmp_path / "shipped.json")
-    save_classifier(own, settings.data_dir / SEARCH_FILE)
+    write_classifier(tmp_path / "shipped.json", shipped)
+    write_classifier(settings.data_dir / SEARCH_FILE, own)
     monkeypatch.setattr("app.desk.search_calibration.SHIPPED_SEARCH", tmp_path / "shipped.json")
     assert find_classifier(settings, "small", "second") == own
     assert find_classifier(settings, "small", "first") == shipped
@@ -77,6 +84,18 @@ def test_search_has_a_classifier_for_every_embedder_and_ranker(
     assert caplog.messages == [
         "search is not calibrated for embedder large and ranker first: run warmdesk calibrate-search"
     ]
+
+
+def test_a_classifier_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    file, older = tmp_path / "desk" / SEARCH_FILE, rule_of_thumb("small", "older")
+    write_classifier(file, older)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_classifier(file, rule_of_thumb("small", "newer"))
+    assert (read_classifier(file), list(file.parent.iterdir())) == (older, [file])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"embedder": "x", "relevance": {}}'])

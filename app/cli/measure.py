@@ -201,13 +201,12 @@ def calibrate_search(
     write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
 ) -> None:
     """Fit what search judges by: when to answer, when to refuse, and which statement answers."""
-    from app.desk.search_calibration import SEARCH_FILE
+    from app.desk.search_calibration import SEARCH_FILE, write_classifier
     from evals.search_calibration import calibrate
-    from retrieval.answerability.classifier import save_classifier
 
     found = calibrate(common.settings, data, documents or [], report=progress_line)
     file = write or common.settings.data_dir / SEARCH_FILE
-    save_classifier(found.classifier, file)
+    write_classifier(file, found.classifier)
     counted = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "classifier"}
     thresholds = {"threshold": found.classifier.threshold, "certain": found.classifier.certain}
     line = (

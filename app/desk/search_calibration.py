@@ -9,7 +9,8 @@ from pathlib import Path
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
-from retrieval.answerability.classifier import AnswerabilityClassifier, load_classifier, rule_of_thumb
+from app.storage.files import replace_file
+from retrieval.answerability.classifier import AnswerabilityClassifier, as_json, load_classifier, rule_of_thumb
 from retrieval.ranking.encoder import CARD
 
 log = logging.getLogger(__name__)
@@ -33,16 +34,26 @@ def find_classifier(settings: Settings, embedder: str, ranker: str) -> Answerabi
     """
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
-            try:
-                classifier = load_classifier(file)
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                raise DeskError(
-                    f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search",
-                    code="bad-calibration",
-                ) from error
+            classifier = read_classifier(file)
             if (classifier.embedder, classifier.ranker) == (embedder, ranker):
                 return classifier
     log.warning(
         "search is not calibrated for embedder %s and ranker %s: run warmdesk calibrate-search", embedder, ranker
     )
     return rule_of_thumb(embedder, ranker)
+
+
+def read_classifier(file: Path) -> AnswerabilityClassifier:
+    """The classifier in a file. Raises DeskError for one that cannot be read."""
+    try:
+        return load_classifier(file)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DeskError(
+            f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search", code="bad-calibration"
+        ) from error
+
+
+def write_classifier(file: Path, classifier: AnswerabilityClassifier) -> None:
+    """Write the file completely or not at all. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, as_json(classifier).encode())

@@ -62,11 +62,9 @@ def load_classifier(file: Path) -> AnswerabilityClassifier:
     return AnswerabilityClassifier(**(kept | models))
 
 
-def save_classifier(classifier: AnswerabilityClassifier, file: Path) -> None:
-    """Write the models, whole or not at all."""
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(classifier), indent=2) + "\n", encoding="utf-8")
-    temporary.replace(file)
+def as_json(classifier: AnswerabilityClassifier) -> str:
+    """What `load_classifier` reads."""
+    return json.dumps(asdict(classifier), indent=2) + "\n"
 
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
