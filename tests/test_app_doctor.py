@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
-from app.desk.doctor import adapter, examine, free_space, language_model, search_classifier, statement_ranker
+from app.desk.doctor import (
+    adapter,
+    database,
+    examine,
+    free_space,
+    language_model,
+    run,
+    search_classifier,
+    statement_ranker,
+)
+from app.desk.search_calibration import write_classifier
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from app.storage.database import open_database
 from cache.errors import ModelError
 from cache.model.loading import load_model
+from retrieval.answerability.classifier import rule_of_thumb
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,8 +101,33 @@ def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path:
     (tmp_path / "ranker" / "ranker.json").write_text("{}")
     assert statement_ranker(Settings(data_dir=tmp_path)) == str(tmp_path / "ranker")
     assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path))
-    (tmp_path / "search.json").write_text("{}")
+    write_classifier(tmp_path / "search.json", rule_of_thumb("any", "own"))
     assert search_classifier(Settings(data_dir=tmp_path)) == str(tmp_path / "search.json")
+
+
+def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    assert run(database, settings).detail.startswith("SQLite 3.")
+    assert list(tmp_path.iterdir()) == [], "nothing is changed"
+    open_database(settings.database_url).close()
+    assert run(database, settings).ok
+    [file] = tmp_path.iterdir()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET rootpage = 2 WHERE name = 'facts'")
+    found = run(database, settings)
+    assert not found.ok
+    assert found.detail.startswith(f"the database {file} is damaged")
+    assert "restore a backup" in found.detail
+
+
+def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:
+    """Was called healthy, while no question could be answered."""
+    (tmp_path / "search.json").write_text("{}")
+    found = run(search_classifier, Settings(data_dir=tmp_path))
+    assert not found.ok
+    assert found.detail.startswith(f"{tmp_path / 'search.json'} cannot be used")
+    assert "calibrate-search" in found.detail
 
 
 def test_the_wheel_holds_pages_and_data() -> None:

@@ -22,7 +22,7 @@ from app.domain.synced_folders import SyncedFolder
 from app.storage import migrations, tables
 from app.storage import postgres as postgres_file
 from app.storage.accounts import Accounts
-from app.storage.database import Database, open_database, version_of
+from app.storage.database import Database, checked_version, open_database
 from app.storage.library import Library
 from app.storage.synced_folders import SyncedFolderTable
 from evals.postgres_server import EMPTY, GUARDED, PostgresServer
@@ -84,7 +84,7 @@ def test_wrong_users_and_passwords_on_postgres(postgres: PostgresServer, postgre
         for wrong in ({"password": PASSWORD[:-1]}, {"password": ""}):
             assert refused(guarded(postgres_url, **wrong)).code == "database-login"
         assert refused(guarded(postgres_url)).code == "database-read-only", "not the owner"
-        version = version_of(guarded(postgres_url))
+        version = checked_version(guarded(postgres_url))
         assert version.startswith("PostgreSQL 1")
         assert PASSWORD not in version
     finally:

@@ -135,10 +135,11 @@ def statement_ranker(settings: Settings) -> str:
 
 def search_classifier(settings: Settings) -> str:
     """The file that search judges by: when to refuse, and which statement answers."""
-    from app.desk.search_calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker
+    from app.desk.search_calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker, read_classifier
 
     own = settings.data_dir / SEARCH_FILE
     if own.is_file():
+        read_classifier(own)
         return str(own)
     if settings.embedder is not None or find_ranker(settings) != SHIPPED_RANKER:
         return "none for this embedder and ranker yet, the ranker alone decides: warmdesk calibrate-search"
@@ -148,10 +149,10 @@ def search_classifier(settings: Settings) -> str:
 
 
 def database(settings: Settings) -> str:
-    """Kind and version of the database; a server is asked."""
-    from app.storage.database import version_of
+    """Kind and version of the database; a server is asked, a file is read to its end."""
+    from app.storage.database import checked_version
 
-    return version_of(settings.database_url)
+    return checked_version(settings.database_url)
 
 
 def data_folder(settings: Settings) -> str:

@@ -220,13 +220,18 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     return database
 
 
-def version_of(url: str) -> str:
-    """Kind and version of the database of this URL, and the address of a server. Changes nothing. Raises DeskError."""
-    database = _connected(url)
-    if not database.is_shared:
+def checked_version(url: str) -> str:
+    """Kind and version of the database of this URL, and the address of a server. A file is read to its end. Changes
+    nothing. Raises DeskError, also for a file that is damaged.
+    """
+    file, database = sqlite_file(url), _connected(url)
+    if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"
     try:
         with database.read() as session:
+            if not database.is_shared:
+                sqlite.check_whole(session.connection(), database.name)
+                return f"SQLite {sqlite3.sqlite_version}"
             postgres.check_encoding(session.connection(), database.name)
             return f"PostgreSQL {session.scalar(text('SHOW server_version'))}, {database.name}"
     finally:

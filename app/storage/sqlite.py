@@ -15,12 +15,11 @@ from app.storage.problems import WRITES, Problem
 
 BUSY_TIMEOUT_MS = 5000
 
+_DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
 # By the beginning of SQLite's name for the error.
 _PROBLEMS = {
     "SQLITE_NOTADB": Problem("database-damaged", "is not a database", "move the file away, or restore a backup"),
-    "SQLITE_CORRUPT": Problem(
-        "database-damaged", "is damaged", "restore a backup, or move the file away and ingest again"
-    ),
+    "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_READONLY": Problem("database-read-only", "is read-only", "make the file and its folder writable"),
     "SQLITE_PERM": Problem("database-read-only", "may not be opened", "make the file and its folder writable"),
     "SQLITE_CANTOPEN": Problem(
@@ -43,6 +42,14 @@ def set_up(engine: Engine) -> None:
     """Prepare an engine that has no connection yet."""
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
+
+
+def check_whole(connection: Connection, name: str) -> None:
+    """Read everything. Raises DeskError for a damaged file; texts and numbers have no checksum."""
+    found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+    if found != "ok":
+        reason = " ".join(str(found).split())
+        raise DeskError(f"{name} {_DAMAGED.what} ({reason}): {_DAMAGED.cure}", code=_DAMAGED.code)
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
