@@ -247,6 +247,28 @@ def test_forgetting_a_document_removes_the_copies(older: Path) -> None:
     assert list(older.parent.iterdir()) == [older]
 
 
+def test_what_a_killed_copy_left_goes_with_the_next_one_and_with_forgetting(
+    older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was left for good: as large as the database, with texts that were forgotten since."""
+
+    def killed(descriptor: int) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", killed)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(ZeroDivisionError):
+            open_database(f"sqlite:///{older}")
+    [left] = set(older.parent.iterdir()) - {older}
+    assert left.stat().st_size == older.stat().st_size
+    with closing(open_database(f"sqlite:///{older}")) as database:
+        assert [path for path in older.parent.iterdir() if path.name.startswith(".")] == []
+        left.touch()
+        History(database).forget_document("/a.md")
+    assert list(older.parent.iterdir()) == [older]
+
+
 def test_failing_migration_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def m002_broken(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE half (a int)"))

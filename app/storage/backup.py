@@ -24,7 +24,9 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
     """
     file = _file(raw)
     copy = file.with_name(f"{file.name}{ENDING}{migration}")
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=PARTIAL)  # for this user only
+    for partial in _unfinished(file):
+        partial.unlink(missing_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=_partial(file))  # for this user only
     temporary = Path(name)
     try:
         raw.execute("VACUUM INTO ?", [name]).close()
@@ -40,13 +42,23 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
 
 
 def remove_backups(raw: sqlite3.Connection) -> None:
-    """Delete all copies of an open database that `back_up` made."""
-    for copy in _copies(_file(raw)):
+    """Delete all copies of an open database that `back_up` made, and those that it did not finish."""
+    file = _file(raw)
+    for copy in (*_copies(file), *_unfinished(file)):
         copy.unlink(missing_ok=True)
 
 
 def _copies(file: Path) -> list[Path]:
     return [one for one in file.parent.iterdir() if one.name.startswith(file.name + ENDING)]
+
+
+def _unfinished(file: Path) -> list[Path]:
+    """Of processes that were killed: only one at a time may change the database."""
+    return [one for one in file.parent.iterdir() if one.name.startswith(_partial(file))]
+
+
+def _partial(file: Path) -> str:
+    return f"{PARTIAL}{file.name}{ENDING}"
 
 
 def _file(raw: sqlite3.Connection) -> Path:
