@@ -275,7 +275,7 @@ def read_list(file: Path) -> list[dict[str, Any]]:
     try:
         data = file.read_bytes()
         found = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
     if not isinstance(found, list) or not all(
         isinstance(row, dict) and {"question", "answers", "ctxs"} <= row.keys() for row in found

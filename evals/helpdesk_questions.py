@@ -60,7 +60,7 @@ def read_questions(file: Path) -> list[CustomerQuestion]:
         try:
             if line.strip():
                 found.append(_question(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
             raise DeskError(f"{file}, line {number} is no question ({error!r})", code="bad-questions") from error
     if not found:
         raise DeskError(f"{file} holds no questions", code="bad-questions")

@@ -57,7 +57,7 @@ def read_labelled(file: Path) -> list[LabelledQuestion]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
         return [one for line in lines if line.strip() for one in _labelled(json.loads(line))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DeskError(f"{file}: not a file of questions ({error})", code="bad-questions") from error
 
 

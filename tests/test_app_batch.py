@@ -70,6 +70,7 @@ def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
         ('{"question": "x", "history": [["a", 7]]}', "line 1: each line is"),
         ('{"question": "x", "history": {"a": "b"}}', "line 1: each line is"),
         ("[1]", "line 1: each line is"),
+        ("[" * 100_000, "line 1: each line is"),
     ],
 )
 def test_a_bad_file_is_one_clear_line(text: str, message: str, tmp_path: Path) -> None:

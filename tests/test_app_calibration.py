@@ -60,7 +60,7 @@ def test_a_file_of_version_0_1_is_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', '{"rows": [{"policy": "fast"}]}'])
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"rows": []}', '{"rows": [{"policy": "fast"}]}'])
 def test_another_file_is_an_error_that_says_what_to_do(text: str, tmp_path: Path) -> None:
     (tmp_path / "calibration.json").write_text(text)
     with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
@@ -98,7 +98,7 @@ def test_a_classifier_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch
     assert (read_classifier(file), list(file.parent.iterdir())) == (older, [file])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"embedder": "x", "relevance": {}}'])
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "{}", '{"embedder": "x", "relevance": {}}'])
 def test_a_classifier_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / SEARCH_FILE).write_text(text)
     with pytest.raises(DeskError, match="delete it or run warmdesk calibrate-search"):

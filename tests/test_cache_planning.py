@@ -148,6 +148,8 @@ def test_ten_million_documents_take_no_room() -> None:
         '{"t": NaN, "documents": [1], "question_tokens": 1, "answer_tokens": 1}',
         '{"t": 0, "documents": [1], "question_tokens": 0, "answer_tokens": 1}',
         '{"t": 0, "documents": [1], "question_tokens": 1}',
+        '{"t": 0, "documents": [1], "question_tokens": 1e999, "answer_tokens": 1}',
+        "[" * 100_000,
     ],
 )
 def test_a_bad_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:

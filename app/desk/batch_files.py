@@ -38,7 +38,7 @@ def _read_question(line: str, number: int, file: Path) -> BatchQuestion:
         question, turns = row["question"], row.get("history") or []
         if not isinstance(question, str) or not isinstance(turns, list) or not all(map(_is_turn, turns)):
             raise TypeError
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DeskError(
             f'{file}, line {number}: each line is {{"question": text}}, with "id" and "history" '
             "([[question, answer], ...]) if wanted",
@@ -70,7 +70,7 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
         try:
             row = json.loads(line)
             id_, question, _ = row["id"], row["question"], row["answer"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DeskError(f"{where} is no answer of a batch: name another file", code="output") from error
         if asked.get(id_, question) != question:
             raise DeskError(f"{where} answers another question {id_!r}: name another file", code="output")

@@ -142,7 +142,7 @@ def read_calibration(file: Path) -> Calibration | None:
         values = json.loads(file.read_text(encoding="utf-8"))
         rows = tuple(PolicyMetrics(**row) for row in values.pop("rows"))
         return Calibration(rows=rows, **{RENAMED.get(key, key): value for key, value in values.items()})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DeskError(f"{file} cannot be read: run `warmdesk calibrate` again", code="calibration") from error
 
 

@@ -47,7 +47,7 @@ def read_classifier(file: Path) -> AnswerabilityClassifier:
     """The classifier in a file. Raises DeskError for one that cannot be read."""
     try:
         return load_classifier(file)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DeskError(
             f"{file} cannot be used ({error}): delete it or run warmdesk calibrate-search", code="bad-calibration"
         ) from error

@@ -64,7 +64,7 @@ def prompts_of(text: str, file: Path) -> list[str]:
                 row = row["prompt"]
             if not isinstance(row, str):
                 raise TypeError
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DeskError(f"{file}, line {number}: {NEEDED}", code="bad-prompt-line") from error
         prompts.append(row)
     return prompts

@@ -25,7 +25,7 @@ def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
                     if wrong := row_error(row):
                         raise DeskError(f"{file}, line {number}: {wrong}", code="bad-row")
                     yield row
-        except (OSError, EOFError, zlib.error, ValueError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
             raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
 
 

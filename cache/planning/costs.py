@@ -130,7 +130,7 @@ def read_costs(file: Path) -> PassCosts:
             raise ValueError(costs)
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured anew") from error
     return costs
 
