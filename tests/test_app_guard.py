@@ -126,6 +126,14 @@ def test_large_requests_are_refused(site: Site) -> None:
         assert refused.headers["x-content-type-options"] == "nosniff"
 
 
+def test_an_event_that_the_page_does_not_have_is_not_found(site: Site) -> None:
+    """Was an error of the server: pages from before an update send such events, and anybody may."""
+    for client, prefix in ((site.client(), ""), (site.admin(), "/admin")):
+        event = {"fn_index": 999, "session_hash": "one", "data": []}
+        reply = client.post(f"{prefix}/gradio_api/queue/join", json=event)
+        assert (reply.status_code, reply.text.strip()[-14:]) == (404, "load it again.")
+
+
 def test_security_headers_on_every_answer(site: Site) -> None:
     client = site.client()
     for path in ("/", "/healthz", "/admin/login", "/admin/config", "/nosuch", "/assets/nosuch.js", "/config"):

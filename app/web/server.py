@@ -133,6 +133,16 @@ def _without_database(request: Request, error: Exception) -> Response:
     return unavailable(request, error)
 
 
+async def unknown_event(request: Request, error: Exception) -> Response:
+    """The answer to an event that the page does not have, which Gradio looks up: of a page from before the desk was
+    updated, or of nobody's page.
+    """
+    if not request.url.path.endswith("/queue/join"):
+        raise error
+    words = translatable("This page is of an earlier version of the desk: load it again.")
+    return refused(request, 404, words, "unknown_event")
+
+
 def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
     @app.get("/logo")
     def logo() -> FileResponse:
@@ -202,7 +212,10 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
             pwa=False,
             show_error=False,
             max_file_size="1kb",
-            app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
+            app_kwargs={
+                **{"docs_url": None, "redoc_url": None, "openapi_url": None},
+                "exception_handlers": {KeyError: unknown_event},
+            },
         )
         blocks.app = app.routes[-1].app  # type: ignore[attr-defined]
 
