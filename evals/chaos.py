@@ -1,211 +1,247 @@
-"""Whether a desk survives what happens to processes and disks.
+"""Whether a desk survives what happens to processes, disks, files and database servers.
 
-    python -m evals.chaos [--rounds 200] [--seed 0]
+    python -m evals.chaos [--rounds 200] [--seed 0] [--postgres]
 
 Each round does something with a desk with a tiny model in a process of its own, and something happens to it: kill -9,
-SIGTERM, a disk that takes no more (a limit on the size of files), a clock that jumps (`time.time` only), files of
-modules and search that are cut or altered. Afterwards another process opens the desk, ingests what there is, and looks:
-documents whole, no conversation lost, nothing left over. Prints one JSON document, with every finding. Not covered:
-files of the database that are altered, folders that cannot be written, `calibrate`, PostgreSQL.
+SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a clock that
+jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged database. With
+--postgres the database is on a server of its own (its programs must be installed), which is stopped and started instead
+of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents whole, no
+conversation lost, nothing left over. A damaged database must be refused in a line that names its file, or not matter;
+a backup from before brings the desk back. An older database must be brought up to date, with a whole copy beside it.
+Prints one JSON document, with every finding, and exits with 1 if there is one. Not covered: the disk of a server.
 """
 
 import argparse
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
-from sqlalchemy import text
 
 from app.desk import doctor
-from app.desk.service import Service
+from app.desk.calibration import FILE
+from app.desk.search_calibration import SEARCH_FILE
 from app.domain.errors import DeskError
-from app.storage.database import open_database
-from evals.tiny_desk import tiny_desk
+from app.storage.archiving import REPLACED, back_up_folder
+from app.storage.database import sqlite_file
+from app.storage.restoring import restore_folder
+from evals.chaos_faults import (
+    ReadOnlyFolder,
+    damage,
+    end_as_served,
+    files_beside_database,
+    fill_disk,
+    in_process,
+    jump_clock,
+    obey_permissions,
+)
+from evals.chaos_work import Place, ask, calibrate, make_older, open_older, write_pages
+from evals.desk_examination import examine, examine_older
+from evals.postgres_server import EMPTY, PostgresServer, binaries, running_server
+from evals.tiny_desk import small_settings, tiny_desk
 
-FAULTS = ("kill", "terminate", "full", "clock", "damage")
-ACTIONS = ("ingest", "ask", "forget", "migrate")
-LONGEST_S = 60.0
-LARGEST_FILE = 600_000
-"""Bytes to which a full disk lets a file grow at most."""
-LATEST_S = 0.6
-"""After which a process is killed at the latest: the work takes about as long."""
-
-
-def write_pages(folder: Path, rng: random.Random) -> None:
-    """Some of eight pages anew."""
-    folder.mkdir(exist_ok=True)
-    for number in range(8):
-        if rng.random() < 0.5 or not (folder / f"page{number}.md").exists():
-            parts = (f"## Part {part}\n\nItem {rng.randrange(99)} costs {rng.randrange(99)}.\n" for part in range(3))
-            (folder / f"page{number}.md").write_text(f"# Page {number}\n\n" + "\n".join(parts))
-
-
-def in_process(work: Callable[[], Any], at_s: float | None = None, signal_: int = signal.SIGKILL) -> Any:
-    """What a forked process makes of some work, as JSON; None if it was ended before. at_s: when it is sent the signal.
-    Raises TimeoutError.
-    """
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        try:
-            result = work()
-        except BaseException:
-            result = {"error": traceback.format_exc()}
-        with os.fdopen(write, "w") as told:
-            json.dump(result, told)
-        os._exit(0)
-    os.close(write)
-    ends, sent = time.monotonic() + LONGEST_S, at_s is None
-    begun = time.monotonic()
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if not sent and time.monotonic() - begun >= (at_s or 0.0):
-            os.kill(child, signal_)
-            sent = True
-        if time.monotonic() > ends:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise TimeoutError
-        time.sleep(0.005)
-    with os.fdopen(read) as told:
-        said = told.read()
-    return json.loads(said) if said else None
+ACTIONS: Final = ("ingest", "ask", "forget", "calibrate", "migrate")
+FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
+ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
+LATEST_S: Final = {"ingest": 0.6, "ask": 0.6, "forget": 0.6, "calibrate": 1.5, "migrate": 0.1}
+"""After which something happens at the latest: the work takes about as long."""
+REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
+    "full": (DeskError, OSError),
+    "read-only": (DeskError, OSError),
+    "damage": (DeskError,),
+    "database": (DeskError,),
+    "server": (DeskError,),
+}
+"""Errors that work may end with, whose text is one line for a person."""
 
 
-def act(folder: Path, action: str, fault: str, rng: random.Random, asked: Path) -> dict[str, Any]:
-    """Do something with the desk. asked: a file to which the conversations that were answered are added."""
+def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, str]:
+    """Do something with the desk; gives the error with which that was refused, if it was."""
     if fault == "full":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.RLIM_INFINITY))
+        fill_disk(rng)
     if fault == "clock":
-        real, jump = time.time, rng.choice([-1, 1]) * rng.random() * 3e8
-        time.time = lambda: real() + jump
-    if action == "migrate":
-        open_database(f"sqlite:///{folder / 'migrated.db'}").close()
-        return {}
-    expected = (DeskError, OSError) if fault == "full" else ()
-    with suppress(*expected), tiny_desk(folder / "desk") as desk:
-        if action == "ingest":
-            desk.ingest([folder / "pages"])
-        elif action == "forget" and (stored := desk.documents()):
-            desk.forget(rng.choice(stored).path)
-        elif action == "ask":
-            for number in range(3):
-                stream = desk.ask(f"What does item {number} cost?")
-                for _ in stream:
-                    pass
-                with asked.open("a") as file:
-                    file.write(f"{stream.answer.conversation_id}\n")
+        jump_clock(rng)
+    if fault == "read-only":
+        obey_permissions()
+    if fault == "terminate" and rng.random() < 0.5:
+        end_as_served()
+    try:
+        if action == "migrate":
+            open_older(place)
+        else:
+            with tiny_desk(place.desk, **place.settings) as desk:
+                if action == "ingest":
+                    desk.ingest([place.pages])
+                elif action == "forget" and (stored := desk.documents()):
+                    desk.forget(rng.choice(stored).path)
+                elif action == "ask":
+                    ask(desk, place.asked)
+                elif action == "calibrate":
+                    calibrate(desk, place.pages)
+    except REFUSALS.get(fault, ()) as error:
+        return {"refused": str(error)}
     return {}
 
 
-def damage(folder: Path, rng: random.Random) -> None:
-    """Cut or alter one file beside the database."""
-    files = [file for file in sorted((folder / "desk").rglob("*")) if file.is_file() and ".sqlite3" not in file.name]
-    files = [file for file in files if file.stat().st_size and "lock" not in file.name]
-    if files:
-        file = rng.choice(files)
-        data = bytearray(file.read_bytes())
-        if rng.random() < 0.5:
-            del data[rng.randrange(len(data)) :]
-        else:
-            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        file.write_bytes(bytes(data))
+def unclear(said: dict[str, str], words: str) -> list[str]:
+    """A refusal that is no line with these words."""
+    line = said.get("refused", words)
+    return [] if words in line and "\n" not in line else [f"unclear: {line}"]
 
 
-def examine(folder: Path, asked: Path) -> list[str]:
-    """Everything that is wrong once the pages are ingested again; nothing, if the desk is as new."""
-    found = list[str]()
-    if (migrated := folder / "migrated.db").exists():
-        database = open_database(f"sqlite:///{migrated}")
-        found += broken_rows(database)
-        database.close()
-        migrated.unlink()
-    with tiny_desk(folder / "desk") as desk:
-        half = [one.path for one in desk.documents() if one.num_passages != len(desk.library.passages_of(one.path))]
-        found += [f"half there: {path}" for path in half]
-        report = desk.ingest([folder / "pages"])
-        found += [f"not ingested: {one.reason}" for one in report.failed]
-        found += broken_rows(desk.database)
-        found += left_over(desk)
-        known = {id_ for (id_,) in desk.database.rows(text("SELECT id FROM conversations"))}  # type: ignore[arg-type]
-        answered = asked.read_text().split() if asked.exists() else []
-        found += [f"conversation lost: {id_}" for id_ in answered if id_ not in known]
-        settings = desk.settings
-    checks = (doctor.database, doctor.data_folder, doctor.documents)
-    found += [f"doctor: {one.detail}" for one in (doctor.run(check, settings) for check in checks) if not one.ok]
-    names = [file.name for file in (folder / "desk").rglob("*")]
-    return found + [f"left over: {name}" for name in names if name.startswith(".") or name.endswith((".tmp", ".part"))]
+def forget_calibrations(folder: Path) -> list[str]:
+    """Delete damaged calibrations, as those are told who open the desk; gives refusals that do not say so."""
+    settings, wrong = small_settings(folder), list[str]()
+    for file, check in ((folder / FILE, doctor.calibration), (folder / SEARCH_FILE, doctor.search_classifier)):
+        found = doctor.run(check, settings)
+        if file.exists() and not found.ok:
+            wrong += unclear({"refused": found.detail}, "warmdesk calibrate")
+            file.unlink()
+    return wrong
 
 
-def broken_rows(database: Any) -> list[str]:
-    """What SQLite itself finds."""
-    whole = [str(row[0]) for row in database.rows(text("PRAGMA integrity_check")) if row[0] != "ok"]
-    return whole + [f"orphan row of {row[0]}" for row in database.rows(text("PRAGMA foreign_key_check"))]
+@dataclass(slots=True)
+class Chaos:
+    """Rounds with a desk that stays from one to the next. done: rounds by what happened. refused: of those how many the
+    work ended with a clear line. ended: how many it ended in its middle.
+    """
+
+    place: Place
+    server: PostgresServer | None
+    rng: random.Random
+    done: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    ended: int = 0
+
+    def round(self, action: str, fault: str) -> list[str]:
+        """One round; gives everything that was wrong."""
+        write_pages(self.place.pages, self.rng)
+        self.done[f"{action}, {fault}"] += 1
+        try:
+            if action == "migrate":
+                with self._older() as (place, rows):
+                    wrong = self._struck(place, place.older, action, fault)
+                    return wrong + told(lambda: examine_older(place, rows))
+            return self._struck(self.place, self.place.desk, action, fault) + told(lambda: examine(self.place))
+        except TimeoutError:
+            return ["hangs"]
+
+    @contextmanager
+    def _older(self) -> Iterator[tuple[Place, dict[str, int]]]:
+        """The place with an older database, and how many rows its tables have."""
+        with nullcontext() if self.server is None else self.server.database(EMPTY) as url:
+            place, own = replace(self.place, older_url=url), random.Random(self.rng.random())
+            rows = in_process(lambda: make_older(place, own))
+            assert "error" not in rows, rows
+            yield place, rows
+            shutil.rmtree(place.older)
+
+    def _struck(self, place: Place, folder: Path, action: str, fault: str) -> list[str]:
+        """Work to which something happens, and what a person does about it; gives what was wrong."""
+        archive, asked = place.folder / "backup.tar.gz", place.asked.read_text() if place.asked.exists() else ""
+        database, beside = sqlite_file(small_settings(folder).database_url), files_beside_database(folder)
+        assert database is not None
+        is_damaged = fault == "database" and database.exists()
+        if is_damaged:
+            in_process(lambda: back_up_folder(small_settings(folder), archive, overwrite=True).num_bytes)
+            damage(database, self.rng)
+        elif fault == "damage" and beside:
+            damage(self.rng.choice(beside), self.rng)
+        frozen = ReadOnlyFolder(folder)
+        if fault == "read-only" and self.rng.random() < 0.5:
+            frozen.freeze()
+        strikes: dict[str, Callable[[int], object]] = {
+            "kill": lambda process: os.kill(process, signal.SIGKILL),
+            "terminate": lambda process: os.kill(process, signal.SIGTERM),
+            "read-only": lambda process: frozen.freeze(),
+            "server": lambda process: self._restart(),
+        }
+        at_s = self.rng.random() * LATEST_S[action] if fault in strikes else None
+        own = random.Random(self.rng.random())
+        said = in_process(lambda: act(place, action, fault, own), at_s, strikes.get(fault, lambda process: None))
+        frozen.thaw()
+        self.ended += said is None
+        self.refused[fault] += "refused" in (said or {})
+        wrong = [said["error"]] if said and "error" in said else []
+        if fault == "damage":
+            wrong += told(lambda: forget_calibrations(folder))
+        if is_damaged:
+            wrong += unclear(said or {}, str(database))
+            wrong += told(lambda: restored(folder, archive))
+            place.asked.write_text(asked)
+        return wrong
+
+    def _restart(self) -> None:
+        assert self.server is not None
+        self.server.stop(self.rng.choice((signal.SIGINT, signal.SIGQUIT)))
+        self.server.start()
 
 
-def left_over(desk: Service) -> list[str]:
-    """Passages and modules without each other."""
-    ids, snapshot = set(desk.library.all_ids()), desk.search.retriever
-    windows = {"vectors": snapshot.index.passage_ids, "keywords": snapshot.keywords.passage_ids}
-    found = [f"{name} differ from passages" for name, there in windows.items() if set(there) != ids]
-    found += [f"module without passage: {key}" for key in desk._warming.unused()]
-    found += ["passage without module"] * len(desk.library.all_ids(only_unencoded=True))
-    return found + ["passage without statements"] * len(desk.library.without_statements(desk.statements.name))
+def told(look: Callable[[], list[str]]) -> list[str]:
+    """What a process finds. Raises TimeoutError."""
+    found: list[str] | dict[str, str] = in_process(look)
+    return [found["error"]] if isinstance(found, dict) else found
 
 
-def measure(rounds: int, seed: int) -> dict[str, Any]:
+def restored(folder: Path, archive: Path) -> list[str]:
+    """Put a backup back, in place of what there is."""
+    restore_folder(small_settings(folder), archive, force=True)
+    for aside in folder.glob(f"{REPLACED}*"):
+        shutil.rmtree(aside)
+    return []
+
+
+def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any]:
     """findings: one for each thing that was wrong after a round, with what was done in it."""
     torch.set_num_threads(1)
-    rng, done, findings, ended = random.Random(seed), Counter[str](), list[dict[str, Any]](), 0
-    folder = Path(tempfile.mkdtemp(prefix="chaos"))
-    asked = folder / "asked"
-    for number in range(rounds):
-        action, fault = rng.choice(ACTIONS), rng.choice(FAULTS)
-        write_pages(folder / "pages", rng)
-        if fault == "damage":
-            damage(folder, rng)
-        at_s = rng.random() * LATEST_S if fault in {"kill", "terminate"} else None
-        sent = signal.SIGTERM if fault == "terminate" else signal.SIGKILL
-        said = dict[str, Any]()
-        try:
-            own = random.Random(rng.random())
-            result = in_process(lambda a=action, f=fault, r=own: act(folder, a, f, r, asked), at_s, sent)  # type: ignore[misc]
-            ended += result is None
-            said = result or {}
-            wrong = [said["error"]] if "error" in said else []
-            seen = in_process(lambda: {"found": examine(folder, asked)})
-            wrong += seen["found"] if "found" in seen else [seen["error"]]
-        except TimeoutError:
-            wrong = ["hangs"]
-        done[f"{action}, {fault}"] += 1
-        findings += [{"round": number, "action": action, "fault": fault, "found": one} for one in wrong]
-        print(number + 1, len(findings), file=sys.stderr, flush=True)
-        if wrong:  # the next round must not find it again
-            shutil.rmtree(folder / "desk", ignore_errors=True)
-            asked.unlink(missing_ok=True)
-    shutil.rmtree(folder)
-    return {"rounds": rounds, "seed": seed, "ended_early": ended, "done": dict(done), "findings": findings}
+    rng, findings = random.Random(seed), list[dict[str, Any]]()
+    with ExitStack() as stack:
+        server = stack.enter_context(running_server()) if on_server else None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
+        url = None if server is None else stack.enter_context(server.database(EMPTY))
+        chaos = Chaos(Place(folder, url), server, rng)
+        for number in range(rounds):
+            action, fault = rng.choice(ACTIONS), rng.choice(ON_A_FILE if server is None else ON_A_SERVER)
+            wrong = chaos.round(action, fault)
+            findings += [{"round": number, "action": action, "fault": fault, "found": one} for one in wrong]
+            print(number + 1, action, fault, len(findings), file=sys.stderr, flush=True)
+            if wrong:  # the next round must not find it again
+                for one in folder.iterdir():
+                    shutil.rmtree(one) if one.is_dir() else one.unlink()
+                if server is not None:
+                    chaos.place = Place(folder, stack.enter_context(server.database(EMPTY)))
+    return {
+        "rounds": rounds,
+        "seed": seed,
+        "ended_early": chaos.ended,
+        "refused": dict(chaos.refused),
+        "done": dict(chaos.done),
+        "findings": findings,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--postgres", action="store_true")
     asked = parser.parse_args()
-    print(json.dumps(measure(asked.rounds, asked.seed)))
+    if asked.postgres and binaries() is None:
+        parser.error("initdb and postgres are not installed")
+    result = measure(asked.rounds, asked.seed, on_server=asked.postgres)
+    print(json.dumps(result))
+    sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":

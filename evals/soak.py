@@ -6,9 +6,9 @@ Clients ask a desk with a tiny model in conversations of several turns, each of 
 For every ten questions one thread changes a folder and ingests it, or forgets a document. Memory, open files and
 threads of this process are read at each eighth of the questions; what the last quarter has more than the second one is
 a finding. So is an error that is not expected, usage that does not add up, an answer that quotes what was forgotten,
-replaced or removed before it was asked, and what `evals.chaos` finds in the desk afterwards. Prints one JSON document,
-and exits with 1 if there is a finding. Not covered: requests over HTTP, an engine in a process of its own, restarts
-(`evals.chaos`), days.
+replaced or removed before it was asked, and what is wrong with the desk afterwards (`desk_examination`). Prints one
+JSON document, and exits with 1 if there is a finding. Not covered: requests over HTTP, an engine in a process of its
+own, restarts (`evals.chaos`), days.
 """
 
 import argparse
@@ -37,7 +37,8 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from cache.memory.store import Store
 from cache.serving.local_engine import LocalEngine
-from evals.chaos import examine, left_over
+from evals.chaos_work import Place
+from evals.desk_examination import examine, left_over
 from evals.machine import describe_machine
 from evals.tiny_desk import tiny_desk
 
@@ -281,8 +282,8 @@ def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str,
             soak.run(clients, rng)
             soak.look()
             evicted = desk.engine.contents(with_modules=False).evictions
-        (folder / "asked").write_text("\n".join(soak.answered))
-        found = soak.findings + examine(folder, folder / "asked")
+        (place := Place(folder)).asked.write_text("\n".join(soak.answered))
+        found = soak.findings + examine(place)
     return {
         "machine": describe_machine(),
         "requests": soak.asked,

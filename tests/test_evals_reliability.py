@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
 from desks import small_desk, write_pages
 
-from evals.chaos import examine
-from evals.hostile import TEXTS, Elements, mutated
+from evals.chaos_work import ROWS, Place, make_older, open_older
+from evals.desk_examination import examine, examine_older
+from evals.hostile import TEXTS, Elements, measure, mutated
 
 
 def test_a_few_rounds_of_chaos() -> None:
@@ -24,12 +27,34 @@ def test_a_few_rounds_of_chaos() -> None:
 
 
 def test_chaos_sees_what_is_lost_and_what_is_half_there(tmp_path: Path) -> None:
-    write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([tmp_path / "pages"])
-    (tmp_path / "asked").write_text("no-such-conversation\n")
-    (tmp_path / "desk" / "left.tmp").touch()
-    assert examine(tmp_path, tmp_path / "asked") == ["conversation lost: no-such-conversation", "left over: left.tmp"]
+    place = Place(tmp_path)
+    write_pages(place.pages)
+    with small_desk(place.desk) as desk:
+        desk.ingest([place.pages])
+    place.asked.write_text("no-such-conversation\n")
+    (place.desk / "left.tmp").touch()
+    assert examine(place) == ["conversation lost: no-such-conversation", "left over: left.tmp"]
+
+
+def test_chaos_sees_what_a_migration_loses(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    rows = make_older(place, Random(1))
+    open_older(place)
+    assert examine_older(place, rows) == []
+    with closing(sqlite3.connect(place.older / "warmdesk.sqlite3")) as connection, connection:
+        connection.execute("DELETE FROM facts")
+    [copy] = place.older.glob("*.before-*")
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        connection.execute("DELETE FROM documents")
+    assert examine_older(place, rows) == [f"facts had {ROWS} rows and has 0", "the copy lacks rows"]
+    copy.unlink()
+    assert examine_older(place, rows)[1:] == ["0 copies from before the migration"]
+
+
+def test_a_few_hostile_cases() -> None:
+    result = measure(cases=50, seed=0)
+    assert result["findings"] == []
+    assert set(result["done"].values()) == {5}, "five in each place"
 
 
 def test_hostile_sees_an_element_that_is_not_the_desks_own() -> None:

@@ -1,0 +1,156 @@
+"""What is done with a desk in `evals.chaos` while something happens to it.
+
+Not covered: what happens (`chaos_faults`), and how the desk must be afterwards (`desk_examination`).
+"""
+
+import random
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, MetaData, create_engine, insert, inspect, text
+
+from app.desk.calibration import FILE, Calibration, setup_of, write_calibration
+from app.desk.search_calibration import SEARCH_FILE, write_classifier
+from app.desk.service import Service
+from app.knowledge.finder import CANDIDATES
+from app.storage.database import open_database
+from app.storage.migrations import MIGRATIONS, migrate
+from evals.labelled_questions import LabelledQuestion
+from evals.search_calibration import LEAST, fit, judged_cases
+from evals.tiny_desk import small_settings
+
+PAGES, PARTS = 8, 4
+ROWS: Final = 60
+"""Of each table of an older database."""
+EMPTIED: Final = frozenset({"sessions", "migrations"})
+"""Tables whose rows a migration changes: it ends all sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the desk is. database_url: of its database; None: a file in its data folder. older_url: of one that an
+    earlier Warmdesk left.
+    """
+
+    folder: Path
+    database_url: str | None = None
+    older_url: str | None = None
+
+    @property
+    def desk(self) -> Path:
+        """The data folder."""
+        return self.folder / "desk"
+
+    @property
+    def older(self) -> Path:
+        """The data folder of an earlier Warmdesk."""
+        return self.folder / "older"
+
+    @property
+    def pages(self) -> Path:
+        """The documents."""
+        return self.folder / "pages"
+
+    @property
+    def asked(self) -> Path:
+        """A file with the ids of all conversations that were answered."""
+        return self.folder / "asked"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the desk, where they are not those of every tiny desk."""
+        return {} if self.database_url is None else {"database_url": self.database_url}
+
+    @property
+    def older_database(self) -> str:
+        """The URL of the older database."""
+        return self.older_url or small_settings(self.older).database_url
+
+
+def write_pages(folder: Path, rng: random.Random) -> None:
+    """Some of the pages anew."""
+    folder.mkdir(exist_ok=True)
+    for number in range(PAGES):
+        if rng.random() < 0.5 or not (folder / f"page{number}.md").exists():
+            parts = (f"## Part {part}\n\n{price(rng)}\n" for part in range(PARTS))
+            (folder / f"page{number}.md").write_text(f"# Page {number}\n\n" + "\n".join(parts))
+
+
+def price(rng: random.Random) -> str:
+    """A statement of a page."""
+    return f"Item {rng.randrange(999)} costs {rng.randrange(99)}."
+
+
+def ask(desk: Service, asked: Path) -> None:
+    """Three questions; the conversations that were answered are added to the file."""
+    for number in range(3):
+        stream = desk.ask(f"What does item {number} cost?")
+        for _ in stream:
+            pass
+        with asked.open("a") as file:
+            file.write(f"{stream.answer.conversation_id}\n")
+
+
+def calibrate(desk: Service, pages: Path) -> None:
+    """What `warmdesk calibrate-search` does; of `warmdesk calibrate` only the end, as measuring takes minutes."""
+    desk.ingest([pages])
+    statements = [line for page in sorted(pages.glob("*.md")) for line in page.read_text().splitlines()]
+    questions = [
+        LabelledQuestion(question=f"What {' '.join(line.split()[:3])}?", answers=(line,))
+        for line in statements
+        if line.startswith("Item")
+    ]
+    questions += [LabelledQuestion(question=f"quagga{number} zebra{number}") for number in range(LEAST)]
+    cases = list(judged_cases(desk.finder, questions, "this desk", CANDIDATES, lambda _: None))
+    found = fit(cases, desk.search.embedder.name, desk.statements.encoder.name)
+    write_classifier(desk.settings.data_dir / SEARCH_FILE, found.classifier)
+    write_calibration(desk.settings.data_dir / FILE, made_up(setup_of(desk.settings)))
+
+
+def made_up(setup: str) -> Calibration:
+    """The result of a calibration that did not take place."""
+    return Calibration(
+        setup=setup, model="tiny", measured="2026-01-01", questions=0, rows=(), policy="fast", answer_mode="quote"
+    )
+
+
+def open_older(place: Place) -> None:
+    """Open the older database, which brings it up to date."""
+    open_database(place.older_database).close()
+
+
+def make_older(place: Place, rng: random.Random) -> dict[str, int]:
+    """A database as some earlier Warmdesk left it, with rows in all its tables; gives how many rows each has."""
+    place.older.mkdir()
+    engine = create_engine(place.older_database)
+    try:
+        with engine.begin() as connection:
+            migrate(connection, "the older database", MIGRATIONS[: rng.randrange(1, len(MIGRATIONS))])
+            meta = MetaData()
+            meta.reflect(connection)
+            for table in meta.sorted_tables:
+                rows = [{one.name: value_of(one, number) for one in table.columns} for number in range(1, ROWS + 1)]
+                if table.name not in EMPTIED:
+                    connection.execute(insert(table), rows)
+            return num_rows(connection)
+    finally:
+        engine.dispose()
+
+
+def value_of(column: Column[Any], number: int) -> object:
+    """The same in every column of a row that may be a key, so that rows refer to one another."""
+    if column.nullable and not column.primary_key:
+        return None
+    kind, length = column.type.python_type, getattr(column.type, "length", None)
+    if kind is str:
+        return f"{number:032x}"[-length:] if length else f"{number:032x}" + " word" * 40
+    values = {datetime: datetime(2026, 1, 1), bytes: number.to_bytes(4, "big") * 256, dict: [], bool: False}
+    return values.get(kind, number)
+
+
+def num_rows(connection: Connection) -> dict[str, int]:
+    """How many rows each table has that a migration leaves as they are."""
+    names = sorted(set(inspect(connection).get_table_names()) - EMPTIED)
+    return {name: connection.scalar(text(f"SELECT count(*) FROM {name}")) or 0 for name in names}
