@@ -2,11 +2,14 @@
 
     python -m evals.hostile [--cases 10000] [--seed 0]
 
-Seeds of every kind are cut, spliced, repeated and altered, and put in three places in turn. Documents are read as the
-product reads them: a document or one line of a reason, within ten seconds. Texts are tokenised as a part of a prompt,
-which must have no special token, and drawn as an answer, which must have no element or attribute but the desk's own.
-Requests go to a desk with a tiny model: no error of the server, within ten seconds. Prints one JSON document with every
-finding. Not covered: archives that unfold to gigabytes (`tests/test_retrieval_hostile.py`), pages other than answers.
+Seeds of every kind are cut, spliced, repeated and altered, and put in ten places in turn. Documents are read as the
+product reads them: a document or one line of a reason. Texts are tokenised as a part of a prompt, which must have no
+special token, and drawn as an answer, which must have no element or attribute but the desk's own. Requests of programs,
+uploads, and requests of pages go to a desk with a tiny model (`hostile_site`): no error of the server, and no element
+of a text on a page. PML, backups, lines of JSON, calibrations and settings are read as by commands (`hostile_files`):
+each ends well or with one clear error. Nothing takes longer than ten seconds. Prints one JSON document with every
+finding, and exits with 1 if there is one. Not covered: archives that unfold to gigabytes
+(`tests/test_retrieval_hostile.py`), answers over the page's queue, scripts of pages (`tests/test_app_browser.py`).
 """
 
 import argparse
@@ -19,26 +22,28 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from fastapi.testclient import TestClient
-
-from app.access.keys import Keys
 from app.domain.settings import load_settings
 from app.web.markup import answer_html
-from app.web.server import create_app
 from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer
+from evals.hostile_files import HostileFiles
+from evals.hostile_site import HostileSite, read
 from evals.tiny_desk import tiny_desk
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED
 from retrieval.reading.reader import FileReader
 
 SLOWEST_S = 10.0
+SUFFIXES = sorted(SUPPORTED)
 ELEMENTS = {"p", "br", "strong", "em", "code", "pre", "ul", "ol", "li"}
 TEXTS = (
     "Returns take thirty days from delivery. Keep the receipt.",
@@ -54,12 +59,6 @@ TEXTS = (
     '{"title": "One", "text": [[[[1e999]]]], "url": "javascript:alert(1)"}\n' * 2,
     "a,b\n1,2\n\"x,\n", "Title\n=====\n\n- one\n- :ref:`x <y>`\n", "((((a+)+)+)+)+$ " + "a" * 300,
 )  # fmt: skip
-REQUESTS: tuple[tuple[str, Callable[[str], dict[str, Any]]], ...] = (
-    ("/v1/chat/completions", lambda text: {"model": "warmdesk", "messages": [{"role": "user", "content": text}]}),
-    ("/v1/chat/completions", lambda text: {"model": text, "messages": [{"role": text, "content": [text]}]}),
-    ("/v1/embeddings", lambda text: {"model": "hash-256", "input": [text, text]}),
-    ("/v1/feedback", lambda text: {"message_id": text, "value": "up", "reason": text}),
-)
 
 
 class Elements(HTMLParser):
@@ -121,16 +120,18 @@ def read_document(reader: FileReader, path: Path, data: bytes) -> str:
     """What is wrong with how a document is read, or ""."""
     path.write_bytes(data)
     try:
-        return "" if reader.load(path).blocks else "a document without blocks"
+        return "" if reader.load(path).blocks else f"{path.suffix}: a document without blocks"
     except UnreadableDocument as error:
         is_broken = error.reason == "the reader stopped unexpectedly on it"
-        return "the reader stopped" if is_broken else "several lines" * ("\n" in str(error))
+        wrong = "the reader stopped" if is_broken else "several lines" * ("\n" in str(error))
+        return f"{path.suffix}: {wrong}" if wrong else ""
     finally:
         path.unlink()
 
 
-def show(text: str, tokenizer: Tokenizer, special: frozenset[int]) -> str:
-    """What is wrong with a text in a prompt or on a page, or ""."""
+def show(data: bytes, tokenizer: Tokenizer, special: frozenset[int]) -> str:
+    """What is wrong with a text in a prompt or in an answer, or ""."""
+    text = read(data)
     if found := special.intersection(tokenizer.encode([Text(text=text)])):
         return f"special tokens {sorted(found)}"
     elements = Elements()
@@ -139,58 +140,52 @@ def show(text: str, tokenizer: Tokenizer, special: frozenset[int]) -> str:
     return f"on the page: {elements.foreign[0]}" if elements.foreign else ""
 
 
-def request(client: TestClient, data: bytes, text: str, rng: random.Random, statuses: Counter[str]) -> str:
-    """What is wrong with the response to a request, or ""; its status is counted."""
-    path, body = rng.choice(REQUESTS)
-    sent = json.dumps(body(text)).encode() if rng.random() < 0.5 else data
-    response = client.post(path, content=sent, headers={"content-type": "application/json"})
-    statuses[str(response.status_code)] += 1
-    return f"{path}: {response.status_code}, {response.text[:200]}" if response.status_code >= 500 else ""
-
-
 def measure(cases: int, seed: int) -> dict[str, Any]:
     """findings: place, what was wrong, and the beginning of the input; slowest_s: of each place."""
     rng, done, findings, slowest = random.Random(seed), Counter[str](), list[dict[str, str]](), dict[str, float]()
-    statuses = Counter[str]()
-    seeds = [text.encode("utf-8", "surrogatepass") for text in TEXTS] + [archive(text) for text in TEXTS[:3]]
-    with tempfile.TemporaryDirectory() as folder, tiny_desk(Path(folder) / "desk", questions_per_minute=0) as desk:
+    texts = [text.encode("utf-8", "surrogatepass") for text in TEXTS]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        reader = stack.enter_context(FileReader())
+        desk = stack.enter_context(tiny_desk(folder / "desk", questions_per_minute=0))
+        for place in ("ingest", "uploads"):  # files of requests are read in a process of their own, as by a served desk
+            stack.enter_context(patch(f"app.knowledge.{place}.FileReader", lambda **_: nullcontext(reader)))
+        (folder / "page.md").write_text(TEXTS[0])
+        desk.ingest([folder / "page.md"])
+        desk.prepare()
         settings = load_settings({}, os.environ)
         tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)[0]
-        special = special_ids(tokenizer)
-        (Path(folder) / "page.md").write_text(TEXTS[0])
-        desk.ingest([Path(folder) / "page.md"])
-        desk.prepare()
-        token = Keys(desk.database).create("all", ("chat", "documents", "admin"), per_minute=10**9)
-        app = create_app(desk, desk.database, desk.settings)
-        headers = {"authorization": f"Bearer {token}"}
-        opened = TestClient(app, base_url="http://127.0.0.1:7860", headers=headers, raise_server_exceptions=False)
-        with FileReader() as reader, opened as client:
-            for number in range(cases):
-                data = mutated(rng.choice(seeds), rng, seeds)
-                text = data.decode("utf-8", "replace")
-                place = ("document", "text", "request")[number % 3]
-                began = time.perf_counter()
-                if place == "document":
-                    path = Path(folder) / f"a{rng.choice(sorted(SUPPORTED))}"
-                    wrong = read_document(reader, path, data)
-                    wrong = f"{path.suffix}: {wrong}" if wrong else ""
-                elif place == "text":
-                    wrong = show(text, tokenizer, special)
-                else:
-                    wrong = request(client, data, text, rng, statuses)
-                took = time.perf_counter() - began
-                slowest[place] = max(slowest.get(place, 0.0), round(took, 2))
-                wrong = wrong or (f"took {took:.1f} s" if took > SLOWEST_S else "")
-                done[place] += 1
-                if wrong:
-                    findings.append({"place": place, "found": wrong, "input": repr(data[:300])})
-                if number % 500 == 499:
-                    print(number + 1, len(findings), file=sys.stderr, flush=True)
+        files, site = HostileFiles(folder), HostileSite(desk)
+        stack.enter_context(site.program)
+        site.open()
+        documents, seeds = [*texts, *map(archive, TEXTS[:3])], files.seeds()
+        places: dict[str, tuple[Sequence[bytes], Callable[[bytes], str]]] = {
+            "document": (documents, lambda data: read_document(reader, folder / f"a{rng.choice(SUFFIXES)}", data)),
+            "text": (texts, partial(show, tokenizer=tokenizer, special=special_ids(tokenizer))),
+            "api": (texts, lambda data: site.ask_api(data, rng)),
+            "upload": (documents, lambda data: site.upload(data, rng)),
+            "page": (texts, lambda data: site.ask_pages(data, rng)),
+            **{kind: (seeds[kind], partial(files.read, kind, rng=rng)) for kind in seeds},
+        }
+        for number in range(cases):
+            place = list(places)[number % len(places)]
+            own, try_out = places[place]
+            data = mutated(rng.choice(own), rng, documents)
+            began = time.perf_counter()
+            wrong = try_out(data)
+            took = time.perf_counter() - began
+            slowest[place] = max(slowest.get(place, 0.0), round(took, 2))
+            wrong = wrong or (f"took {took:.1f} s" if took > SLOWEST_S else "")
+            done[place] += 1
+            if wrong:
+                findings.append({"place": place, "found": wrong, "input": repr(data[:300])})
+            if number % 500 == 499:
+                print(number + 1, len(findings), file=sys.stderr, flush=True)
     return {
         "cases": cases,
         "seed": seed,
         "done": dict(done),
-        "statuses": dict(statuses),
+        "statuses": dict(site.statuses),
         "slowest_s": slowest,
         "findings": findings,
     }
@@ -209,7 +204,9 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    print(json.dumps(measure(asked.cases, asked.seed)))
+    result = measure(asked.cases, asked.seed)
+    print(json.dumps(result))
+    sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
