@@ -26,6 +26,33 @@ def test_a_few_rounds_of_chaos() -> None:
     assert (result["rounds"], result["findings"]) == (3, [])
 
 
+FROZEN = """
+import sys
+from pathlib import Path
+from evals.chaos_faults import ReadOnlyFolder, obey_permissions
+
+folder = Path(sys.argv[1])
+frozen = ReadOnlyFolder(folder)
+frozen.freeze()
+frozen.freeze()
+obey_permissions()
+for file in (folder / "a.md", folder / "new.md"):
+    try:
+        file.write_text("changed")
+    except PermissionError:
+        print(file.name, "cannot be written")
+frozen.thaw()
+(folder / "a.md").write_text("changed")
+"""
+
+
+def test_a_read_only_folder_takes_nothing_from_root_either(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("as it was")
+    ran = subprocess.run([sys.executable, "-c", FROZEN, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.splitlines() == ["a.md cannot be written", "new.md cannot be written"], ran.stderr
+    assert (tmp_path / "a.md").read_text() == "changed", "as before, once it is thawed"
+
+
 def test_chaos_sees_what_is_lost_and_what_is_half_there(tmp_path: Path) -> None:
     place = Place(tmp_path)
     write_pages(place.pages)
