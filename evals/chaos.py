@@ -207,7 +207,7 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
     torch.set_num_threads(1)
     rng, findings = random.Random(seed), list[dict[str, Any]]()
     with ExitStack() as stack:
-        server = stack.enter_context(running_server()) if on_server else None
+        server = stack.enter_context(running_server(keeps_commits=True)) if on_server else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
         url = None if server is None else stack.enter_context(server.database(EMPTY))
         chaos = Chaos(Place(folder, url), server, rng)

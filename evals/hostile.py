@@ -36,13 +36,12 @@ from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer
 from evals.hostile_files import HostileFiles
-from evals.hostile_site import HostileSite, read
+from evals.hostile_site import SLOWEST_S, HostileSite, read
 from evals.tiny_desk import tiny_desk
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED
 from retrieval.reading.reader import FileReader
 
-SLOWEST_S = 10.0
 SUFFIXES = sorted(SUPPORTED)
 ELEMENTS = {"p", "br", "strong", "em", "code", "pre", "ul", "ol", "li"}
 TEXTS = (

@@ -18,6 +18,8 @@ from app.storage.accounts import Accounts
 from app.web.server import create_app
 from retrieval.loaders.load import SUPPORTED
 
+SLOWEST_S: Final = 10.0
+"""Of a response, and of whatever else is tried."""
 ADDRESS: Final = "http://127.0.0.1:7860"
 ACTIVE: Final = ("<script>alert(1)", "<img src=x")
 """Of the texts of `evals.hostile`, what must not stand in a page as it is."""
@@ -142,6 +144,8 @@ class HostileSite:
         self.statuses[str(response.status_code)] += 1
         if response.status_code >= 500:
             return f"{what}: {response.status_code}, {response.text[:200]}"
+        if (took_s := response.elapsed.total_seconds()) > SLOWEST_S:
+            return f"{what}: {response.status_code} after {took_s:.1f} s"
         if response.headers.get("content-type", "").startswith("text/html"):
             return next((f"{what}: {words} on the page" for words in ACTIVE if words in response.text), "")
         return ""

@@ -27,7 +27,7 @@ TEMPLATE, EMPTY = "warm_template", "template0"
 """What databases are copies of: one with all tables, or one with none."""
 GUARDED = "guarded"
 """A user who needs a password, if a test makes it."""
-_FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=16MB", "wal_level=minimal")
+_FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "wal_level=minimal")
 _ALONE = ("listen_addresses=", "max_wal_senders=0", "autovacuum=off", "max_connections=60", "log_min_messages=fatal")
 
 _EMPTY = """
@@ -55,9 +55,10 @@ def binaries() -> Path | None:
 class PostgresServer:
     """A running server. Each database is a copy of one that has all tables."""
 
-    def __init__(self, folder: Path) -> None:
-        """folder: of the server, made by `running_server`."""
+    def __init__(self, folder: Path, *, keeps_commits: bool) -> None:
+        """folder: of the server, made by `running_server`, where the other is explained."""
         self.folder, self._numbers, self._unused = folder, count(1), list[str]()
+        self._settings = (*_FAST, *_ALONE, f"synchronous_commit={'on' if keeps_commits else 'off'}")
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str) -> str:
@@ -66,7 +67,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and return when it takes connections."""
-        settings = [part for setting in (*_FAST, *_ALONE) for part in ("-c", setting)]
+        settings = [part for setting in self._settings for part in ("-c", setting)]
         where = ["-D", str(self.folder / "data"), "-k", str(self.folder)]
         self._process = subprocess.Popen(_command("postgres", *where, *settings), stderr=subprocess.DEVNULL)
         while True:
@@ -136,8 +137,10 @@ class PostgresServer:
 
 
 @contextmanager
-def running_server() -> Iterator[PostgresServer]:
-    """A server for the block. Only where `binaries` finds some."""
+def running_server(*, keeps_commits: bool = False) -> Iterator[PostgresServer]:
+    """A server for the block. Only where `binaries` finds some. keeps_commits: also those of the last moments before it
+    crashes; it is slower then.
+    """
     with tempfile.TemporaryDirectory(
         prefix="pg", ignore_cleanup_errors=True
     ) as folder:  # a socket's path must be short
@@ -148,7 +151,7 @@ def running_server() -> Iterator[PostgresServer]:
         )
         rules = Path(folder, "data", "pg_hba.conf")
         rules.write_text(f"local all {GUARDED} scram-sha-256\n" + rules.read_text())
-        server = PostgresServer(Path(folder))
+        server = PostgresServer(Path(folder), keeps_commits=keeps_commits)
         server.start()
         try:
             server.make_template()
