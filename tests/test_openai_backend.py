@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from fake_server import DONE, Events, FakeServer, event, stream, whole, words
+from fake_server import DONE, Events, FakeServer, event, stream, words
 from hypothesis import given
 from hypothesis import strategies as st
+from remote_engines import OK, PAGES, SPEC, engine_for, request, said
 
 from app.answering.quote import choices_of
 from app.knowledge.finder import RankedStatement
-from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.knowledge.prompts import PromptBuilder
 from cache.decoding.sampling import Sampling
 from cache.engine.limits import Limits
-from cache.engine.request import Request
 from cache.errors import CacheError, EngineFull, EngineStopped, PromptError, ServerFailed
 from cache.prompt.parts import Text
 from cache.remote.chat_server import ChatServer
@@ -30,36 +29,6 @@ from cache.remote.remote_engine import ASSUMED_CONTEXT, RemoteEngine
 from cache.remote.reply import usage_of
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import STOP, TEMPLATE, TextTokenizer, messages_of
-
-SPEC = ServerSpec(url="http://model.test/v1", name="m", key="sk-secret", session_headers=("x-session-id",))
-OK = stream(whole("Thirty days.", prompt_tokens=50, completion_tokens=3))
-PAGES = [
-    PassageText(name=f"page{number}.md#0", title=f"Page {number}", heading_path=(), text=f"Text of page {number}.")
-    for number in range(6)
-]
-
-
-@contextmanager
-def engine_for(server: FakeServer, spec: ServerSpec = SPEC, limits: Limits | None = None) -> Iterator[RemoteEngine]:
-    engine = RemoteEngine(spec, limits or Limits(), transport=server)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-def request(engine: RemoteEngine, *questions: str, pages: int = 3, **fields: Any) -> Request:
-    """A question, with those before it and their answers."""
-    prompts = PromptBuilder(engine.tokenizer.template, "Answer from the pages.")
-    turns = [PromptTurn(passages=tuple(PAGES[:pages]), question=q, answer=f"Answer to {q}") for q in questions[:-1]]
-    turns.append(PromptTurn(passages=tuple(PAGES[:pages]), question=questions[-1]))
-    fields.setdefault("sampling", Sampling(max_tokens=20))
-    return Request(plan=engine.arrange(prompts.prompt(turns)), **fields)
-
-
-def said(engine: RemoteEngine, **fields: Any) -> str:
-    return engine.submit(request(engine, "How long?", **fields)).completion.text
-
 
 # --- prompts as text ---------------------------------------------------------------------------------------
 
