@@ -8,12 +8,13 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
 
 from app.answering import savings_meter
-from app.answering.savings_meter import Sampled, compared
+from app.answering.savings_meter import Sampled, SavingsMeter, compared
 from app.desk.savings import ENOUGH, summarise_savings
 from app.desk.service import Service
 from app.domain.answers import Answer
@@ -24,7 +25,7 @@ from app.storage.history import History
 from app.storage.savings import SavingsSamples
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
-from cache.engine.request import Generation, Request
+from cache.engine.request import Completion, Generation, Request, Timings, Usage
 from cache.errors import EngineBusy
 from cache.prompt.parts import Text
 
@@ -134,6 +135,18 @@ def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(t
         assert measured_answer(desk)[1].likeness == 1.0
         desk._answering.settings = desk.settings.model_copy(update={"temperature": 1.0})
         assert measured_answer(desk)[1].likeness is None
+
+
+def test_what_was_stopped_before_it_began_is_not_computed_again(desk: Service) -> None:
+    request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
+    generation = Generation()
+    usage, timings = Usage(prompt_tokens=0), Timings()
+    fields: dict[str, Any] = {"text": "", "tokens": (), "modules": (), "exact": True}
+    generation.deliver(Completion(finish_reason="cancelled", usage=usage, timings=timings, **fields))
+    assert generation.completion.finish_reason == "cancelled"
+    kept: list[SavingsSample] = []
+    SavingsMeter(desk.engine, 1.0, kept.append)._measure(Sampled(request, generation, "exact", "q"))
+    assert kept == []
 
 
 def test_an_answer_that_took_too_long_is_not_compared(desk: Service) -> None:

@@ -374,8 +374,7 @@ def test_who_leaves_while_a_module_is_read_leaves_nothing_behind(engine: Engine,
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
     cold.cancel()
-    with pytest.raises(CacheError, match="cancelled"):
-        _ = cold.completion
+    assert (cold.completion.finish_reason, cold.completion.text) == ("cancelled", "")
     assert not disk.go.is_set(), "nobody waits for the disk to see that somebody has left"
     disk.go.set()
     until(lambda: engine.is_idle)
@@ -490,8 +489,7 @@ def test_memory_comes_back_from_what_is_read_for_somebody_who_left(disk: SlowDis
     left = ask(engine, COLD)
     assert disk.began.wait(20)
     left.cancel()
-    with pytest.raises(CacheError, match="cancelled"):
-        _ = left.completion
+    assert left.completion.finish_reason == "cancelled"
     later = ask(engine, WARM)
     until(lambda: engine._core.awaits_loads and engine.load() == (0, 1))
     disk.go.set()

@@ -101,11 +101,14 @@ class SavingsMeter:
         for _ in range(TRIES):
             if not self._is_quiet() or not sampled.generation.has_ended:  # nobody read the answer
                 return
+            first = sampled.generation.completion
+            if not first.usage.prompt_tokens:  # it was stopped before it began
+                return
             try:
                 again = self._engine.compute_idle(sampled.request).completion
             except EngineBusy:
                 continue
-            self._keep(compared(sampled, sampled.generation.completion, again))
+            self._keep(compared(sampled, first, again))
             return
 
     def _is_quiet(self) -> bool:

@@ -175,7 +175,7 @@ class EngineCore:
             if paused := self._paused.pop(waiting, None):
                 paused.finish(self.store, "cancelled")
             else:
-                waiting.generation.deliver(CacheError("the request was cancelled before it started"))
+                waiting.end_cancelled()
 
     def _drop_late(self) -> None:
         """End requests that have taken too long: an answer that has begun ends with what there is of it."""

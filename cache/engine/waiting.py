@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cache.engine.encoder import Encoder, keys_of
 from cache.engine.recomputation import EXACT, RowSelector
-from cache.engine.request import Generation, Request
+from cache.engine.request import Completion, Generation, Request, Timings, Usage
 from cache.engine.row_scoring import RowScoring
 from cache.memory.device import CacheEntry
 from cache.memory.module_header import MissReason
@@ -121,6 +121,21 @@ class Waiting:
         for entry in self.entries.values():
             store.device.release(entry)
         self.entries.clear()
+
+    def end_cancelled(self) -> None:
+        """Deliver its end, where nobody waits for it any more before anything was computed."""
+        waited = (time.perf_counter() - self.submitted) * 1e3
+        self.generation.deliver(
+            Completion(
+                text="",
+                tokens=(),
+                finish_reason="cancelled",
+                usage=Usage(prompt_tokens=0),
+                modules=(),
+                timings=Timings(queue=waited, total=waited),
+                exact=True,
+            )
+        )
 
     def _end_scoring(self, store: Store) -> None:
         if self.scoring is not None:
