@@ -6,7 +6,7 @@ that was said is lost.
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -17,8 +17,9 @@ from app.answering.past import with_agents
 from app.answering.prepare import PreparedQuestion, QuestionPreparer
 from app.answering.quote import choices_of
 from app.answering.record import AskedQuestion, finished, without_model
+from app.answering.said import said
 from app.answering.savings_meter import Sampled, SavingsMeter
-from app.answering.stream import AnswerInProgress, OpenAnswers
+from app.answering.stream import AnswerInProgress, OpenAnswers, engine_failed
 from app.domain.answers import Answer
 from app.domain.callers import OPERATOR, is_customer
 from app.domain.errors import DeskError
@@ -32,8 +33,8 @@ from app.knowledge.prompts import PromptBuilder
 from app.storage.history import History
 from app.storage.library import Library
 from cache.decoding.sampling import Sampling
-from cache.engine.request import Request, Reuse
-from cache.errors import ServerFailed
+from cache.engine.request import Generation, Request, Reuse
+from cache.errors import CacheError, ServerFailed
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
@@ -112,7 +113,7 @@ class Answering:
         return AnswerInProgress(self._history, asked, running, self.open)
 
     def try_out(self, question: str) -> Answer:
-        """What a first question is answered now. Nothing is stored or counted. Raises DeskError, CacheError."""
+        """What a first question is answered now. Nothing is stored or counted. Raises DeskError."""
         started = time.perf_counter()
         question = self.questions.valid(question)
         with self._in_flight.track():
@@ -122,7 +123,10 @@ class Answering:
                 return without_model(asked)[0]
             generation = self.engine.submit(self.request(prepared, "on", None, self.policy))
         shown = self.checked(generation, prepared)
-        deque(shown, maxlen=0)  # to the end
+        try:
+            deque(shown, maxlen=0)  # to the end
+        except CacheError as error:
+            raise engine_failed(error) from error
         return finished(generation.completion, shown, asked)[0]
 
     def rehearse(self) -> None:
@@ -166,12 +170,12 @@ class Answering:
             module_tenant=PUBLIC_TENANT,
         )
 
-    def checked(self, pieces: Iterable[str], prepared: PreparedQuestion) -> CheckedText:
-        """An answer as it may be shown."""
+    def checked(self, generation: Generation, prepared: PreparedQuestion) -> CheckedText:
+        """An answer as it may be shown. Its iteration raises what `said` raises."""
         mode = self._mode_of(prepared)
         evidence = prepared.passages if mode == "checked" else []  # reading it takes a tenth of a second
         return CheckedText(
-            pieces,
+            said(generation),
             AnswerChecker(prepared.question, evidence),
             refusal=self.settings.refusal_text,
             nothing=prepared.decision.nothing,

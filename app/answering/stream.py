@@ -83,7 +83,7 @@ class AnswerInProgress:
             generation, shown = self._running
             try:
                 completion = generation.completion
-                if shown.text or completion.finish_reason != "cancelled":
+                if shown.text or not (completion.finish_reason == "cancelled" or completion.silence):
                     self._answer, details = finished(completion, shown, self._asked)
                     self._history.record_answer(self._answer, details)
             except CacheError:

@@ -104,7 +104,7 @@ def run_batch(
         index, generation = running.popleft()
         try:
             outcome: Answer | BatchFailure = answer_of(answering, generation, asked[index])
-        except CacheError as error:
+        except (DeskError, CacheError) as error:
             outcome = failure(error)
         settle(index, outcome)
 
@@ -145,7 +145,7 @@ def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
     """The finished answer. Its time is that of its retrieval and in the engine, without the wait for other questions'
-    retrieval and for being collected. Raises CacheError.
+    retrieval and for being collected. Raises DeskError, CacheError.
     """
     checked = answering.checked(generation, asked.prepared)
     deque(checked, maxlen=0)  # to the end

@@ -34,7 +34,7 @@ class AnswerStream(Protocol):
 
     `cancel` may be called from another thread, more than once, and after the end. It does not wait: the iteration ends
     soon afterwards, and `answer` is what was generated until then, stored like any other answer, with a notice. If
-    nothing was generated yet, `answer` raises DeskError.
+    nothing was generated yet, both raise DeskError (no-answer), and nothing is stored.
     """
 
     def __iter__(self) -> Iterator[str]: ...

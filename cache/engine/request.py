@@ -110,6 +110,7 @@ class Timings:
 class Completion:
     """A finished answer. tokens: the exact ids of `text`, None if a stop string cut inside a token. exact: every token
     saw what full attention shows. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced.
+    silence: of a model that runs elsewhere, why it said nothing, in one line; empty if it did.
     """
 
     text: str
@@ -120,6 +121,7 @@ class Completion:
     timings: Timings
     exact: bool
     logits: Tensor | None = None
+    silence: str = ""
 
 
 class Generation:

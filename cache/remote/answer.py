@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from cache.engine.request import Completion, FinishReason, Generation, ModuleUse, Request, Timings, Usage
+from cache.errors import CacheError
 from cache.prompt.plan import Plan
 from cache.remote.body import headers_of
 from cache.remote.chat_server import ChatServer
-from cache.remote.failures import Refusal
+from cache.remote.failures import Refusal, silence, thinks_aloud
 from cache.remote.reply import Reply
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import TextTokenizer, messages_of
@@ -24,6 +25,7 @@ class ServerAnswer(Generation):
         self.request, self.plan, self.reply = request, request.plan, Reply()
         self.submitted = time.perf_counter()
         self.begun = self.first = 0.0
+        self.silence = ""
         self.task: asyncio.Task[FinishReason] | None = None
         self._stop = stop
 
@@ -43,6 +45,8 @@ class ServerAnswer(Generation):
                 async with aclosing(server.events(body, headers_of(self.request, spec))) as events:
                     async for event in events:
                         if piece := self.reply.take(event):
+                            if self.reply.is_thought:
+                                raise CacheError(thinks_aloud(spec))
                             self.first = self.first or time.perf_counter()
                             self.deliver(piece)
                 break
@@ -51,6 +55,7 @@ class ServerAnswer(Generation):
                 if not refusal.is_too_long or self.reply.text or shorter is None:
                     raise
                 self.plan = shorter
+        self.silence = "" if self.reply.text.strip() else silence(spec, self.reply)
         return self.reply.finish_reason
 
     def completed(self, finish_reason: FinishReason) -> Completion:
@@ -70,6 +75,7 @@ class ServerAnswer(Generation):
                 total=(now - self.submitted) * 1e3,
             ),
             exact=True,
+            silence=self.silence,
         )
 
 

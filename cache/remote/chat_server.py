@@ -94,7 +94,7 @@ class ChatServer:
         ServerFailed.
         """
         clock, spec = asyncio.get_running_loop().time, self._spec
-        wait, has_ended = spec.first_token_s, False
+        wait, has_begun, has_ended = spec.first_token_s, False, False
         deadline = clock() + wait
         request = self._client.build_request("POST", f"{spec.url}/chat/completions", json=body, headers=headers)
         try:
@@ -107,16 +107,16 @@ class ChatServer:
                     raise refusal_of(response)
                 async with aclosing(self._data(response)) as events:
                     while True:
-                        async with asyncio.timeout_at(deadline):
-                            data = await anext(events, None)
+                        data = await _following(events, deadline, has_ended)
                         if data is None and not has_ended:
                             raise httpx.RemoteProtocolError("the stream ended early")
                         if data is None or data.strip() == "[DONE]":
                             return
-                        event = self._read(data)
+                        event = self._read(data, has_begun)
+                        has_begun = has_begun or has_words(event)
                         has_ended = has_ended or says_why_it_ends(event)
-                        if has_words(event):
-                            wait = BETWEEN_S
+                        if has_ended or has_words(event):
+                            wait = LOOK_S if has_ended else BETWEEN_S
                             deadline = clock() + wait
                         yield event
         except TimeoutError as error:
@@ -132,16 +132,15 @@ class ChatServer:
             async for data in events:
                 yield data
 
-    def _read(self, data: str) -> Mapping[str, Any]:
-        """An event. Raises Refusal, ServerFailed."""
+    def _read(self, data: str, has_begun: bool) -> Mapping[str, Any]:
+        """An event. has_begun: it had said something sensible before. Raises Refusal, ServerFailed."""
         try:
             event = json.loads(data)
         except ValueError:
             event = None
         if not isinstance(event, dict):
-            raise ServerFailed(
-                f"the model's server {self._spec.url} sent what is no event of a chat: correct its address"
-            )
+            cure = "ask again" if has_begun else "correct its address"
+            raise ServerFailed(f"the model's server {self._spec.url} sent what is no event of a chat: {cure}")
         if (refusal := refusal_in(event)) is not None:
             raise refusal
         return event
@@ -169,6 +168,17 @@ class ChatServer:
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             return None
         return said if isinstance(said, int) and said > 0 else None
+
+
+async def _following(events: AsyncGenerator[str], deadline: float, has_ended: bool) -> str | None:
+    """The data of the next event, None at the end. Behind the last word nothing is missed that does not come."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await anext(events, None)
+    except (httpx.HTTPError, TimeoutError):
+        if has_ended:
+            return None
+        raise
 
 
 def _listed(response: httpx.Response) -> list[dict[str, Any]]:

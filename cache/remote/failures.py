@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
+from cache.remote.reply import Reply
 from cache.remote.spec import ServerSpec
 
 TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -108,4 +109,30 @@ def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:
     why = " ".join(str(error).split()) or type(error).__name__
     return ServerFailed(
         f"the model's server {spec.url} cannot be reached ({why}): start it, or correct the setting model"
+    )
+
+
+def silence(spec: ServerSpec, reply: Reply) -> str:
+    """Why there is not a word in an answer that has ended."""
+    model, is_cut = f"the model {spec.name} at {spec.url}", reply.finish_reason == "length"
+    if reply.has_thoughts and is_cut:
+        return f"{model} thought until the answer had its full length: turn its thinking off, or raise answer_tokens"
+    if reply.has_thoughts:
+        return f"{model} thought and then said nothing: ask again, or turn its thinking off"
+    if reply.ending == "content_filter":
+        return f"{model} said nothing: its server's filter of contents kept the answer back"
+    return f"{model} gave an empty answer: ask again, or look at its server's log"
+
+
+def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
+    """It thought for as long as an answer may take."""
+    cure = "turn its thinking off, or raise answer_seconds"
+    return f"the model {spec.name} at {spec.url} thought for {seconds:g} s and did not answer: {cure}"
+
+
+def thinks_aloud(spec: ServerSpec) -> str:
+    """Its thoughts come as its answer."""
+    return (
+        f"the model {spec.name} at {spec.url} gives its thoughts as its answer: turn its thinking off, or start its "
+        "server with a parser for them"
     )

@@ -30,7 +30,7 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
 from cache.remote.answer import ServerAnswer, quoted
 from cache.remote.chat_server import ChatServer, ServerFacts
-from cache.remote.failures import Refusal
+from cache.remote.failures import Refusal, thinks_too_long
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import STOP, TextTokenizer
 from cache.remote.without_modules import ELSEWHERE, NOT_HERE, WithoutModules
@@ -168,6 +168,9 @@ class RemoteEngine(WithoutModules):
         except TimeoutError as error:
             if answer.reply.text:
                 return "timeout"
+            assert self._limits.seconds is not None
+            if answer.reply.has_thoughts:
+                raise CacheError(thinks_too_long(self._spec, self._limits.seconds)) from error
             busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
             raise EngineFull(busy) from error
 

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from cache.engine.request import FinishReason, Usage
+from cache.remote.thoughts import CLOSE, Thoughts
 
 ENDINGS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
 """How an answer ended, by the server's word; any other is an ordinary end."""
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields in which servers send thoughts: vLLM, SGLang, llama.cpp; OpenRouter, newer vLLM; Ollama."""
 
 
 class Reply:
-    """An answer as it comes. text: so far."""
+    """An answer as it comes. text: so far, without thoughts. ending: why it ended, in the server's word."""
 
     def __init__(self) -> None:
-        self.text = ""
-        self.finish_reason: FinishReason = "stop"
+        self.text = self.ending = ""
+        self._thoughts, self._thinks_apart = Thoughts(), False
         self._usage: Mapping[str, Any] = {}
         self._timings: Mapping[str, Any] = {}
 
@@ -26,13 +29,30 @@ class Reply:
         self._usage = _mapping(event.get("usage")) or self._usage
         self._timings = _mapping(event.get("timings")) or self._timings  # llama.cpp
         choice = _choice(event)
+        said = _said(choice)
+        self._thinks_apart = self._thinks_apart or any(said.get(name) for name in THOUGHTS)
+        content = said.get("content")
+        new = self._thoughts.without(content) if isinstance(content, str) else ""
         if (ending := choice.get("finish_reason")) is not None:
-            self.finish_reason = ENDINGS.get(str(ending), "stop")
-        new = _said(choice).get("content")
-        if not isinstance(new, str):
-            return ""
+            self.ending = str(ending)
+            new += self._thoughts.end()
         self.text += new
         return new
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The same for the engine."""
+        return ENDINGS.get(self.ending, "stop")
+
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether the model thought before it answered."""
+        return self._thinks_apart or self._thoughts.has_any
+
+    @property
+    def is_thought(self) -> bool:
+        """Whether what was taken for the answer is a thought: its prompt has the beginning, it has the end."""
+        return CLOSE in self.text
 
     @property
     def usage(self) -> Usage:
