@@ -34,7 +34,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Generation, Request, Reuse
-from cache.errors import CacheError, ServerFailed
+from cache.errors import CacheError
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
@@ -131,14 +131,15 @@ class Answering:
 
     def rehearse(self) -> None:
         """Search and compute once without recording anything, so that the first customer does not wait for what is
-        loaded at its first use. A model's server elsewhere may be away: it is asked again with every question.
+        loaded at its first use. For the server of a model elsewhere nobody waits: it may be slow, or away, and then the
+        log says so.
         """
         with suppress(DeskError):  # a prompt that does not fit: every question will say so
             self.questions.prepare(REHEARSED, [])
         plan = self.engine.arrange([Text(text=REHEARSED)])
-        with suppress(ServerFailed):  # the log says so
-            for _ in self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off")):
-                pass
+        generation = self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off"))
+        if not self.engine.info.is_elsewhere:
+            _ = generation.completion
 
     def request(
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
