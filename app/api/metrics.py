@@ -73,7 +73,7 @@ class Meter:
         self._total.labels(model).observe(timings.total / 1e3)
         if served.outcome != "plain":
             self._retrieve.labels(model).observe(timings.retrieve / 1e3)
-        if not usage.prompt_tokens:  # the model was not asked
+        if not usage.prompt_tokens and not timings.prefill:  # the model was not asked
             return
         for metric, milliseconds in (
             (self._ttft, timings.ttft),

@@ -89,7 +89,7 @@ def print_answer(answer: Answer) -> None:
     for number, citation in enumerate(answer.citations, start=1):
         above = "see also " if citation.see_also else ""
         print(f"{above}[{number}] {citation.title}: {citation.passage}\n    {citation.document}")
-    if answer.usage.prompt_tokens:
+    if answer.usage.prompt_tokens or answer.is_uncounted:
         print(reuse_line(answer))
     if answer.notice:
         print(answer.notice)
@@ -111,7 +111,10 @@ def print_batch(result: BatchResult, skipped: int = 0) -> None:
     if result.failed:
         print(f"{result.failed} not answered")
     print(f"{len(result.answers)} answers in {len(result.groups)} groups, {result.seconds:.1f} s")
-    print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
+    if tokens["computed"] is None:
+        print("the model's server does not say how many prompt tokens were computed")
+    else:
+        print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
     if result.cold_ungrouped is None or result.cold_grouped is None:
         print("what it would be from a cold start cannot be counted")
     else:

@@ -57,6 +57,13 @@ class BatchResult:
         return tuple(outcome for outcome in self.outcomes if isinstance(outcome, Answer))
 
     @property
+    def computed(self) -> int | None:
+        """Prompt tokens computed for the answers; None if a model's server elsewhere does not say it of all."""
+        answers = self.answers
+        is_known = all(answer.usage.is_reuse_known and not answer.is_uncounted for answer in answers)
+        return sum(answer.usage.computed for answer in answers) if is_known else None
+
+    @property
     def failed(self) -> int:
         """Number of questions without an answer."""
         return len(self.outcomes) - len(self.answers)

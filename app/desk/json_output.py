@@ -76,7 +76,7 @@ def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
         "groups": [list(members) for members in result.groups],
         "tokens": {
             "prompt": sum(answer.usage.prompt_tokens for answer in result.answers),
-            "computed": sum(answer.usage.computed for answer in result.answers),
+            "computed": result.computed,
             "computed_cold_ungrouped": result.cold_ungrouped,
             "computed_cold_grouped": result.cold_grouped,
         },

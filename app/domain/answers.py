@@ -132,6 +132,11 @@ class Answer:
         return any(module.source == "elsewhere" for module in self.modules)
 
     @property
+    def is_uncounted(self) -> bool:
+        """Whether its server answered and said nothing of tokens; it is not asked for quotations."""
+        return self.is_from_elsewhere and not self.usage.prompt_tokens and self.timings.prefill > 0
+
+    @property
     def refused(self) -> bool:
         """Whether the documents answer nothing."""
         return self.outcome == "nothing"

@@ -10,7 +10,7 @@ SOURCES = {
     "host": translatable("Main memory"),
     "disk": translatable("Disk"),
     "computed": translatable("Read now"),
-    "elsewhere": translatable("The model's server"),
+    "elsewhere": translatable("Sent to the model's server"),
 }
 REASONS = {
     translatable("never built"): translatable("This passage had not been read before."),
@@ -77,7 +77,9 @@ def reuse_line(answer: Answer) -> str:
     if usage.session:
         origins.append(gettext("this conversation"))
     numbers = {"reused": count(usage.cached_tokens), "all": count(usage.prompt_tokens)}
-    if not usage.is_reuse_known:
+    if answer.is_uncounted:
+        text = gettext("The model's server does not say how many tokens it read")
+    elif not usage.is_reuse_known:
         text = gettext("%(all)s prompt tokens; the model's server does not say how many it reused") % numbers
     elif usage.cached_tokens and answer.is_from_elsewhere:
         text = gettext("%(reused)s of %(all)s prompt tokens reused by the model's server, an exact beginning") % numbers

@@ -21,7 +21,8 @@ class UsageSpan:
     answers: by outcome. tokens: of prompts, by source: computed, session, prefix, module; together all of them. modules
     and module_tokens: uses of modules, and their tokens, by where they were found: device, host, disk, or computed.
     misses: uses that were computed, by reason. warm: answers whose modules were all found encoded; cold: some were not;
-    None where there was no such answer. Answers for which the model read nothing are in neither.
+    server: those of a model that runs elsewhere. None where there was no such answer. Answers for which the model read
+    nothing are in none of them.
     """
 
     start: datetime
@@ -32,3 +33,4 @@ class UsageSpan:
     misses: Mapping[str, int] = field(default_factory=dict)
     warm: FirstTokenTimes | None = None
     cold: FirstTokenTimes | None = None
+    server: FirstTokenTimes | None = None

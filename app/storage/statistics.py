@@ -207,6 +207,7 @@ class _Counts:
             misses=self.times("misses"),
             warm=self.ttft("warm"),
             cold=self.ttft("cold"),
+            server=self.ttft("server"),
         )
 
 

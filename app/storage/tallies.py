@@ -27,10 +27,10 @@ MINUTES_KEPT = timedelta(days=8)
 SOURCES = ("computed", "session", "prefix", "module")
 """Of prompt tokens: columns of `UsageRow`, and labels."""
 
-Reading = Literal["warm", "cold", "none"]
-"""What the model had to read for an answer. warm: all modules were found encoded. cold: some were not. none: there were
-no modules, mostly because the model was not asked; it may also run elsewhere."""
-READINGS: tuple[Reading, ...] = ("warm", "cold", "none")
+Reading = Literal["warm", "cold", "server", "none"]
+"""What the model had to read for an answer. warm: all modules were found encoded. cold: some were not. server: a model
+elsewhere read or found them. none: there were no modules, mostly because the model was not asked."""
+READINGS: tuple[Reading, ...] = ("warm", "cold", "server", "none")
 
 
 def tally(session: Session, row: MessageRow) -> None:
@@ -87,7 +87,8 @@ def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
             yield "misses", use.miss_reason, use.tokens
     found = [use for use in row.modules if use.source != "elsewhere"]
     missed = any(use.miss_reason is not None for use in found)
-    reading: Reading = "cold" if missed else "warm" if found else "none"
+    was_asked = len(found) < len(row.modules) and row.timings.prefill > 0
+    reading: Reading = "cold" if missed else "warm" if found else "server" if was_asked else "none"
     yield ttft_subject(reading), str(bin_of(row.timings.ttft)), row.timings.ttft
 
 

@@ -51,7 +51,8 @@ def build_admin(desk: Desk) -> gr.Blocks:
         now, language = datetime.now(UTC), page_language(request.headers)
         overview, axis = desk.overview(), Axis.ending(now, cast("Range", chosen) if chosen in RANGES else "day")
         with speaking(translations(language)):
-            drawn = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step))
+            usage = desk.usage_over_time(axis.since, axis.until, axis.range.step)
+            drawn = charts(axis, usage, is_elsewhere=overview.is_elsewhere)
             choices = [(gettext(one.words), name) for name, one in RANGES.items()]
             label, ticks = gettext("Time range"), axis.ticks
         values = {"overview": overview, "load": desk.load(), "links": links, "charts": drawn, "ticks": ticks}

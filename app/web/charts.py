@@ -14,7 +14,7 @@ from typing import Literal
 from app.domain.formatting import count, milliseconds, percent
 from app.domain.reuse_words import SOURCES
 from app.domain.translation import gettext, translatable
-from app.domain.trends import UsageSpan
+from app.domain.trends import FirstTokenTimes, UsageSpan
 
 Range = Literal["hour", "day", "week", "month"]
 _CLOCK, _DATE = "%H:%M", translatable("%-d %b")
@@ -41,12 +41,16 @@ READ_FROM = (
     *(("module", translatable("Passages")), ("session", translatable("Same conversation"))),
     *(("prefix", translatable("Shared beginning")), ("computed", translatable("Read now"))),
 )
-TIERS = tuple(SOURCES.items())
+TIERS = tuple((name, words) for name, words in SOURCES.items() if name != "elsewhere")
 FIRST_TOKEN = (
     ("warm-p50", translatable("Warm, median")),
     ("warm-p95", translatable("Warm, slowest 5%")),
     ("cold-p50", translatable("Cold, median")),
     ("cold-p95", translatable("Cold, slowest 5%")),
+)
+FIRST_TOKEN_ELSEWHERE = (
+    ("server-p50", translatable("Model's server, median")),
+    ("server-p95", translatable("Model's server, slowest 5%")),
 )
 
 
@@ -111,22 +115,27 @@ class Axis:
         return f"{time.strftime(gettext(_DATE))} {time.strftime(_CLOCK)}"
 
 
-def charts(axis: Axis, spans: Sequence[UsageSpan]) -> list[Chart]:
-    """All charts of the dashboard. spans: of the axis; of those outside nothing is drawn."""
+def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False) -> list[Chart]:
+    """All charts of the dashboard. spans: of the axis; of those outside nothing is drawn. is_elsewhere: the model runs
+    in somebody else's server, where nobody can see passages.
+    """
     steps = {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
     tokens = {step: [span.tokens.get(name, 0) for name, _ in READ_FROM] for step, span in steps.items()}
-    uses = {step: [span.modules.get(name, 0) for name, _ in TIERS] for step, span in steps.items()}
-    first = {step: _first_token(span) for step, span in steps.items()}
-    return [
+    drawn = [
         _bars(gettext("Prompt tokens, by where they came from"), axis, READ_FROM, tokens),
         _bars(gettext("Share of prompt tokens"), axis, READ_FROM, tokens, as_shares=True),
-        _bars(gettext("Where passages were found"), axis, TIERS, uses, as_shares=True),
-        _lines(gettext("Time to first token"), axis, FIRST_TOKEN, first),
     ]
+    title = gettext("Time to first token")
+    if is_elsewhere:
+        first = {step: _first_token(span.server) for step, span in steps.items()}
+        return [*drawn, _lines(title, axis, FIRST_TOKEN_ELSEWHERE, first)]
+    uses = {step: [span.modules.get(name, 0) for name, _ in TIERS] for step, span in steps.items()}
+    first = {step: _first_token(span.warm, span.cold) for step, span in steps.items()}
+    found = _bars(gettext("Where passages were found"), axis, TIERS, uses, as_shares=True)
+    return [*drawn, found, _lines(title, axis, FIRST_TOKEN, first)]
 
 
-def _first_token(span: UsageSpan) -> list[float | None]:
-    times = (span.warm, span.cold)
+def _first_token(*times: FirstTokenTimes | None) -> list[float | None]:
     return [value for one in times for value in ((one.p50_ms, one.p95_ms) if one else (None, None))]
 
 
