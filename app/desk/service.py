@@ -339,7 +339,7 @@ class Service(Parts):
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
         """Have ready what a question would need that is being typed; see `app.answering.prefetching`."""
-        if self.settings.prefetch and not self.is_elsewhere and self.is_ready():
+        if self.settings.foresees and self.is_ready():
             self._prefetching.typed(text, conversation_id, owner)
 
     def batch(

@@ -406,6 +406,11 @@ class Settings(BaseSettings):
         return model_server(self.model)
 
     @property
+    def foresees(self) -> bool:
+        """Whether the desk looks for what customers type. For a model that runs elsewhere nothing could be brought."""
+        return self.prefetch and self.model_server is None
+
+    @property
     def adapter_folder(self) -> Path | None:
         """The folder of the adapter in use, if there is one."""
         if self.adapter is None:

@@ -71,7 +71,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         reader = _reader(request)
         with speaking(translations(reader.language)):
             box = {"label": gettext("Your question"), "placeholder": gettext("Ask a question")}
-        shown = {"name": settings.desk_name, "prefetch": settings.prefetch}
+        shown = {"name": settings.desk_name, "prefetch": settings.foresees}
         frame = (render(f"chat/{part}.html", language=reader.language, **shown) for part in FRAME)
         return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
 

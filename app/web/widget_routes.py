@@ -99,7 +99,7 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
     @app.get("/widget")
     def page(request: Request, language: str = "") -> HTMLResponse:
         wanted = {"accept-language": language} if language else request.headers
-        shown = {"name": settings.desk_name, "origins": settings.widget_origins, "prefetch": settings.prefetch}
+        shown = {"name": settings.desk_name, "origins": settings.widget_origins, "prefetch": settings.foresees}
         return HTMLResponse(render("widget.html", language=page_language(wanted), **shown), headers=_NO_STORE)
 
     @app.post("/widget/visitor")
