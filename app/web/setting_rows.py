@@ -70,6 +70,17 @@ EFFECTS = {
     "reranker": Effect("nobody", translatable("A reranker that cannot be loaded keeps the desk from starting.")),
 }
 """Settings that are not saved before somebody has read what that costs."""
+_EFFECTS_ELSEWHERE = {
+    "model": Effect(
+        "nobody",
+        translatable(
+            "This model runs elsewhere: its server reads questions and documents, and reuses exact beginnings of "
+            "prompts only. See docs/scale.md."
+        ),
+    ),
+    "passage_tokens": Effect("nobody", _NEXT_INGEST),
+}
+"""Of these for what a model has to read, where the model runs elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +131,14 @@ def setting_rows(
             )
         )
     return found
+
+
+def effect_of(key: str, new: Settings) -> Effect | None:
+    """What a change of a setting costs; None if it is saved without a question. new: the settings with it."""
+    effect = EFFECTS.get(key)
+    if effect is not None and effect.reader == "model" and new.model_server is not None:
+        return _EFFECTS_ELSEWHERE.get(key)
+    return effect
 
 
 def default_of(field: FieldInfo, settings: Settings) -> object:

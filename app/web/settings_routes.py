@@ -17,7 +17,7 @@ from app.storage.settings_file import SettingsFile
 from app.support.webhook import check_signed
 from app.web.admin_frame import admin_page, done
 from app.web.error_words import admin_words
-from app.web.setting_rows import EFFECTS, ORIGINS, SettingRow, setting_rows
+from app.web.setting_rows import ORIGINS, SettingRow, effect_of, setting_rows
 
 PAGE = "/admin/settings"
 
@@ -61,13 +61,14 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
             value = "" if remove else value
             new = from_next_start(file.check(key, value))
             check_signed(new)
-            if key in EFFECTS and getattr(new, key) != getattr(settings, key) and not confirmed:
-                return page(request, asks={"key": key, "value": value, **cost_of(key, new)})
+            effect = effect_of(key, new)
+            if effect is not None and getattr(new, key) != getattr(settings, key) and not confirmed:
+                return page(request, asks={"key": key, "value": value, "effect": effect, **cost_with(new)})
             file.change(key, value)
         except DeskError as error:
             return page(request, admin_words(error), refused={"key": key, "value": value})
         audit.record(caller_of(request).name, "settings", key)
         return done(PAGE, "settings")
 
-    def cost_of(key: str, new: Settings) -> dict[str, object]:
-        return {"effect": EFFECTS[key], "cost": desk.reading_cost(new.neighbours), "passages": desk.load().passages}
+    def cost_with(new: Settings) -> dict[str, object]:
+        return {"cost": desk.reading_cost(new.neighbours), "passages": desk.load().passages}
