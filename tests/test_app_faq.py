@@ -35,6 +35,7 @@ def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk: Se
     stages: list[str] = []
     saved = desk.quality.save_faq(GALWAY, "ann", progress=lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == ["reading", "embedding", "encoding", "asking"]
+    assert saved.answer is not None
     assert saved.answer.answer == GALWAY.answer
     [line] = desk.settings.faq_file.read_text().splitlines()
     assert json.loads(line) == {"question": GALWAY.question, "answer": GALWAY.answer}

@@ -44,10 +44,11 @@ class FaqPair(FaqDraft):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaqSaved:
-    """A pair that was saved, and what its question is answered now."""
+    """A pair that was saved, and what its question is answered now; None if it could not be asked. problem: why not."""
 
     id: int
-    answer: Answer
+    answer: Answer | None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

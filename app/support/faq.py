@@ -45,8 +45,8 @@ class FaqEditor:
         self._changing = threading.Lock()
 
     def save(self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
-        """Add a pair, or change that of a number; gives what its question is answered now. Raises DeskError for one
-        that cannot be stored.
+        """Add a pair, or change that of a number; gives what its question is answered now, if it is answered. Raises
+        DeskError for one that cannot be stored.
         """
         draft = checked(draft)
         vectors = self._publisher.vectors_of(draft.questions)
@@ -63,7 +63,10 @@ class FaqEditor:
                     self._store.save(before, self._publisher.vectors_of(before.questions), before.author, saved)
                 raise
         progress("asking", 0, 1)
-        return FaqSaved(id=saved, answer=self._publisher.try_out(draft.question))
+        try:
+            return FaqSaved(id=saved, answer=self._publisher.try_out(draft.question))
+        except DeskError as error:  # the model may be away; the pair is there
+            return FaqSaved(id=saved, answer=None, problem=str(error))
 
     def delete(self, id_: int, progress: Progress = no_progress) -> None:
         """Delete a pair, and its text from the document; an unknown number is no error."""

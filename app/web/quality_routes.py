@@ -116,5 +116,7 @@ def _asks(pair: FaqPair, question: str) -> bool:
 
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:
     saved = changes.save_faq(draft, id_, progress)
+    if saved.answer is None:
+        return {"id": saved.id, "problem": saved.problem}
     said = saved.answer.answer
     return {"id": saved.id, "answer": said, "is_verbatim": said.strip() == draft.answer.strip()}

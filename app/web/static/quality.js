@@ -22,9 +22,14 @@ async function submit(event) {
   try {
     const saved = await save(pair, show);
     form.dataset.id = saved.id; // what is saved next changes this one
-    show(words(saved.is_verbatim ? "verbatim" : "model"));
-    answer.textContent = saved.answer;
-    answer.hidden = false;
+    if (saved.problem) {
+      line.className = "wd-error";
+      show(`${words("unasked")} ${saved.problem}`);
+    } else {
+      show(words(saved.is_verbatim ? "verbatim" : "model"));
+      answer.textContent = saved.answer;
+      answer.hidden = false;
+    }
     await redraw();
   } catch (error) {
     line.className = "wd-error";
