@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from app.desk.calibration import FILE, Calibration, PolicyMetrics, decide, refusal_bias, setup_of, write_calibration
+from app.domain.errors import DeskError
 from app.domain.policies import POLICIES
 from app.domain.settings import Settings
 from app.domain.shipped import SHIPPED_DATA
@@ -19,6 +20,9 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
     """Measure, decide, and write the result into the data folder. own: a file of the operator's questions. Raises
     DeskError, CacheError.
     """
+    if settings.model_server is not None:
+        exact = "the language model runs elsewhere and reads everything exactly: there is no policy to find"
+        raise DeskError(f"{exact}; set answer_mode to checked, quote or free yourself", code="runs-elsewhere")
     with open_bench(settings) as (bench, reader):
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
         if own is not None:

@@ -63,7 +63,7 @@ KNOWN = {
     "bad-email": _Known(400),
     "document-unknown": _Known(404, "there is no such document"),
     "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
-    "engine": _Known(503, "the desk is busy: try again soon"),
+    "engine": _Known(503, "the desk cannot answer now: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
 }
 """What callers may learn of, by the code of the DeskError."""

@@ -42,7 +42,8 @@ def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, .
     """llama.cpp for the model, if an arm wants it; None, and a line that says why, if it cannot be had."""
     from evals.llama_cpp import LlamaCpp
 
-    if not any(arm.startswith("llama.cpp") for arm in arms):
+    is_wanted = any(arm.startswith("llama.cpp") for arm in arms)
+    if not is_wanted or common.settings.model_server is not None:  # which cannot be measured: loading it says so
         return None
     try:
         return LlamaCpp.find(common.settings.model, common.settings.models_folder, llama_server)
