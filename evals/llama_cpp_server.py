@@ -12,6 +12,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     for name in ("--port", "--threads", "--parallel", "--ctx-size", "--cache-reuse"):
         parser.add_argument(name, required=True, type=int)
+    parser.add_argument("--api-key", help="what clients have to send")
     given = parser.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = given.model
@@ -20,6 +21,7 @@ def main() -> None:
     params.n_parallel = given.parallel
     params.n_ctx = given.ctx_size
     params.n_cache_reuse = given.cache_reuse
+    params.api_keys = [given.api_key] if given.api_key else []
     server = xllamacpp.Server(params)
     sys.stdin.buffer.read()
     del server

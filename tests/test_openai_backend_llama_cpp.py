@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from cache.remote.spec import ServerSpec
 from evals.llama_cpp import LlamaCpp, free_port
 
 CONTEXT = 512
+KEY = "sk-real-0123456789"
 RETURNS = """# Returns
 
 Returns take thirty days from delivery. Keep the receipt, and send the parcel to the warehouse in Galway. Shoes can be
@@ -53,6 +55,7 @@ class LlamaCppServer:
             "--parallel": 2,
             "--ctx-size": 2 * CONTEXT,
             "--cache-reuse": 0,
+            "--api-key": KEY,
         }
         command = [*self._found.program, *(str(part) for option in options.items() for part in option)]
         self._process = subprocess.Popen(
@@ -70,7 +73,8 @@ class LlamaCppServer:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/models", trust_env=False).is_success
+            headers = {"authorization": f"Bearer {KEY}"}
+            return httpx.get(f"{self.url}/models", headers=headers, trust_env=False).is_success
         except httpx.HTTPError:
             return False
 
@@ -89,9 +93,14 @@ def desk(server: LlamaCppServer, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("desk")
     (folder / "pages").mkdir()
     (folder / "pages" / "returns.md").write_text(RETURNS)
-    with small_desk(folder / "desk", model=f"openai:{server.url}#any", answer_tokens=100, handoff="asked") as desk:
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        small_desk(folder / "desk", model=f"openai:{server.url}#any", answer_tokens=100, handoff="asked") as desk,
+    ):
+        patched.setenv("WARMDESK_OPENAI_API_KEY", KEY)
         desk.ingest([folder / "pages"])
         desk.prepare()
+        desk.engine.settle()
         yield desk
 
 
@@ -122,6 +131,32 @@ def test_openai_backend_real_conversation_is_found_again_by_the_server(desk: Ser
         assert answer.usage.module == answer.usage.session == 0, "exact beginnings are all that the server reuses"
 
 
+def test_openai_backend_real_question_is_asked_again_and_changed(desk: Service) -> None:
+    first = finish(desk, "How long do returns take?")
+    for question in ("How long do returns take?", "How long does a refund take?"):
+        desk.remove_last_turn(first.conversation_id, "operator")
+        answer = finish(desk, question, conversation_id=first.conversation_id)
+        assert answer.usage.prefix >= 0.8 * answer.usage.prompt_tokens, "all but the question is found again"
+    assert [turn.role for turn in desk.turns(first.conversation_id)] == ["user", "assistant"]
+
+
+def test_openai_backend_real_key_is_needed_and_stands_in_no_log(
+    desk: Service, server: LlamaCppServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        finish(desk, "How long do returns take?")
+        for key, cure in ((None, "set"), ("sk-wrong-0123456789", "correct")):
+            engine = RemoteEngine(ServerSpec(url=server.url, name="any", key=key), Limits())
+            assert engine.problem == (
+                f"the model's server {server.url} refused the key (401): {cure} WARMDESK_OPENAI_API_KEY in the "
+                "desk's environment"
+            )
+            engine.close()
+    assert "send_request_headers" in caplog.text, "what was sent is logged, but for its headers"
+    assert KEY not in caplog.text
+    assert "sk-wrong" not in caplog.text
+
+
 def test_openai_backend_real_answer_stops_when_nobody_wants_it(desk: Service) -> None:
     stream = desk.ask("How long do returns take?")
     for _ in stream:
@@ -144,7 +179,7 @@ def test_openai_backend_refuses_and_quotes_without_a_real_server_being_asked(des
 
 
 def test_openai_backend_real_server_is_sent_fewer_passages_where_all_are_too_long(server: LlamaCppServer) -> None:
-    engine = RemoteEngine(ServerSpec(url=server.url, name="any", context_tokens=10_000), Limits())
+    engine = RemoteEngine(ServerSpec(url=server.url, name="any", key=KEY, context_tokens=10_000), Limits())
     try:
         system = TextModule(
             name="system", pieces=(Text(text="<system>", structural=True), Text(text="Answer briefly."))

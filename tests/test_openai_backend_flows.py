@@ -1,0 +1,429 @@
+"""What customers, agents and operators do with a desk whose model runs elsewhere. No network; the same with a real
+server is in `test_openai_backend_llama_cpp`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from desk_site import BASE
+from desks import finish, small_desk, write_pages
+from fake_server import FakeServer, stream, whole, words
+from fastapi.testclient import TestClient
+from page_check import check
+from typer.testing import CliRunner
+from waiting import wait_until
+
+from app.access.keys import Keys
+from app.access.limits import QuestionLimits
+from app.access.passwords import new_account
+from app.access.visitors import COOKIE, new_token
+from app.api.errors import KNOWN
+from app.api.metrics import Meter
+from app.cli.demo import compare
+from app.cli.main import app as command_line
+from app.cli.reports import print_answer, print_batch
+from app.desk.batch_files import BatchQuestion
+from app.desk.json_output import batch_json
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.domain.notices import CUT
+from app.domain.plain import PlainOptions, Said
+from app.domain.quality import FaqDraft
+from app.domain.reuse_words import reuse_line
+from app.storage.accounts import Accounts
+from app.web.charts import Axis, charts
+from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.rendering import render
+from app.web.server import create_app
+from cache.errors import CacheError
+from cache.remote.chat_server import ChatServer
+from cache.remote.remote_engine import RemoteEngine
+from evals.labelled_questions import LabelledQuestion
+from evals.search_calibration import judged_cases
+
+MODEL = "openai:http://model.test#m"
+QUESTION = "How long do returns take?"
+USAGE = {"prompt_tokens": 50, "prompt_tokens_details": {"cached_tokens": 40}}
+OK = stream(whole("Returns take thirty days from delivery.", **USAGE))
+UNCOUNTED = stream(whole("Returns take thirty days from delivery."))
+SILENT = stream(whole(""))
+BATCHED = BatchQuestion(id="1", question=QUESTION, past=())
+SYSTEM = "Answer from the pages."
+READER = Reader(owner="v-ann", session="tab")
+
+
+@pytest.fixture(scope="module")
+def server() -> FakeServer:
+    return FakeServer(OK)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, server: FakeServer) -> Iterator[Service]:
+    """One desk for all tests, which keep to conversations of their own."""
+    folder = tmp_path_factory.mktemp("desk")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=server))
+        patched.setattr("cache.remote.remote_engine.ChatServer", partial(ChatServer, first_wait_s=0))
+        patched.setattr("cache.remote.remote_engine.FRESH_S", 0)
+        patched.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
+        settings = {
+            "answer_mode": "checked",
+            "show_technical": True,
+            "handoff": "asked",
+            "widget_origins": ("https://shop.example",),
+        }
+        (folder / "desk").mkdir()
+        (folder / "desk" / "warmdesk.toml").write_text(f'model = "{MODEL}"\nsystem_text = "{SYSTEM}"\n')
+        with small_desk(folder / "desk", model=MODEL, **settings) as desk:
+            desk.ingest([write_pages(folder / "pages")])
+            desk.prepare()
+            desk.engine.settle()
+            yield desk
+
+
+@pytest.fixture
+def desk(shared: Service, server: FakeServer) -> Iterator[Service]:
+    """The server answers, unless a test says otherwise."""
+    server.replies, server.chats = [OK], []
+    yield shared
+    server.replies = [OK]
+
+
+@pytest.fixture
+def flow(desk: Service) -> ChatFlow:
+    return ChatFlow(desk, QuestionLimits(desk.settings), desk.settings)
+
+
+@pytest.fixture(scope="module")
+def site(shared: Service) -> Iterator[TestClient]:
+    """The pages, with an admin signed in."""
+    with TestClient(create_app(shared, shared.database, shared.settings), base_url=BASE) as client:
+        client.cookies.set(COOKIE, new_token(), domain="127.0.0.1")
+        client.post("/admin/login", data={"password": new_account(Accounts(shared.database), "admin", "admin")})
+        yield client
+
+
+def drawn(views: Iterator[ChatView]) -> ChatView:
+    """The end of an answer."""
+    return list(views)[-1]
+
+
+# --- customers -----------------------------------------------------------------------------------------------
+
+
+def test_openai_flows_ask_go_on_again_and_change_the_question(flow: ChatFlow, server: FakeServer) -> None:
+    first = drawn(flow.ask(QUESTION, "", READER))
+    id_ = first.conversation_id
+    assert id_
+    text = check(first.transcript or "")
+    assert "thirty days from delivery" in text
+    assert "40 of 50 prompt tokens reused by the model's server" in text
+    drawn(flow.ask("And gift cards?", id_, READER))
+    drawn(flow.retry(id_, READER))
+    assert flow.edit(id_, READER).box == "And gift cards?"
+    last = drawn(flow.ask("And shipping?", id_, READER, replaces_last=True))
+    assert "And shipping?" in check(last.transcript or "")
+    sent = [chat["messages"] for chat in server.chats]
+    assert sent[2] == sent[1], "asked again: the same prompt, byte for byte"
+    assert [message[: len(sent[0])] for message in sent[1:]] == [sent[0]] * 3, "the beginning is found again"
+    assert "gift cards?" not in sent[3][-1]["content"], "what was replaced is in no prompt"
+
+
+def test_openai_flows_keep_conversations_apart_and_bring_them_back(
+    desk: Service, flow: ChatFlow, server: FakeServer
+) -> None:
+    one, other = (drawn(flow.ask(text, "", READER)).conversation_id or "" for text in (QUESTION, "Where is a store?"))
+    assert one != other
+    [answer] = [turn for turn in desk.turns(one, READER.owner) if turn.answer]
+    flow.feedback(answer.message_id, "down", "wrong", READER)
+    assert [turn.feedback for turn in desk.turns(one, READER.owner) if turn.answer] == ["down"]
+    flow.rename(one, "My lamp", "", READER)
+    assert "My lamp" in check(flow.find("lamp", "", READER).conversations or "")
+    flow.delete(one, one, READER)
+    assert desk.turns(one, READER.owner) == []
+    assert QUESTION in check(flow.restore(one, READER).transcript or "")
+    drawn(flow.ask("And gift cards?", other, READER))
+    assert QUESTION not in json.dumps(server.chats[-1])
+
+
+@pytest.mark.parametrize("mode", ["checked", "free"])
+def test_openai_flows_stop_before_the_first_word_and_nothing_is_said(
+    desk: Service, server: FakeServer, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Was wrong once: it was checked, and seemed to say that the documents answer nothing."""
+    monkeypatch.setattr(desk._answering, "_answer_mode", mode)
+    server.replies = [lambda: stream([], "wait")]
+    asked = desk.ask(QUESTION, owner=READER.owner)
+    wait_until(lambda: bool(server.chats))
+    asked.cancel()
+    with pytest.raises(DeskError, match="stopped before it began") as error:
+        list(asked)
+    assert error.value.code == "no-answer"
+    assert [turn.role for turn in desk.turns(asked.conversation_id, READER.owner)] == ["user"]
+
+
+def test_openai_flows_what_is_typed_costs_the_server_nothing(
+    desk: Service, site: TestClient, server: FakeServer
+) -> None:
+    assert site.post("/typing", json={"text": "How long do returns"}).status_code == 204
+    assert server.chats == []
+    widget = site.get("/widget")
+    assert widget.status_code == 200
+    foot = render("chat/foot.html", language="en", prefetch=desk.settings.foresees)
+    assert "data-typing" not in widget.text + foot
+
+
+def test_openai_flows_answer_in_the_language_of_the_question(desk: Service, server: FakeServer, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "退货.md").write_text("# 退货\n\n退货须在收货后三十天内办理。请保留收据。\n")
+    desk.ingest([pages], collection="zh")
+    server.replies = [stream(whole("退货须在收货后三十天内办理。", **USAGE))]
+    answer = desk.ask("退货需要多长时间？", collections=("zh",))
+    list(answer)
+    assert answer.answer.answer == "退货须在收货后三十天内办理。"
+    assert "退货须在收货后三十天内办理" in json.dumps(server.chats[-1], ensure_ascii=False)
+    strip = render("chat/reuse.html", language="zh", answer=answer.answer)
+    assert "模型服务器复用了其中 40 个" in strip
+    desk.forget_collection("zh")
+
+
+def test_openai_flows_say_that_an_answer_was_cut(desk: Service, server: FakeServer) -> None:
+    server.replies = [stream([words("Returns take thirty days from delivery.", "length")])]
+    answer = finish(desk, QUESTION)
+    assert answer.notice is not None
+    assert CUT in answer.notice
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------
+
+FAILING = [
+    (httpx.ConnectError("refused"), "cannot be reached (refused): start it", 503),
+    (httpx.Response(401), "refused the key (401): correct WARMDESK_OPENAI_API_KEY", 503),
+    (httpx.Response(404), "has no model 'm' or no chat", 503),
+    (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400),
+    (httpx.Response(429, headers={"retry-after": "99"}), "is busy (no reason given): try again soon", 429),
+    (stream(["data: <html>\n\n"]), "sent what is no event of a chat", 503),
+    (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask again", 503),
+    (SILENT, "gave an empty answer: ask again", 503),
+]
+
+
+@pytest.mark.parametrize(("reply", "line", "status"), FAILING, ids=[line[:20] for _, line, _ in FAILING])
+def test_openai_flows_fail_with_one_line_and_go_on(
+    reply: httpx.Response | Exception,
+    line: str,
+    status: int,
+    desk: Service,
+    flow: ChatFlow,
+    site: TestClient,
+    server: FakeServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.replies = [reply]
+    failed = drawn(flow.ask(QUESTION, "", READER))
+    assert failed.box == QUESTION, "it can be sent again"
+    assert failed.live is not None
+    assert "model.test" not in failed.live, "customers learn nothing of servers"
+    assert line in caplog.text
+    bearer = {"authorization": f"Bearer {key(desk)}"}
+    asked = {"model": "warmdesk", "messages": [{"role": "user", "content": QUESTION}]}
+    refused = site.post("/v1/chat/completions", json=asked, headers=bearer)
+    assert refused.status_code == status
+    assert "model.test" not in refused.text
+    [failure] = desk.batch([BATCHED], lambda done, total: None).outcomes
+    assert line in str(failure)
+    assert "sk-secret" not in caplog.text + refused.text + str(failure)
+    server.replies = [OK]
+    assert drawn(flow.ask(QUESTION, "", READER)).live == ""
+
+
+def key(desk: Service) -> str:
+    """A key for programs."""
+    keys = Keys(desk.database)
+    for one in keys.all():
+        if one.revoked is None:
+            keys.revoke(one.name)
+    return keys.create("program", ("chat", "admin"), 1000)
+
+
+def test_openai_flows_a_silent_model_is_no_missing_page(desk: Service, server: FakeServer) -> None:
+    """Was wrong once: that it said nothing was stored as an answer that the documents do not hold."""
+    server.replies = [SILENT]
+    asked = desk.ask(QUESTION)
+    with pytest.raises(DeskError, match="gave an empty answer"):
+        list(asked)
+    assert [turn.role for turn in desk.turns(asked.conversation_id)] == ["user"]
+    alone = desk.complete([Said(role="user", text="Hi")], PlainOptions(), owner="a")
+    assert list(alone) == []
+    assert alone.answer.text == "", "a program may want an empty answer"
+
+
+# --- programs ------------------------------------------------------------------------------------------------
+
+
+def test_openai_flows_programs_get_the_desk_and_the_model(desk: Service, site: TestClient) -> None:
+    bearer = {"authorization": f"Bearer {key(desk)}"}
+    models = site.get("/v1/models", headers=bearer).json()["data"]
+    assert [model["id"] for model in models][:2] == ["warmdesk", "m"]
+    asked = {"messages": [{"role": "user", "content": QUESTION}]}
+    whole_reply = site.post("/v1/chat/completions", json={**asked, "model": "warmdesk"}, headers=bearer).json()
+    details = {"cached_tokens": 40, "session": 0, "prefix": 40, "module": 0}
+    assert whole_reply["usage"]["prompt_tokens_details"] == details
+    assert {module["source"] for module in whole_reply["warmdesk"]["modules"]} == {"elsewhere"}
+    for model in ("warmdesk", "m"):
+        reply = site.post("/v1/chat/completions", json={**asked, "model": model, "stream": True}, headers=bearer)
+        events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        said = "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
+        assert said == "Returns take thirty days from delivery."
+        assert reply.text.endswith("data: [DONE]\n\n")
+    vectors = site.post("/v1/embeddings", json={"model": models[2]["id"], "input": "returns"}, headers=bearer).json()
+    assert len(vectors["data"]) == 1
+    metrics = site.get("/metrics", headers=bearer).text
+    assert 'warmdesk_prompt_tokens_total{model_name="m",source="module"} 0.0' in metrics
+
+
+def test_openai_flows_api_does_not_say_busy_where_the_server_is_away() -> None:
+    assert KNOWN["engine"].message == "the desk cannot answer now: try again soon"
+
+
+# --- agents --------------------------------------------------------------------------------------------------
+
+
+def test_openai_flows_a_person_steps_in_and_the_beginning_stays(desk: Service, server: FakeServer) -> None:
+    first = finish(desk, QUESTION)
+    id_ = first.conversation_id
+    desk.hand_off("asked", owner="operator", conversation_id=id_)
+    with pytest.raises(DeskError, match="person"):
+        desk.ask("And shoes?", conversation_id=id_)
+    desk.end_handoff(id_, "operator")
+    finish(desk, "And gift cards?", conversation_id=id_)
+    before, after = (chat["messages"] for chat in server.chats)
+    assert after[: len(before)] == before
+
+
+def test_openai_flows_faq_is_saved_while_the_server_is_away(
+    desk: Service, site: TestClient, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: the pair was there, and the page said that something had gone wrong."""
+    monkeypatch.setattr(desk.curated, "answer", lambda *args, **named: None)
+    draft = {"question": "Can a toaster be fixed?", "answer": "Yes, in Galway.", "wordings": []}
+    server.replies = [httpx.ConnectError("refused")]
+    saved = json.loads(site.post("/admin/faq", json=draft).text.splitlines()[-1])["result"]
+    assert "cannot be reached (refused)" in saved["problem"]
+    server.replies = [stream(whole("Yes, in Galway."))]
+    again = site.post("/admin/faq", json={**draft, "id": saved["id"]})
+    assert json.loads(again.text.splitlines()[-1])["result"]["answer"] == "Yes, in Galway."
+    desk.quality.delete_faq(saved["id"])
+    assert desk.quality.save_faq(FaqDraft(question="Fixed?", answer="Yes."), "ann").answer is not None
+
+
+# --- operators -----------------------------------------------------------------------------------------------
+
+
+def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk: Service, server: FakeServer) -> None:
+    finish(desk, QUESTION)
+    overview = desk.overview()
+    tiles = render("admin/tiles.html", language="en", overview=overview)
+    assert "tokens, as the model's server counts them" in tiles
+    assert "Passages" not in tiles
+    assert "Same conversation" not in tiles
+    silent = replace(overview, prefix_tokens=0, computed_tokens=0)
+    assert "the model's server does not say how many" in render("admin/tiles.html", language="en", overview=silent)
+    answers = render("admin/answers.html", language="en", overview=overview, now=datetime.now(UTC))
+    assert "there is no policy to calibrate" in answers
+    assert "warmdesk calibrate" not in answers
+    axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
+    shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), is_elsewhere=True)
+    assert "Where passages were found" not in [chart.title for chart in shown]
+    assert all(layer.path for layer in shown[-1].layers), "the time to the first token is drawn"
+    assert {layer.name for layer in shown[0].layers if layer.path} == {"prefix", "computed"}
+
+
+def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
+    desk: Service, server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Was wrong once: all of 0 tokens had been read now."""
+    server.replies = [UNCOUNTED]
+    meter = Meter(desk)
+    answer = finish(desk, QUESTION)
+    assert 'vllm:time_to_first_token_seconds_count{model_name="m"} 1.0' in meter.text().decode()
+    line = "The model's server does not say how many tokens it read"
+    assert reuse_line(answer).startswith(line)
+    print_answer(answer)
+    assert line in capsys.readouterr().out
+    assert "Read now" not in render("chat/reuse.html", language="en", answer=answer)
+    result = desk.batch([BATCHED], lambda done, total: None)
+    assert batch_json(result)["tokens"]["computed"] is None
+    print_batch(result)
+    assert "the model's server does not say how many prompt tokens were computed" in capsys.readouterr().out
+
+
+def test_openai_flows_settings_say_what_another_model_costs(site: TestClient) -> None:
+    other = site.post("/admin/settings", data={"key": "model", "value": "openai:http://model.test#n"})
+    assert "This model runs elsewhere: its server reads questions and documents" in other.text
+    here = site.post("/admin/settings", data={"key": "model", "value": "org/some-model"}).text
+    assert "needs warmdesk calibrate" in here
+    assert "reads 0 passages" not in here
+    saved = site.post("/admin/settings", data={"key": "system_text", "value": "Be brief."}, follow_redirects=False)
+    assert saved.status_code == 303, "no passage is read again"
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["calibrate"], "there is no policy to find; set answer_mode to checked, quote or free yourself"),
+        (["adapt"], "give another --model"),
+        (["eval", "quality", "--data", "DATA"], "give another --model"),
+        (["bench", "latency"], "give another --model"),
+        (["bench", "prompt-cache"], "give another --model"),
+        (["bench", "throughput"], "give another --model"),
+        (["bench", "decode"], "give another --model"),
+        (["bench", "floor"], "give another --model"),
+        (["bench", "memory"], "give another --model"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_openai_flows_commands_say_what_needs_a_model_here(
+    command: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"title": "A", "context": "B", "qas": []}\n')
+    monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path / "desk"))
+    given = [str(data) if word == "DATA" else word for word in command]
+    ran = CliRunner().invoke(command_line, [*given, "--model", MODEL])
+    assert isinstance(ran.exception, DeskError | CacheError)
+    assert line in str(ran.exception)
+    assert "\n" not in str(ran.exception)
+
+
+def test_openai_flows_demo_compares_nothing(desk: Service, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    compare(desk, tmp_path)
+    assert "with and without reuse cannot be compared" in capsys.readouterr().out
+
+
+def test_openai_flows_search_is_fitted_without_the_model(desk: Service, server: FakeServer) -> None:
+    question = LabelledQuestion(question=QUESTION, answers=("thirty days from delivery",))
+    [case, *_] = judged_cases(desk.finder, [question], "this desk", 5, lambda line: None)
+    assert case.is_answerable
+    assert server.chats == []
+
+
+# --- opening -------------------------------------------------------------------------------------------------
+
+
+def test_openai_flows_a_slow_server_keeps_no_desk_from_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: the desk waited for the first word, and did not open if the server was busy."""
+    slow = FakeServer(lambda: stream([], "wait"))
+    monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=slow))
+    with small_desk(tmp_path / "desk", model=MODEL) as desk:
+        desk.prepare()
+        assert desk.missing() == ()
