@@ -27,19 +27,16 @@ from cache.cluster.frames import (
     routing_of_plan,
     routing_of_segments,
 )
-from cache.engine.arranging import Arranger
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
 from cache.memory.contents import ModuleCheck, TierContents
-from cache.memory.keys import PUBLIC_TENANT, check_tenant, segment_key
+from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import PrefixUse
-from cache.model.loading import load_tokenizer
-from cache.prompt.arrangement import Placement
-from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Segment
+from cache.prompt.plan import Segment
+from cache.serving.engine_elsewhere import EngineElsewhere
 from cache.serving.exchange import RemoteGeneration, Told
 from cache.serving.messages import (
     Begun,
@@ -71,16 +68,13 @@ DOWN = combine_states([])
 log = logging.getLogger(__name__)
 
 
-class ClusterEngine:
+class ClusterEngine(EngineElsewhere):
     """The engines behind a handle. end: called once, by `close`: ends them, or leaves them to others."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
         """Waits until a replica runs. Raises CacheError."""
+        super().__init__(decoded(handle.begun.remote().result(timeout_s=BEGIN_S), Begun), spec)
         self._handle, self._end = handle, end
-        self.tokenizer = load_tokenizer(spec.model, converted=spec.converted)[0]
-        begun: Begun = decoded(handle.begun.remote().result(timeout_s=BEGIN_S), Begun)
-        self.info, self.module_room, self._fingerprint = begun.info, begun.module_room, begun.fingerprint
-        self._arranger = Arranger(self.info, self.tokenizer, spec.placement, spec.slot)
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
         self._kept_number, self._kept = 0, frozenset[str]()
         self._encodes = asyncio.Semaphore(ENCODES_AT_ONCE)
@@ -99,19 +93,6 @@ class ClusterEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._end()
-
-    # --- prompts ---------------------------------------------------------------------------------------------
-
-    def arrange(
-        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
-    ) -> Plan:
-        return self._arranger.arrange(parts, placement, slot)
-
-    def segment(self, module: TextModule) -> Segment:
-        return self._arranger.segment(module)
-
-    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
-        return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)
 
     # --- computing -------------------------------------------------------------------------------------------
 

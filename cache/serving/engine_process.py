@@ -14,20 +14,17 @@ from typing import Any, cast
 from msgspec import Raw, ValidationError
 from msgspec.structs import replace
 
-from cache.engine.arranging import Arranger
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
 from cache.errors import CacheError, EngineStopped
 from cache.memory.contents import ModuleCheck, TierContents
-from cache.memory.keys import PUBLIC_TENANT, check_tenant, segment_key
+from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import PrefixUse
-from cache.model.loading import load_tokenizer
-from cache.prompt.arrangement import Placement
-from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Segment
+from cache.prompt.plan import Segment
 from cache.serving.child import Child
+from cache.serving.engine_elsewhere import EngineElsewhere
 from cache.serving.exchange import Exchange
 from cache.serving.interface import Cancellable
 from cache.serving.messages import (
@@ -66,7 +63,7 @@ DOWN = State(
 log = logging.getLogger(__name__)
 
 
-class EngineProcess:
+class EngineProcess(EngineElsewhere):
     """`cache.serving.interface.EngineInterface` for an engine in a process that is begun here."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -74,13 +71,10 @@ class EngineProcess:
         self._spec, self._lock = spec, threading.Lock()
         self._child = Child()
         try:
-            begun = self._child.begin(spec)
-            self.info, self.module_room, self._fingerprint = begun.info, begun.module_room, begun.fingerprint
-            self.tokenizer = load_tokenizer(spec.model, converted=spec.converted)[0]
+            super().__init__(self._child.begin(spec), spec)
         except BaseException:
             self._child.end(0)
             raise
-        self._arranger = Arranger(self.info, self.tokenizer, spec.placement, spec.slot)
         self._exchange, self._restart_limit = Exchange(), RestartLimit()
         self._num_restarts = self._num_shortages = 0
         self._kept, self._is_closing = frozenset[str](), False
@@ -100,19 +94,6 @@ class EngineProcess:
             self._is_closing = True
         self._child.end(CLOSE_S)
         self._thread.join()
-
-    # --- prompts ---------------------------------------------------------------------------------------------
-
-    def arrange(
-        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
-    ) -> Plan:
-        return self._arranger.arrange(parts, placement, slot)
-
-    def segment(self, module: TextModule) -> Segment:
-        return self._arranger.segment(module)
-
-    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
-        return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)
 
     # --- computing -------------------------------------------------------------------------------------------
 
