@@ -40,7 +40,7 @@ def test_it_ends_as_if_one_engine_had_given_all_of_it(sampling: Sampling) -> Non
         whole = engine.submit(Request(plan=PLAN, sampling=sampling)).completion
     assert whole.tokens is not None
     assert len(whole.tokens) > 3
-    for cut in (1, 3, len(whole.tokens) - 1):
+    for cut in (1, 3, len(whole.tokens) - 1, len(whole.tokens)):
         request = Request(plan=PLAN, sampling=sampling, begun=whole.tokens[:cut])
         sent = decoded(encoded(SentRequest.of(request)), SentRequest).request()
         with running(build()) as engine:
@@ -49,6 +49,7 @@ def test_it_ends_as_if_one_engine_had_given_all_of_it(sampling: Sampling) -> Non
             completion = generation.completion
         assert completion.tokens == whole.tokens
         assert completion.text == whole.text
+        assert completion.finish_reason == whole.finish_reason
         assert TextStream(ByteTokenizer(), ()).update(whole.tokens[:cut]) + text == whole.text
         assert completion.usage.prompt_tokens == PLAN.num_tokens
         assert completion.usage.completion_tokens == whole.usage.completion_tokens

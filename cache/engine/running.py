@@ -98,7 +98,8 @@ class Running:
             raise token
         if not self.timings.ttft:
             self._note_first_token(finished())
-        reason = self._append(token)
+        reason = self._why_over() if self.admitted.request.begun else None  # perhaps all of it was given before
+        reason = reason or self._append(token)
         for following in self.sampler.forced(self.answer):  # these need no passes of their own
             if reason is not None:
                 break
@@ -147,12 +148,15 @@ class Running:
         if token in self.stop_tokens:
             return "stop"
         self.answer.append(token)
+        if (reason := self._why_over()) is None:
+            self.sequence.append(token)
+        return reason
+
+    def _why_over(self) -> FinishReason | None:
+        """Why the answer so far gets no more tokens, if it does not."""
         if self.admitted.request.sampling.choices is None and loop_length(self.answer):
             return "repeated"
-        if len(self.answer) >= self.most_tokens:
-            return "length"
-        self.sequence.append(token)
-        return None
+        return "length" if len(self.answer) >= self.most_tokens else None
 
     def _give_rows(self, store: Store) -> None:
         """Computed rows go to the prefix tree if others may find them, slots behind them are freed."""
