@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any, ClassVar
 from uuid import uuid4
 
+import fsspec
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 from tiny import build, make_segment
 
 from cache.decoding.sampling import Sampling
@@ -24,9 +27,44 @@ from cache.serving.spec import EngineSpec
 ROWS = torch.arange(2 * 3 * 4 * 2 * 8, dtype=torch.float32).reshape(2, 3, 4, 2, 8)
 
 
-@pytest.fixture(params=["folder", "memory"])
+class ObjectStore(MemoryFileSystem):  # type: ignore[misc]  # fsspec is not typed here
+    """As S3 and its like are: no folders, no renaming, no appending, and removing twice is no error. late: what the
+    next listings say, if they are old.
+    """
+
+    protocol = "objects"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    late: ClassVar[list[list[dict[str, Any]]]] = []
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """There are no folders."""
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[dict[str, Any]]:
+        if self.late:
+            return self.late.pop()
+        found = [one for one in self.store if one.startswith(f"{path.rstrip('/')}/")]
+        if not found:
+            raise FileNotFoundError(path)
+        return [{**self.info(one), "LastModified": self.modified(one)} for one in found]
+
+    def rm_file(self, path: str) -> None:
+        self.store.pop(path, None)
+
+    def mv(self, *given: Any, **options: Any) -> None:
+        raise NotImplementedError
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        assert mode in ("rb", "wb")
+        return super().open(path, mode, **options)
+
+
+fsspec.register_implementation(ObjectStore.protocol, ObjectStore)
+
+
+@pytest.fixture(params=["folder", "memory", "objects"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "shared") if request.param == "folder" else f"memory://{uuid4().hex}"
+    return str(tmp_path / "shared") if request.param == "folder" else f"{request.param}://{uuid4().hex}"
 
 
 def header(name: str) -> ModuleHeader:
@@ -75,6 +113,35 @@ def test_a_listing_that_is_late_brings_nothing_back(location: str) -> None:
     finally:
         store.ls = ls
     assert set(tier.entries) == {written.key}
+
+
+def test_a_store_that_lists_late_brings_nothing_back() -> None:
+    location = f"objects://{uuid4().hex}"
+    one, other, module = SharedTier(location, 1 << 20), SharedTier(location, 1 << 20), header("a")
+    one.write(module, ROWS)
+    before = one._files_of.ls(one._root)
+    assert one.remove(module.key)
+    ObjectStore.late[:] = [before, before]
+    one.refresh()
+    assert module.key not in one
+    other.write(module, ROWS)
+    one.refresh()
+    assert module.key in one, "it was written again"
+    assert not ObjectStore.late
+
+
+def test_where_no_file_is_left_nothing_is_listed_and_nothing_said(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other, module = SharedTier(location, 1 << 20), SharedTier(location, 1 << 20), header("a")
+    one.write(module, ROWS)
+    other.refresh()
+    one.remove(module.key)
+    with caplog.at_level(logging.WARNING):
+        other.refresh()
+        other.clean_up()
+    assert module.key not in other
+    assert not caplog.text
 
 
 def test_the_oldest_go_where_there_is_too_much(location: str) -> None:

@@ -41,6 +41,8 @@ LIST_S = 5.0
 """Seconds between two listings."""
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
 """Read of each new file: its description is some 1000 bytes."""
+MOST_REMOVED = 20_000
+"""Modules: so many are known to have been removed here."""
 LEFT_OVER_S = 3600.0
 """A half-written file that is older belongs to an engine that has ended."""
 HALF = ".tmp"
@@ -64,6 +66,7 @@ class SharedTier(DiskTier):
         self.kept: Set[str] = frozenset()
         self._lock, self._refreshing = threading.Lock(), threading.Lock()
         self._touched: set[str] = set()  # since the listing began that is under way
+        self._removed: dict[str, None] = {}  # here; a store may list it for a while
         self.refresh()
         threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
 
@@ -73,7 +76,10 @@ class SharedTier(DiskTier):
             with self._lock:
                 self._touched.clear()
             try:
-                listed = {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
+                listed = {key_of(name): found for name, found in self._listed().items() if name.endswith(SUFFIX)}
+                for key in listed.keys() & self._removed.keys():
+                    if not self._files_of.exists(self._place(key)):
+                        del listed[key]
             except Exception as error:
                 log.warning("the shared modules cannot be listed: %s", error)
                 return
@@ -83,8 +89,8 @@ class SharedTier(DiskTier):
     def clean_up(self) -> None:
         """Remove what engines that have ended left half-written, and what exceeds the capacity."""
         self._evict()
-        for found in self._files_of.ls(self._root, detail=True):
-            if name_in(found).endswith(HALF) and changed(found) < time.time() - LEFT_OVER_S:
+        for name, found in self._listed().items():
+            if name.endswith(HALF) and changed(found) < time.time() - LEFT_OVER_S:
                 self._delete_path(found["name"])
 
     def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
@@ -107,6 +113,7 @@ class SharedTier(DiskTier):
         with self._lock:
             self.undeleted.pop(header.key, None)
             self._touched.add(header.key)
+            self._removed.pop(header.key, None)
             self.entries[header.key] = DiskEntry(header, len(data), time.time())
         self._evict(keep=header.key)
 
@@ -132,12 +139,21 @@ class SharedTier(DiskTier):
         """Remove a module's file for all; unknown keys are fine. Gives whether it is gone."""
         with self._lock:
             self._touched.add(key)
+            self._removed[key] = None
+            if len(self._removed) > MOST_REMOVED:
+                del self._removed[next(iter(self._removed))]
         return super().remove(key)
 
-    def _take(self, listed: dict[str, dict[str, Any]]) -> None:
-        """Take over a listing, but for what was written or removed here since it began."""
+    def _listed(self) -> dict[str, dict[str, Any]]:
+        """What the store says of each file, by name. Raises what the store does."""
+        try:
+            return {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
+        except FileNotFoundError:  # a store without folders has none where no file is
+            return {}
+
+    def _take(self, there: dict[str, dict[str, Any]]) -> None:
+        """Take over a listing by key, but for what was written or removed here since it began."""
         with self._lock:
-            there = {key_of(name): found for name, found in listed.items() if name.endswith(SUFFIX)}
             for key in self.entries.keys() - there.keys() - self._touched:
                 del self.entries[key]
             for key in there.keys() - self._touched:
