@@ -27,12 +27,8 @@ ray = pytest.importorskip("ray")
 grpc = pytest.importorskip("grpc")
 
 from cache.cluster.cluster_engine import ClusterEngine  # noqa: E402
-from cache.cluster.deployment import (  # noqa: E402
-    APPLICATION,
-    ClusterOptions,
-    connect,
-    start_cluster_engine,
-)
+from cache.cluster.connecting import connect  # noqa: E402
+from cache.cluster.deployment import APPLICATION, ClusterOptions, start_cluster_engine  # noqa: E402
 
 PATIENCE_S = 60.0
 
@@ -187,7 +183,7 @@ def test_ray_an_unreachable_cluster_is_one_line() -> None:
         port = taken.getsockname()[1]
     for address, why in ((f"127.0.0.1:{port}", "refused"), ("nowhere", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT")):
         with pytest.raises(CacheError, match=f"no Ray cluster can be reached at {address}: .*{why}") as raised:
-            connect(ClusterOptions(address=address))
+            connect(address)
         assert "\n" not in str(raised.value)
 
 

@@ -128,7 +128,8 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 def start_cluster(settings: Settings, spec: EngineSpec) -> EngineInterface:
     """The engines of a cluster. Raises DeskError where Ray is missing, and CacheError."""
     try:
-        from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
+        from cache.cluster.connecting import LOCAL
+        from cache.cluster.deployment import ClusterOptions, start_cluster_engine
     except ImportError as error:
         raise DeskError("a cluster of engines needs Ray: pip install 'warmdesk[cluster]'", code="no-ray") from error
     if spec.shared is None and settings.cluster == LOCAL:

@@ -1,1 +1,6 @@
 """Several engines under Ray Serve, used as one."""
+
+import os
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it says when processes are begun

@@ -10,16 +10,19 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence, Set
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from cache.cluster.combining import combine_contents, combine_states, combine_uses
 from cache.cluster.frames import (
+    Behind,
     FromReplica,
     Outcome,
     Part,
@@ -27,6 +30,7 @@ from cache.cluster.frames import (
     routing_of_plan,
     routing_of_segments,
 )
+from cache.cluster.reasons import first_line
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
@@ -59,8 +63,8 @@ MOST_LOSSES = 5
 """So many replicas may be lost with one request."""
 ENCODES_AT_ONCE = 16
 """The others wait here, so that questions need not wait behind them."""
-BEGIN_S, STATE_S = 600.0, 5.0
-"""How long the first replica may take to begin, and one to say what it does."""
+BEGUN_S, STATE_S = 60.0, 5.0
+"""How long a replica may take to say what must be known of it, and what it does now."""
 WATCH_S = 2.0
 """How often to look for replicas that began since: they must learn what to keep."""
 NO_REPLICA = "no engine of the cluster can be reached"
@@ -68,15 +72,24 @@ DOWN = combine_states([])
 log = logging.getLogger(__name__)
 
 
+class Said(NamedTuple):
+    """What replicas have said. is_all: whether no other one may still run, which could not be reached."""
+
+    parts: list[bytes]
+    is_all: bool
+
+
 class ClusterEngine(EngineElsewhere):
     """The engines behind a handle. end: called once, by `close`: ends them, or leaves them to others."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
-        """Waits until a replica runs. Raises CacheError."""
-        super().__init__(decoded(handle.begun.remote().result(timeout_s=BEGIN_S), Begun), spec)
+        """Asks a replica that runs. Raises CacheError."""
+        super().__init__(begun_of(handle), spec)
         self._handle, self._end = handle, end
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
         self._kept_number, self._kept = 0, frozenset[str]()
+        # Numbers of what was forgotten: of the last time, and of that up to which every engine was told.
+        self._forgotten, self._told, self._untold, self._forgetting = 0, 0, set[str](), threading.Lock()
         self._encodes = asyncio.Semaphore(ENCODES_AT_ONCE)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster-engine", daemon=True)
@@ -114,7 +127,7 @@ class ClusterEngine(EngineElsewhere):
         name, table = uuid4().hex, SegmentTable()
         message = encoded(Foresee(0, table.rows, [table.add(one) for one in segments], tenant))
         routing = routing_of_segments(segments, (self.key(one, tenant) for one in segments))
-        self._run(self._quietly(self._handle.prefetch.remote(message, name, **routing)))
+        self._run(self._quietly(self._handle.prefetch.remote(message, name, forgotten=self._forgotten, **routing)))
         return Told(lambda: self._cancel(name))
 
     # --- modules ---------------------------------------------------------------------------------------------
@@ -126,10 +139,12 @@ class ClusterEngine(EngineElsewhere):
         self._call_all("settle")
 
     def forget(self, keys: Set[str]) -> int:
-        """Everywhere. Gives the most that one engine has found."""
-        found: list[int] = self._call_all("forget", keys)
+        """Everywhere. An engine that cannot be reached now answers nothing before it has forgotten them, too."""
+        with self._forgetting:
+            self._untold |= keys
+            found = self._tell_forgotten()
         self._arranger.clear()
-        return max(found)
+        return len(found & keys)
 
     def keep(self, keys: Set[str]) -> None:
         """From now on evict these modules only when nothing else may be evicted, also at replicas that begin later."""
@@ -139,7 +154,7 @@ class ClusterEngine(EngineElsewhere):
 
     def drop_prefixes(self, tenant: str) -> bool:
         self._arranger.clear()
-        return all(self._call_all("drop_prefixes", tenant))
+        return self._agree("drop_prefixes", tenant)
 
     def modules(self, tenant: str) -> frozenset[str]:
         return frozenset().union(*self._call_all("modules", tenant))
@@ -151,7 +166,7 @@ class ClusterEngine(EngineElsewhere):
         self._call_at_home("bring_to_device", segment)
 
     def evict(self, key: str) -> bool:
-        return all(self._call_all("evict", key))
+        return self._agree("evict", key)
 
     def verify(self, segment: Segment) -> ModuleCheck:
         return cast("ModuleCheck", self._call_at_home("verify", segment))
@@ -199,21 +214,27 @@ class ClusterEngine(EngineElsewhere):
 
     def replica_states(self) -> list[ReplicaState]:
         """Of each replica, in the same order as long as none comes or goes. Raises CacheError, TimeoutError."""
-        return [decoded(one, ReplicaState) for one in self._broadcast("state", timeout_s=STATE_S)]
+        return [decoded(one, ReplicaState) for one in self._broadcast("state", timeout_s=STATE_S).parts]
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def _call_all(self, method: CallName, *given: object) -> list[Any]:
-        """Of every engine. Raises CacheError, also if one could not be asked and still runs."""
-        return [value_of(one, method) for one in self._broadcast("call", method, encoded(given))]
+        """Of every engine that can be reached. Raises CacheError."""
+        return [value_of(one, result_of(method)) for one in self._broadcast("call", method, encoded(given)).parts]
+
+    def _agree(self, method: CallName, *given: object) -> bool:
+        """Whether every engine says yes, and none could not be asked. Raises CacheError."""
+        said = self._broadcast("call", method, encoded(given))
+        answers = [value_of(one, bool) for one in said.parts]
+        return said.is_all and all(answers)
 
     def _call_at_home(self, method: CallName, segment: Segment) -> Any:
         """Of the engine that has a module, else of that which would compute it."""
         routing = routing_of_segments([segment], [self.key(segment)])
-        given = encoded((segment,))
-        return value_of(self._asked(lambda: self._handle.call.remote(method, given, **routing).result()), method)
+        call = partial(self._handle.call.remote, method, encoded((segment,)), forgotten=self._forgotten, **routing)
+        return value_of(self._asked(lambda: call().result()), result_of(method))
 
-    def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> list[bytes]:
+    def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> Said:
         """What all replicas say; those that have ended say nothing. Raises CacheError."""
 
         def ask() -> list[Any]:
@@ -222,10 +243,13 @@ class ClusterEngine(EngineElsewhere):
             )
 
         said = self._asked(ask)
-        for one in said:
-            if isinstance(one, Exception) and not isinstance(one, RayActorError):
-                raise CacheError(f"an engine of the cluster has failed: {one}") from one
-        return [one for one in said if isinstance(one, bytes)]
+        lost = [one for one in said if isinstance(one, Exception)]
+        for error in lost:
+            if not isinstance(error, RayActorError):
+                raise CacheError(f"an engine of the cluster has failed: {first_line(error)}") from error
+        if not (parts := [one for one in said if isinstance(one, bytes)]):
+            raise EngineStopped(NO_REPLICA)
+        return Said(parts, is_all=all(isinstance(error, ActorDiedError) for error in lost))
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         if self._is_closed:
@@ -233,16 +257,37 @@ class ClusterEngine(EngineElsewhere):
         try:
             return ask()
         except (RayError, RayServeException) as error:
-            raise EngineStopped(f"{NO_REPLICA}: {error}") from error
+            raise EngineStopped(f"{NO_REPLICA}: {first_line(error)}") from error
 
     def _cancel(self, name: str) -> None:
-        if not self._is_closed:
-            self._handle.broadcast("cancel", name).results(return_exceptions=True)
+        with suppress(EngineStopped):
+            self._asked(lambda: self._handle.broadcast("cancel", name).results(return_exceptions=True))
 
     def _tell_kept(self) -> None:
         with self._lock:
             number, kept = self._kept_number, encoded(self._kept)
         self._broadcast("keep", number, kept)
+
+    def _tell_forgotten(self) -> frozenset[str]:
+        """Have forgotten what not every engine was told to forget; gives what was found of it. Raises CacheError."""
+        number = self._forgotten + 1
+        try:
+            said = self._broadcast("forget", self._told, number, encoded(self._untold))
+        finally:
+            self._forgotten = number
+        found = frozenset[str]().union(*(value_of(one, frozenset[str]) for one in said.parts))
+        if said.is_all:
+            self._told = number
+            self._untold.clear()
+        else:
+            log.warning("an engine of the cluster cannot be reached: it forgets before it answers anything")
+        return found
+
+    def _tell_forgotten_again(self) -> None:
+        """For engines that could not be told, and for what one that has ended since then left in the shared files."""
+        with self._forgetting:
+            self._call_all("settle")  # what was asked of them before, and nobody waits for any more
+            self._tell_forgotten()
 
     # --- on the loop -----------------------------------------------------------------------------------------
 
@@ -277,7 +322,9 @@ class ClusterEngine(EngineElsewhere):
         routing = routing_of_plan(request.plan, keys, request.session)
         for _ in range(MOST_LOSSES):
             message = encoded(Submit(0, SentRequest.of(request), is_idle))
-            stream = self._handle.answer.options(stream=True).remote(message, name, **routing)
+            stream = self._handle.answer.options(stream=True).remote(
+                message, name, forgotten=self._forgotten, **routing
+            )
             begun = [*request.begun]
             try:
                 async for frame in stream:
@@ -287,6 +334,8 @@ class ClusterEngine(EngineElsewhere):
                     if isinstance(event, Part):
                         begun += event.tokens
                         generation.deliver(event.text)
+                    elif isinstance(event, Behind):
+                        await self._loop.run_in_executor(None, self._tell_forgotten_again)
                     elif isinstance(event, Ended):
                         return event.completion
                     elif not is_lost(event):
@@ -297,8 +346,7 @@ class ClusterEngine(EngineElsewhere):
                 return EngineBusy("its engine is lost")
             if generation.is_cancelled:
                 return CacheError("the request was cancelled, and its engine is lost")
-            most = max(request.sampling.max_tokens, len(begun) + 1)
-            request = replace(request, begun=tuple(begun), sampling=replace(request.sampling, max_tokens=most))
+            request = replace(request, begun=tuple(begun))
         return CacheError(RESTARTED)
 
     async def _encode_all(self, segments: Sequence[Segment], tenant: str) -> Encoded:
@@ -313,7 +361,7 @@ class ClusterEngine(EngineElsewhere):
         async with self._encodes:
             for _ in range(MOST_LOSSES):
                 try:
-                    reply = await self._handle.encode.remote(message, **routing)
+                    reply = await self._handle.encode.remote(message, forgotten=self._forgotten, **routing)
                 except RayActorError:
                     continue
                 except (RayError, RayServeException) as error:
@@ -339,6 +387,8 @@ class ClusterEngine(EngineElsewhere):
                 states = await self._loop.run_in_executor(None, self.replica_states)
                 if any(one.kept != self._kept_number for one in states):
                     await self._loop.run_in_executor(None, self._tell_kept)
+                if self._untold or any(one.forgotten is not None and one.forgotten < self._forgotten for one in states):
+                    await self._loop.run_in_executor(None, self._tell_forgotten_again)
             except (CacheError, TimeoutError) as error:
                 log.info("the engines could not be asked: %s", first_line(error))
 
@@ -351,12 +401,12 @@ async def cancel_all() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def value_of(said: bytes, method: CallName) -> Any:
-    """What a method has returned. Raises CacheError where it has."""
+def value_of(said: bytes, kind: Any) -> Any:
+    """What a method has returned. kind: its type. Raises CacheError where it has."""
     outcome: Outcome = decoded(said, Outcome)
     if outcome.error is not None:
         raise outcome.error.error()
-    return decoded(outcome.value, result_of(method))
+    return decoded(outcome.value, kind)
 
 
 def is_lost(event: Failed) -> bool:
@@ -375,6 +425,9 @@ def as_error_of_cluster(error: BaseException) -> CacheError:
     return CacheError(f"the cluster has failed: {first_line(error)}")
 
 
-def first_line(error: BaseException) -> str:
-    """Of its message, which may be a whole traceback."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def begun_of(handle: DeploymentHandle[Any]) -> Begun:
+    """What must be known of the engines: of one of them. Raises EngineStopped."""
+    try:
+        return cast("Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), Begun))
+    except (RayError, RayServeException, TimeoutError) as error:
+        raise EngineStopped(f"{NO_REPLICA}: {first_line(error)}") from error

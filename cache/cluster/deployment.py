@@ -1,45 +1,38 @@
-"""Engines in a Ray cluster: connecting to it or beginning one on this machine, and deploying the engines there.
+"""Engines in a Ray cluster: deploying them there, waiting until they run, and ending them.
 
-A cluster on this machine listens on 127.0.0.1, takes nothing without a token that is drawn here (Serve opens a port of
-each replica on all addresses), and ends with this process. Nothing is reported to anybody. Not covered: what is asked
-of the engines (`cluster_engine`).
+Not covered: connecting to the cluster, or beginning one (`connecting`); what engines are asked (`cluster_engine`).
 """
 
-import ctypes
 import logging
-import os
-import secrets
-import signal
-import socket
-from collections.abc import Iterator
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+import ray
 from msgspec import Struct
 from msgspec.structs import replace as replace_in
-
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it says when processes are begun
-
-import ray
 from ray import serve
-from ray._private import ray_constants
 from ray.serve.config import RequestRouterConfig
+from ray.serve.schema import ApplicationStatus
 
-from cache.cluster.cluster_engine import ClusterEngine, first_line
+from cache.cluster.cluster_engine import ClusterEngine
+from cache.cluster.connecting import LOCAL, begin_local, connect
+from cache.cluster.reasons import reason_in
 from cache.cluster.replica import EngineReplica
+from cache.cluster.session_folder import session_folder
 from cache.errors import CacheError
 from cache.routing.affinity import Weights
 from cache.serving.messages import encoded
 from cache.serving.spec import EngineSpec
 
-LOCAL = "local"
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
-CONNECT_S = 5.0
-OBJECT_STORE = 256 << 20
-"""Bytes of a cluster on this machine: requests and answers are small and do not go through it."""
+BEGIN_S, LOOK_S = 600.0, 0.2
+"""How long engines may take to begin, and how often to look."""
+HAS_FAILED = "failed to start"
+"""In what Serve says of a deployment whose replica has raised an error, or was killed, when it began."""
+log = logging.getLogger(__name__)
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
@@ -64,68 +57,38 @@ def start_cluster_engine(spec: EngineSpec, options: ClusterOptions) -> ClusterEn
     """The engines, all of them running. Closing it ends them. Raises CacheError."""
     # The system ends the processes of a local cluster together with the thread that has begun them: one that stays.
     thread = ThreadPoolExecutor(1, "ray")
+    opened = ExitStack()
 
-    def end_all() -> None:
-        thread.submit(end, options).result()
+    def begin() -> None:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        if options.address == LOCAL:
+            folder = opened.enter_context(session_folder())
+            opened.callback(ray.shutdown)
+            begin_local(options.cpus, folder)
+        else:
+            opened.callback(ray.shutdown)
+            connect(options.address)
+            opened.callback(delete)
+
+    def end() -> None:
+        thread.submit(opened.close).result()
         thread.shutdown()
 
     try:
-        thread.submit(connect, options).result()
-        return ClusterEngine(deploy(spec, options), spec, end_all)
+        thread.submit(begin).result()
+        return ClusterEngine(deploy(spec, options), spec, end)
     except BaseException:
-        end_all()
+        end()
         raise
-
-
-def connect(options: ClusterOptions) -> None:
-    """Begin a cluster, or connect to one. Raises CacheError."""
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    common = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if options.address == LOCAL:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # without it nothing is taken; in no file
-        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # of all that is begun: it listens on 127.0.0.1
-        ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
-        with signals_kept():
-            ray.init(
-                address=LOCAL,
-                num_cpus=options.cpus,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE,
-                **common,
-            )
-        return
-    host, _, port = options.address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), CONNECT_S):
-            pass
-    except (OSError, ValueError, OverflowError) as error:
-        why = "give HOST:PORT" if isinstance(error, ValueError | OverflowError) else error.strerror or str(error)
-        raise CacheError(f"no Ray cluster can be reached at {options.address}: {why}") from error
-    try:
-        with signals_kept():
-            ray.init(address=options.address, **common)
-    except Exception as error:
-        raise CacheError(f"no Ray cluster can be used at {options.address}: {first_line(error)}") from error
-
-
-@contextmanager
-def signals_kept() -> Iterator[None]:
-    """What SIGINT and SIGTERM do is as before: Ray replaces it beneath Python's handlers, and they end in an abort."""
-    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
-    get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
-    put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-    before = {one: get(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            put(one, handler)
 
 
 def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
     """A handle to the engines, once all are running. Raises CacheError."""
     at_once = 2 * spec.limits.running  # as many again are there when one has ended
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
+    needs = {"num_cpus": spec.threads or 1, "num_gpus": 1 if spec.device.startswith("cuda") else 0}
+    if options.address == LOCAL:
+        check_room(options.engines, needs)
     router = {} if options.router is None else {"request_router_class": options.router}
     size: dict[str, Any] = {"num_replicas": options.engines}
     if options.most > options.engines:
@@ -140,8 +103,10 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
         name=DEPLOYMENT,
         max_ongoing_requests=at_once,
         max_queued_requests=options.waiting,
-        ray_actor_options={"num_cpus": spec.threads or 1, "num_gpus": 1 if spec.device.startswith("cuda") else 0},
+        max_constructor_retry_count=1,  # what fails once when engines begin is told at once
+        ray_actor_options=needs,
         health_check_period_s=2,
+        health_check_timeout_s=10,
         graceful_shutdown_timeout_s=2,
         request_router_config=RequestRouterConfig(
             **router,
@@ -152,14 +117,44 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
     )
     try:
         serve.start(proxy_location="Disabled")
-        return serve.run(engines.bind(encoded(spec)), name=APPLICATION, route_prefix=None)
+        target = serve.RunTarget(target=engines.bind(encoded(spec)), name=APPLICATION, route_prefix=None)
+        (handle,) = serve.run_many([target], wait_for_applications_running=False)
+        wait_until_running()
+    except CacheError:
+        raise
     except Exception as error:
-        raise CacheError(f"the engines could not be begun in the cluster: {error}") from error
+        raise CacheError(f"the engines could not be begun in the cluster: {reason_in(str(error))}") from error
+    return handle
 
 
-def end(options: ClusterOptions) -> None:
-    """End the engines, and a cluster that was begun here."""
-    if options.address != LOCAL and ray.is_initialized():
-        with suppress(Exception):
-            serve.delete(APPLICATION)
-    ray.shutdown()
+def check_room(engines: int, needs: dict[str, int]) -> None:
+    """Whether the cluster has room for so many engines. Raises CacheError."""
+    there = ray.cluster_resources()
+    for name, each in (("CPU", needs["num_cpus"]), ("GPU", needs["num_gpus"])):
+        if each * engines > there.get(name, 0):
+            raise CacheError(
+                f"{engines} engines with {each} {name} each need {each * engines}, and this machine has "
+                f"{there.get(name, 0):.0f}: set cluster_engines or threads lower"
+            )
+
+
+def wait_until_running() -> None:
+    """Until all engines run. Raises CacheError as soon as one could not begin."""
+    end, said = time.monotonic() + BEGIN_S, ""
+    while (state := serve.status().applications[APPLICATION]).status != ApplicationStatus.RUNNING:
+        messages = [one.message for one in state.deployments.values() if one.message] or [state.message]
+        message = " ".join(messages)
+        if state.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) or HAS_FAILED in message:
+            raise CacheError(f"an engine of the cluster could not begin: {reason_in(message)}")
+        if time.monotonic() > end:
+            raise CacheError(f"the engines of the cluster have not begun within {BEGIN_S:.0f} s: {reason_in(message)}")
+        if message != said:
+            log.warning("waiting for the engines of the cluster: %s", reason_in(message))
+            said = message
+        time.sleep(LOOK_S)
+
+
+def delete() -> None:
+    """End the engines."""
+    with suppress(Exception):
+        serve.delete(APPLICATION)

@@ -23,14 +23,21 @@ class Part(Struct, tag=True, frozen=True):
     tokens: tuple[int, ...]
 
 
-FromReplica = Part | Ended | Failed
+class Behind(Struct, tag=True, frozen=True):
+    """Nothing is computed: the replica has missed that something was forgotten."""
+
+
+FromReplica = Part | Behind | Ended | Failed
 
 
 class ReplicaState(Struct, frozen=True):
-    """What a replica does now. kept: the number of the set of modules that it keeps, see `ClusterEngine.keep`."""
+    """What a replica does now. kept: the number of the set of modules that it keeps, see `ClusterEngine.keep`.
+    forgotten: up to which number it has forgotten what was to be forgotten; None: it was asked nothing yet.
+    """
 
     state: State
     kept: int
+    forgotten: int | None
 
 
 class Outcome(Struct, frozen=True):
@@ -41,11 +48,14 @@ class Outcome(Struct, frozen=True):
 
 
 class Routing(TypedDict, total=False):
-    """What the router reads of a call: see `cache.routing.affinity.Wanted`."""
+    """What the router reads of a call, see `cache.routing.affinity.Wanted`; and the replica. forgotten: the number up
+    to which it must have forgotten what was to be forgotten.
+    """
 
     modules: dict[str, int]
     own_tokens: int
     session: str | None
+    forgotten: int
 
 
 def short(key: str) -> str:

@@ -4,6 +4,7 @@ Not covered: which replica is called (`router`), and by whom (`cluster_engine`).
 """
 
 import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any, Unpack
 
 from msgspec import Raw
 
-from cache.cluster.frames import Outcome, Part, ReplicaState, Routing, short
+from cache.cluster.frames import Behind, Outcome, Part, ReplicaState, Routing, short
 from cache.engine.prefetching import MOST_PREFETCHES
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
@@ -78,10 +79,14 @@ class EngineReplica:
         self._open: dict[str, Generation] = {}
         self._prefetches: OrderedDict[str, Cancellable] = OrderedDict()
         self._kept = 0
+        self._forgotten: int | None = None
         self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, "call")  # most of them wait for the engine
 
     async def answer(self, message: bytes, name: str, **routing: Unpack[Routing]) -> AsyncIterator[bytes]:
         """Compute a request (`Submit`); gives `FromReplica` one by one. name: to cancel it."""
+        if self._is_behind(routing):
+            yield encoded(Behind())
+            return
         submit: Submit = decoded(message, Submit)
         request, generation = submit.request.request(), StreamedGeneration()
         generation.begin(len(request.begun))
@@ -94,7 +99,8 @@ class EngineReplica:
             yield encoded(Failed(0, SentError.of(error)))
         finally:
             generation.cancel()  # where nobody reads it any more
-            del self._open[name]
+            if self._open.get(name) is generation:  # it was not sent here once more
+                del self._open[name]
 
     async def cancel(self, name: str) -> bool:
         """Drop what has this name; gives whether it was here."""
@@ -105,6 +111,7 @@ class EngineReplica:
 
     async def encode(self, message: bytes, **routing: Unpack[Routing]) -> bytes:
         """Encode modules (`Encode`); gives `EncodingEnded` or `Failed`."""
+        self._is_behind(routing)
         encode: Encode = decoded(message, Encode)
         asked = asked_of(encode)
         try:
@@ -115,6 +122,7 @@ class EngineReplica:
 
     async def prefetch(self, message: bytes, name: str, **routing: Unpack[Routing]) -> None:
         """Prefetch modules (`Foresee`). name: to cancel it."""
+        self._is_behind(routing)
         foresee: Foresee = decoded(message, Foresee)
         self._prefetches[name] = self._engine.prefetch(asked_of(foresee), foresee.tenant)
         while len(self._prefetches) > MOST_PREFETCHES:
@@ -122,6 +130,7 @@ class EngineReplica:
 
     async def call(self, method: CallName, given: bytes, **routing: Unpack[Routing]) -> bytes:
         """A method of the engine; gives an `Outcome`."""
+        self._is_behind(routing)
         return await self._run(lambda: getattr(self._engine, method)(*decoded(given, arguments_of(method))))
 
     async def keep(self, number: int, keys: bytes) -> bytes:
@@ -133,6 +142,23 @@ class EngineReplica:
 
         return await self._run(keep)
 
+    async def forget(self, told: int, number: int, keys: bytes) -> bytes:
+        """As the engine's; gives an `Outcome` with those that were there. number: of this forgetting. told: all that
+        was forgotten after this number is among the keys. A replica that has missed more ends: another one begins, with
+        empty memory.
+        """
+
+        def forget() -> frozenset[str]:
+            if self._forgotten is not None and self._forgotten < told:
+                end_process()
+            asked = decoded(keys, frozenset[str])
+            found = self._engine.call(lambda store: frozenset(key for key in asked if store.has(key)))
+            self._engine.forget(asked)
+            self._forgotten = max(number, self._forgotten or 0)
+            return found
+
+        return await self._run(forget)
+
     async def begun(self) -> bytes:
         """What must be known of the engine (`Begun`)."""
         engine = self._engine
@@ -140,7 +166,7 @@ class EngineReplica:
 
     async def state(self) -> bytes:
         """`ReplicaState`."""
-        return encoded(ReplicaState(state_of(self._engine, 0), self._kept))
+        return encoded(ReplicaState(state_of(self._engine, 0), self._kept, self._forgotten))
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Called by Serve from time to time: which modules are in memory, and how much waits."""
@@ -157,12 +183,24 @@ class EngineReplica:
         if hasattr(self, "_engine"):  # the model could be loaded
             self._engine.close()
 
+    def _is_behind(self, routing: Routing) -> bool:
+        """Whether it has missed that something was forgotten. Before the first call there was nothing in memory."""
+        number = routing.get("forgotten", 0)
+        if self._forgotten is None:
+            self._forgotten = number
+        return self._forgotten < number
+
     async def _run(self, function: Callable[[], Any]) -> bytes:
         try:
             returned = await asyncio.get_running_loop().run_in_executor(self._calls, function)
             return encoded(Outcome(Raw(encoded(returned))))
         except Exception as error:
             return encoded(Outcome(error=SentError.of(as_cache_error("what was asked of the engine", error))))
+
+
+def end_process() -> None:
+    """At once, as if it was killed."""
+    os._exit(1)
 
 
 def failed(what: str, error: Exception) -> bytes:
