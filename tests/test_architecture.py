@@ -160,7 +160,7 @@ ONLY_IN = {
     "fsspec": {"cache.memory.shared"},
     "ray": {
         *(f"cache.cluster.{name}" for name in ("cluster_engine", "connecting", "deployment", "router")),
-        *("evals.cluster_routing", "evals.random_router"),
+        *("evals.cluster_nodes", "evals.cluster_routing", "evals.random_router"),
     },
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

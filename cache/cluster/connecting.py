@@ -12,9 +12,10 @@ import secrets
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import ray
 from ray._private import ray_constants
 
@@ -22,7 +23,7 @@ from cache.cluster.reasons import reason_in
 from cache.errors import CacheError
 
 LOCAL = "local"
-CONNECT_S = 5.0
+CONNECT_S, END_S = 5.0, 5.0
 OBJECT_STORE = 256 << 20
 """Bytes of a cluster on this machine: requests and answers are small and do not go through it."""
 COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -42,6 +43,20 @@ def begin_local(cpus: int | None, folder: Path) -> None:
             _temp_dir=str(folder),
             **COMMON,
         )
+
+
+def end_local(folder: Path) -> None:
+    """End the cluster of this machine with this folder, and wait until its processes have ended."""
+    begun = list[psutil.Process]()
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has ended
+            if any(str(folder) in part for part in child.cmdline()):
+                begun += [child, *child.children(recursive=True)]
+    ray.shutdown()
+    _, left = psutil.wait_procs(begun, END_S)
+    for one in left:
+        with suppress(psutil.Error):
+            one.kill()
 
 
 def connect(address: str) -> None:

@@ -18,7 +18,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import ApplicationStatus
 
 from cache.cluster.cluster_engine import ClusterEngine
-from cache.cluster.connecting import LOCAL, begin_local, connect
+from cache.cluster.connecting import LOCAL, begin_local, connect, end_local
 from cache.cluster.reasons import reason_in
 from cache.cluster.replica import EngineReplica
 from cache.cluster.session_folder import session_folder
@@ -63,7 +63,7 @@ def start_cluster_engine(spec: EngineSpec, options: ClusterOptions) -> ClusterEn
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         if options.address == LOCAL:
             folder = opened.enter_context(session_folder())
-            opened.callback(ray.shutdown)
+            opened.callback(end_local, folder)
             begin_local(options.cpus, folder)
         else:
             opened.callback(ray.shutdown)
