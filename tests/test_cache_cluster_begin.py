@@ -19,8 +19,7 @@ from cache.errors import CacheError
 
 ray = pytest.importorskip("ray")
 
-from cache.cluster import deployment  # noqa: E402
-from cache.cluster.connecting import connect  # noqa: E402
+from cache.cluster import connecting, deployment  # noqa: E402
 from cache.cluster.deployment import check_room, wait_until_running  # noqa: E402
 from cache.cluster.session_folder import PREFIX, session_folder  # noqa: E402
 
@@ -47,14 +46,21 @@ def test_what_ray_says_in_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\n")
 
     monkeypatch.setattr(ray, "init", init)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(CacheError) as raised:
-            connect(address)
+    monkeypatch.setattr(connecting, "check_head", lambda address: None)
+    with pytest.raises(CacheError) as raised:
+        connecting.connect("10.0.0.5:6379")
     assert str(raised.value) == (
-        f"no Ray cluster can be used at {address}: "
+        "no Ray cluster can be used at 10.0.0.5:6379: "
         "Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
     )
+
+
+def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(CacheError, match=f"no Ray cluster can be used at {address}: what answers there is not"):
+            connecting.connect(address)
 
 
 def test_more_engines_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

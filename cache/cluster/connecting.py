@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import grpc
 import psutil
 import ray
 from ray._private import ray_constants
@@ -61,6 +62,16 @@ def end_local(folder: Path) -> None:
 
 def connect(address: str) -> None:
     """Connect to the cluster whose head is at HOST:PORT. Raises CacheError."""
+    check_head(address)
+    try:
+        with signals_kept():
+            ray.init(address=address, **COMMON)
+    except Exception as error:
+        raise CacheError(f"no Ray cluster can be used at {address}: {reason_in(str(error))}") from error
+
+
+def check_head(address: str) -> None:
+    """Whether what Ray speaks is spoken at HOST:PORT: it would try for minutes. Raises CacheError."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S):
@@ -68,11 +79,13 @@ def connect(address: str) -> None:
     except (OSError, ValueError, OverflowError) as error:
         why = "give HOST:PORT" if isinstance(error, ValueError | OverflowError) else error.strerror or str(error)
         raise CacheError(f"no Ray cluster can be reached at {address}: {why}") from error
-    try:
-        with signals_kept():
-            ray.init(address=address, **COMMON)
-    except Exception as error:
-        raise CacheError(f"no Ray cluster can be used at {address}: {reason_in(str(error))}") from error
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(CONNECT_S)
+        except grpc.FutureTimeoutError as error:
+            raise CacheError(f"no Ray cluster can be used at {address}: what answers there is not its head") from error
 
 
 @contextmanager
