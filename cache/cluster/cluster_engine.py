@@ -72,7 +72,7 @@ DOWN = combine_states([])
 log = logging.getLogger(__name__)
 
 
-class Said(NamedTuple):
+class Replies(NamedTuple):
     """What replicas have said. is_all: whether no other one may still run, which could not be reached."""
 
     parts: list[bytes]
@@ -234,7 +234,7 @@ class ClusterEngine(EngineElsewhere):
         call = partial(self._handle.call.remote, method, encoded((segment,)), forgotten=self._forgotten, **routing)
         return value_of(self._asked(lambda: call().result()), result_of(method))
 
-    def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> Said:
+    def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> Replies:
         """What all replicas say; those that have ended say nothing. Raises CacheError."""
 
         def ask() -> list[Any]:
@@ -249,7 +249,7 @@ class ClusterEngine(EngineElsewhere):
                 raise CacheError(f"an engine of the cluster has failed: {first_line(error)}") from error
         if not (parts := [one for one in said if isinstance(one, bytes)]):
             raise EngineStopped(NO_REPLICA)
-        return Said(parts, is_all=all(isinstance(error, ActorDiedError) for error in lost))
+        return Replies(parts, is_all=all(isinstance(error, ActorDiedError) for error in lost))
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         if self._is_closed:
