@@ -4,9 +4,6 @@ The whole pass is one call and one parallel region: no tensor is made, and threa
 stream is float32. */
 
 #include "scoring.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 /* Memory of a pass that all threads share, and how much each has besides. */
 typedef struct {
@@ -17,6 +14,7 @@ typedef struct {
     activation *normed, *attended, *gated;
     char *private_memory;
     size_t private_bytes;
+    int *given_up; /* the pass */
 } Shared;
 
 typedef struct {
@@ -90,47 +88,65 @@ static void finish_head(const Model *m, const Step *s, const Layer *l, int layer
 
 /* What every thread runs, for one layer. */
 static void run_layer(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, int layer,
-                      int thread, int threads) {
+                      Team *team) {
     const Layer *l = m->layers + layer;
-    int rows = s->rows, hidden = m->hidden, width = (m->heads + 2 * m->kv_heads) * m->head_dim;
-#pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++)
-        norm(all->x + (size_t)row * hidden, l->attention_norm, hidden, m->epsilon, all->normed, row, rows);
-    linear(&l->qkv, all->normed, rows, STORE, all->qkv, mine->scratch, thread, threads);
-#pragma omp barrier
-#pragma omp for collapse(2) schedule(static)
-    for (int row = 0; row < rows; row++)
-        for (int head = 0; head < m->heads + 2 * m->kv_heads; head++) finish_head(m, s, l, layer, row, head, all->qkv);
+    int rows = s->rows, hidden = m->hidden, heads = m->heads + 2 * m->kv_heads, width = heads * m->head_dim;
+    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->attention_norm, hidden, m->epsilon, all->normed, row, rows);
+    meet(team);
+    linear(&l->qkv, all->normed, rows, STORE, all->qkv, mine->scratch, team);
+    meet(team);
+    FOR_PART(i, (long)rows * heads, team) finish_head(m, s, l, layer, i / heads, i % heads, all->qkv);
     for (int window = 0; window * WINDOW < rows; window++) {
-        int behind = (window + 1) * WINDOW < rows ? (window + 1) * WINDOW : rows;
-#pragma omp for schedule(dynamic, 1)
-        for (int unit = all->first_unit[window]; unit < all->first_unit[window + 1]; unit++) {
+        int first = window * WINDOW, count = rows - first < WINDOW ? rows - first : WINDOW;
+        meet_before(team, all->first_unit[window]);
+        for (int unit; (unit = handed_out(team)) < all->first_unit[window + 1];) {
             touch(m, s, all->units + unit, layer);
             for (int head = 0; head < m->kv_heads; head++)
                 attend(m, s, all->units + unit, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights,
                        all->partials);
         }
-#pragma omp for collapse(2) schedule(static)
-        for (int row = window * WINDOW; row < behind; row++)
-            for (int head = 0; head < m->heads; head++) {
-                float lse = merge(m, all->parts, row, head, all->partials, all->attended, rows);
-                if (s->num_scored) all->lse[(size_t)row * m->heads + head] = lse;
-            }
+        meet(team);
+        FOR_PART(i, (long)count * m->heads, team) {
+            int row = first + i / m->heads, head = i % m->heads;
+            float lse = merge(m, all->parts, row, head, all->partials, all->attended, rows);
+            if (s->num_scored) all->lse[(size_t)row * m->heads + head] = lse;
+        }
     }
-    for (int run = 0; run < s->num_scored && layer >= s->first_scored && layer <= s->last_scored; run++)
-#pragma omp for schedule(dynamic, 1)
-        for (int first = 0; first < s->scored[run].length; first += UNIT)
-            add_squares(m, s, s->scored + run, first, layer, all->qkv, width, all->lse, most_readers, mine->queries,
+    meet(team);
+    for (int run = 0; run < s->num_scored && layer >= s->first_scored && layer <= s->last_scored; run++) {
+        for (int unit; (unit = handed_out(team)) * UNIT < s->scored[run].length;)
+            add_squares(m, s, s->scored + run, unit * UNIT, layer, all->qkv, width, all->lse, most_readers, mine->queries,
                         mine->scores, mine->means);
-    linear(&l->out, all->attended, rows, ADD, all->x, mine->scratch, thread, threads);
-#pragma omp barrier
-#pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++)
-        norm(all->x + (size_t)row * hidden, l->mlp_norm, hidden, m->epsilon, all->normed, row, rows);
-    linear(&l->gate_up, all->normed, rows, GATE, all->gated, mine->scratch, thread, threads);
-#pragma omp barrier
-    linear(&l->down, all->gated, rows, ADD, all->x, mine->scratch, thread, threads);
-#pragma omp barrier
+        meet(team);
+    }
+    linear(&l->out, all->attended, rows, ADD, all->x, mine->scratch, team);
+    meet(team);
+    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->mlp_norm, hidden, m->epsilon, all->normed, row, rows);
+    meet(team);
+    linear(&l->gate_up, all->normed, rows, GATE, all->gated, mine->scratch, team);
+    meet(team);
+    linear(&l->down, all->gated, rows, ADD, all->x, mine->scratch, team);
+    meet(team);
+}
+
+/* What every thread runs. */
+static void run_pass(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, Team *team) {
+    FOR_PART(i, (long)s->rows * m->hidden, team)
+        all->x[i] = from_bf16(m->embedding[(size_t)s->tokens[i / m->hidden] * m->hidden + i % m->hidden]);
+    meet(team);
+    for (int layer = 0; layer < s->num_layers; layer++) {
+        if (s->gives_up) {
+            if (team->thread == 0) *all->given_up = s->gives_up();
+            meet(team);
+            if (*all->given_up) return;
+        }
+        run_layer(m, s, all, mine, most_readers, layer, team);
+    }
+    FOR_PART(i, s->num_outputs, team)
+        norm(all->x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, all->normed, i,
+             s->num_outputs);
+    meet(team);
+    if (s->num_outputs) linear(&m->head, all->normed, s->num_outputs, STORE, s->logits, mine->scratch, team);
 }
 
 /* How many outputs a panel has. */
@@ -145,39 +161,22 @@ int warmdesk_step(const Model *m, const Step *s) {
     if (posix_memalign((void **)&space.memory, 64, space.taken)) return 1;
     space.taken = 0;
     Shared all = lay_out(m, s, most_readers, cuts, &space);
+    all.given_up = &given_up;
     cut(s, most_readers, all.units, all.first_unit);
     memset(all.parts.first_part, 0, (s->rows + 2) * sizeof(int32_t));
     find_parts(s, all.units, cuts.units, all.parts);
+    Meeting meeting = {0};
 
 #pragma omp parallel num_threads(s->threads)
     {
 #ifdef _OPENMP
-        int thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        Team team = {&meeting, omp_get_thread_num(), omp_get_num_threads(), FEWEST_LOOKS};
 #else
-        int thread = 0, threads = 1;
+        Team team = {&meeting, 0, 1, FEWEST_LOOKS};
 #endif
-        Space own = {all.private_memory + thread * all.private_bytes, 0};
+        Space own = {all.private_memory + team.thread * all.private_bytes, 0};
         Private mine = lay_out_private(m, s, most_readers, &own);
-#pragma omp for schedule(static)
-        for (int row = 0; row < s->rows; row++)
-            for (int i = 0; i < m->hidden; i++)
-                all.x[(size_t)row * m->hidden + i] = from_bf16(m->embedding[(size_t)s->tokens[row] * m->hidden + i]);
-        for (int layer = 0; layer < s->num_layers; layer++) {
-            if (s->gives_up) {
-#pragma omp master
-                given_up = s->gives_up();
-#pragma omp barrier
-                if (given_up) break;
-            }
-            run_layer(m, s, &all, &mine, most_readers, layer, thread, threads);
-        }
-        if (!given_up) {
-#pragma omp for schedule(static)
-            for (int i = 0; i < s->num_outputs; i++)
-                norm(all.x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, all.normed, i,
-                     s->num_outputs);
-            if (s->num_outputs) linear(&m->head, all.normed, s->num_outputs, STORE, s->logits, mine.scratch, thread, threads);
-        }
+        run_pass(m, s, &all, &mine, most_readers, &team);
     }
     free(space.memory);
     return given_up ? 2 : 0;

@@ -9,6 +9,7 @@ and stays in the cache while it meets one tile of rows after another. */
 
 #pragma once
 #include "numbers.h"
+#include "team.h"
 
 enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, INT8_GROUP = 32 };
 enum { TILE = 16, TILES = 4 }; /* TILES: how many a thread takes at once */
@@ -228,7 +229,7 @@ static INLINE void use_products(const Linear *l, floats result[][TILE], int grou
 }
 
 static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, int rows, Use use, void *out, void *scratch,
-                             int thread, int threads) {
+                             Team *team) {
     int inputs = l->inputs, groups = l->outputs / LANES / GROUP, tiles = (rows + TILE - 1) / TILE;
     size_t panel_bytes = (size_t)inputs * LANES * (kind == BFLOAT16 ? 2 : 4);
     if (kind == INT8) {
@@ -238,8 +239,7 @@ static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, in
                               rounded_tile(scratch, tile, inputs, rows));
     }
     int parts = (tiles + TILES - 1) / TILES;
-    long tasks = (long)groups * parts;
-    for (long task = tasks * thread / threads; task < tasks * (thread + 1) / threads; task++) {
+    FOR_PART(task, (long)groups * parts, team) {
         int group = task / parts, first = task % parts * TILES;
         const char *weights = (const char *)l->weights + group * GROUP * panel_bytes;
         for (int tile = first; tile < tiles && tile < first + TILES; tile++) {
@@ -255,11 +255,10 @@ static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, in
 }
 
 /* Threads share the work. out: see `use_products`. scratch: memory of this thread, `rounded_bytes` */
-static void linear(const Linear *l, const activation *x, int rows, Use use, void *out, void *scratch, int thread,
-                   int threads) {
-    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, out, scratch, thread, threads);
-    if (l->kind == INT8) linear_of(l, INT8, x, rows, use, out, scratch, thread, threads);
+static void linear(const Linear *l, const activation *x, int rows, Use use, void *out, void *scratch, Team *team) {
+    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, out, scratch, team);
+    if (l->kind == INT8) linear_of(l, INT8, x, rows, use, out, scratch, team);
 #ifndef PAIRS
-    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, out, scratch, thread, threads);
+    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, out, scratch, team);
 #endif
 }
