@@ -1,5 +1,6 @@
 """What `warmdesk plan` predicts beside what is measured: one engine as `bench throughput` loads it, and several engines
-on this machine behind the routing of a cluster, each in a process of its own, with room for a part of the modules.
+on this machine behind the routing of a cluster, each in a process of its own, with room for a part of the modules. The
+engines share the processors, as those of a cluster do.
 
 Answers are as long as was asked for, unless the model ends one; `answer_tokens` says how long they were on average.
 Both get the same questions in the same order. Costs are measured before, in a run of their own, and nothing is fitted
@@ -20,12 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
-import torch
-
 from cache.engine.request import Request
 from cache.model.loading import load_model
 from cache.planning.calibration import measure_costs
-from cache.planning.costs import BUNDLED, PassCosts, read_costs
+from cache.planning.costs import BUNDLED, PassCosts, threads_each
 from cache.planning.planning import Counted, percentile
 from cache.planning.routers import BY_MODULES, open_router
 from cache.planning.simulation import START_EVERY_S, DiskContents, Fleet, Simulation
@@ -92,14 +91,13 @@ def draw(load: ComparedLoad) -> list[SimulatedRequest]:
     ]
 
 
-def predict(load: ComparedLoad, costs: PassCosts, threads: int) -> HitsAndTimes:
+def predict(load: ComparedLoad, costs: PassCosts) -> HitsAndTimes:
     """By simulation, from empty memory."""
     counted = Counted(0, costs.request_s, lambda _: MODULE_TOKENS)
     fleet = Fleet(
         replicas=load.engines,
         memory=load.memory_tokens * costs.bytes_per_token,
         per_machine=load.engines,
-        threads=threads,
     )
     router = open_router(BY_MODULES, 0)
     simulation = Simulation(fleet, costs, router, lambda _: MODULE_TOKENS, DiskContents(0), counted.add)
@@ -211,28 +209,25 @@ def plan_of(placed: Sequence[Segment], vocabulary: int, rng: random.Random) -> P
 def main() -> None:
     """Print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--costs", type=Path, help="measured before; default: measured now")
     parser.add_argument("--models", type=Path, help="folder with the unpacked model")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.models or Path(temporary)
-        threads, results = torch.get_num_threads(), {}
-        if arguments.costs is None:
-            costs = measure_costs(load_model(None, device="cpu", converted=folder), BUNDLED)
-        else:
-            costs = read_costs(arguments.costs)
+        folder, results = arguments.models or Path(temporary), {}
         for name, load in LOADS.items():
-            predicted = predict(load, costs, threads)
+            threads = threads_each(load.engines)
+            costs = measure_costs(load_model(None, device="cpu", converted=folder), BUNDLED, threads)
+            predicted = predict(load, costs)
             measured = measure(load, folder, threads)
             results[name] = {
                 "load": asdict(load),
+                "costs": asdict(costs),
                 "predicted": asdict(predicted),
                 "measured": asdict(measured),
                 "hit_rate_off": round(predicted.hit_rate - measured.hit_rate, 3),
                 "ttft_p50_ratio": round(predicted.ttft_p50 / measured.ttft_p50, 2),
             }
     machine = f"{describe_machine()}, load average {os.getloadavg()[0]:.1f}"
-    print(json.dumps({"machine": machine, "costs": asdict(costs), "results": results}, indent=2))
+    print(json.dumps({"machine": machine, "results": results}, indent=2))
 
 
 if __name__ == "__main__":

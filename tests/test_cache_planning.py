@@ -15,10 +15,10 @@ from app.cli.main import main
 from cache.analysis.memory_plan import TracedModule, replay
 from cache.engine.limits import Limits
 from cache.errors import CapacityError, PlanError
-from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, write_costs
+from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
 from cache.planning.memory import SimulatedMemory
 from cache.planning.planning import Counted, fewest, plan_fleet
-from cache.planning.replica import Job
+from cache.planning.replica import Job, SimulatedReplica
 from cache.planning.routers import BY_CHANCE, BY_MODULES, BY_PREFIX, ROUTINGS, open_router
 from cache.planning.simulation import DiskContents, Fleet, Simulation
 from cache.planning.traffic import SimulatedRequest, TrafficShape, Zipfian, draw_requests, read_trace
@@ -32,6 +32,7 @@ COSTS = PassCosts(
     pass_s=0.02,
     prefill_row_s=0.001,
     decode_row_s=0.001,
+    read_token_s=2e-7,
     pair_s=1e-7,
     request_s=0.0,
     load_token_s=5e-5,
@@ -178,11 +179,26 @@ def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
 def test_one_request_takes_what_its_passes_take() -> None:
     _, (job,) = simulate([request(0, at=5.0)])
     assert job.sources == {0: "computed"}
-    encoding = COSTS.pass_seconds(TOKENS, 0, TOKENS * (TOKENS + 1) / 2)
-    prompt = COSTS.pass_seconds(10, 0, 10 * (TOKENS + 5.5))
+    encoding = COSTS.pass_seconds(TOKENS, 0, TOKENS, TOKENS * (TOKENS + 1) / 2)
+    prompt = COSTS.pass_seconds(10, 0, TOKENS + 10, 10 * (TOKENS + 5.5))
     assert job.first_token == pytest.approx(5 + encoding + prompt, rel=1e-3)
-    decode = 3 * COSTS.pass_seconds(0, 1, TOKENS + 10 + 2)
+    decode = 3 * COSTS.pass_seconds(0, 1, TOKENS + 10 + 2, TOKENS + 10 + 2)
     assert job.ended == pytest.approx(5 + encoding + prompt + decode, rel=1e-3)
+
+
+def test_a_document_that_several_answers_see_is_read_once() -> None:
+    costs = replace(COSTS, decode_row_s=0.0, pair_s=0.0, read_token_s=1.0)
+    replica = SimulatedReplica("", costs, 10_000, lambda _: TOKENS, lambda _: False, Limits())
+    for name, document in (("a", 0), ("b", 0), ("c", 1)):
+        replica.submit(Job(name, request(document), 0.0, 0, 4))
+    seconds = {}
+    while replica.num_requests:
+        replica.begin_passes(0.0, 1.0)
+        assert replica.passes is not None
+        seconds[len(replica.passes.rows)] = replica.passes.seconds
+        replica.end_passes()
+    rows = 3 * (10 + 2)  # of questions, and of two tokens of each answer, in the middle of three passes
+    assert seconds[3] == pytest.approx(costs.pass_s + 2 * TOKENS + rows, abs=1)
 
 
 def test_a_document_that_was_computed_is_found_or_loaded_afterwards() -> None:
@@ -196,7 +212,7 @@ def test_a_document_that_was_computed_is_found_or_loaded_afterwards() -> None:
 def test_requests_that_wait_for_one_document_compute_it_once() -> None:
     simulation, jobs = simulate([request(0), request(0, at=0.001), request(0, at=0.002)])
     assert [job.sources[0] for job in jobs] == ["computed", "device", "device"]
-    encoding = COSTS.pass_seconds(TOKENS, 0, 0)
+    encoding = COSTS.pass_seconds(TOKENS, 0, 0, 0)
     assert simulation.now < simulate([request(0)])[0].now + encoding
 
 
@@ -264,6 +280,20 @@ def test_a_request_that_does_not_fit_is_an_error_and_one_too_many_is_refused() -
         simulate([request(*range(30))])
     _, jobs = simulate([request(0)] * 9, limits=Limits(running=2, waiting=3))
     assert sum(job.ended is None for job in jobs) == 4
+
+
+def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured() -> None:
+    """What passes cost by themselves makes rows of short ones dearer: chunks become smaller still."""
+    replica = SimulatedReplica("", COSTS, 10_000, lambda _: 1000, lambda _: False, Limits())
+    replica.submit(Job("a", request(0), 0.0, 0, 4))
+    chunks = []
+    while replica.num_requests:
+        replica.begin_passes(0.0, 4.0)
+        assert replica.passes is not None
+        chunks.append(max(replica.passes.rows.values()))
+        replica.end_passes()
+    assert chunks[0] == 500
+    assert chunks[1] < 450
 
 
 def test_replicas_of_one_machine_share_it() -> None:
@@ -336,9 +366,10 @@ def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path: Path) -> Non
 
 @pytest.fixture
 def costs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_costs(COSTS, tmp_path / "costs.json")
+    file = tmp_path / f"costs-{threads_each(1)}.json"
+    write_costs(COSTS, file)
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path))
-    return tmp_path / "costs.json"
+    return file
 
 
 def warmdesk(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cache.planning.planning import PlannedRow
 
 commands = typer.Typer()
-COSTS_FILE = "costs.json"
 
 
 @commands.command()
@@ -44,14 +43,15 @@ def plan(
     ] = None,
     ttft_target: Annotated[float, typer.Option(help="Seconds to the first token that 95 % stay below.", min=0)] = 1.0,
     costs: Annotated[
-        Path | None, typer.Option(help="What passes cost.", show_default="costs.json in the data folder, or measured")
+        Path | None,
+        typer.Option(help="What passes cost.", show_default="costs-N.json in the data folder, or measured"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of chance.")] = 0,
 ) -> None:
     """What a load takes: hit rate, time to the first token, machines and memory, by a simulation that uses the real
     router, eviction and scheduler with costs measured here; beside routing by chance and by the first document.
     """
-    from cache.planning.costs import known_shape
+    from cache.planning.costs import known_shape, threads_each
     from cache.planning.planning import fewest, plan_fleet
     from cache.planning.routers import ROUTINGS
     from cache.planning.simulation import Fleet
@@ -75,7 +75,7 @@ def plan(
             answer_tokens=answer_tokens,
         )
     memory, on_disk = bytes_of(replica_memory, "--replica-memory"), bytes_of(disk, "--disk")
-    found = find_costs(common, known_shape(model), costs)
+    found = find_costs(common, known_shape(model), costs, threads_each(per_machine))
     rows: list[PlannedRow] = []
     for count in counts:
         for routing in ROUTINGS:
@@ -115,18 +115,20 @@ def bytes_of(text: str, flag: str) -> int:
         raise DeskError(f"{flag} is {text!r}: write a size like 8 GiB", code="usage") from error
 
 
-def find_costs(common: Common, model: str, file: Path | None) -> "PassCosts":
-    """Costs of a shape: from a file, or of the bundled model, measured at the first time. Raises CacheError."""
+def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
+    """Costs of a shape: from a file, or of the bundled model with so many threads, measured at the first time. Raises
+    CacheError.
+    """
     from cache.planning.costs import BUNDLED, read_costs, write_costs
 
-    kept = file or common.settings.data_dir / COSTS_FILE
+    kept = file or common.settings.data_dir / f"costs-{threads}.json"
     if file is None and not kept.is_file():
         from cache.model.loading import load_model
         from cache.planning.calibration import measure_costs
 
-        progress_line("measuring what passes cost here, about half a minute")
+        progress_line("measuring what passes cost here, about a minute")
         language_model = load_model(None, device="cpu", converted=common.settings.models_folder)
-        write_costs(measure_costs(language_model, BUNDLED), kept)
+        write_costs(measure_costs(language_model, BUNDLED, threads), kept)
     return read_costs(kept).scaled_to(model)
 
 

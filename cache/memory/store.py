@@ -29,6 +29,8 @@ from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
 """Where rows of a module came from. elsewhere: the model runs in a server of somebody else, which does not say."""
+FIRST_COMPUTE_S = 1e-3
+"""What a token is taken to cost until passes were measured."""
 NOISE_S = 0.05
 """How much sooner a module must be computed than loaded by a thread to be computed: what a busy machine may cost."""
 TRIED_ANYWAY = 16
@@ -101,7 +103,7 @@ class Store:
         self._copies, host = arena.copies, (arena, kv_storage, host_memory, self._cost_of, self.device.half_life)
         self._pinned = None if arena.copies is None else PinnedTier(*host, arena.copies)
         self.host = self._pinned or HostTier(*host)
-        self.compute_cost, self.load_cost, self.host_cost = Cost(1e-3), Cost(1e-5), Cost(1e-6)
+        self.compute_cost, self.load_cost, self.host_cost = Cost(FIRST_COMPUTE_S), Cost(1e-5), Cost(1e-6)
         self._loader = Loader(arena, on_load)
         self._not_loaded: dict[str, MissReason] = {}  # what is to be computed although it was or is on disk, and why
         self._bypassed = 0

@@ -9,8 +9,9 @@ import platform
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -25,64 +26,105 @@ from cache.model.language_model import Model
 from cache.planning.costs import PassCosts
 from cache.prompt.plan import Plan, Segment, Span
 
-MODULE_TOKENS, MODULES = 200, 8
-CONVERSATIONS, QUESTIONS = (1, 4, 16), (24, 96, 384)
+MODULE_TOKENS, MODULES = 200, 32
+SHARED, OWN = ((1, 1), (1, 8), (4, 8), (16, 1), (16, 8)), ((4, 8), (8, 4), (32, 1))
+"""Answers that are written at once, and the modules before each: the same ones, or others for each answer."""
+QUESTIONS = (24, 96, 384)
 PLACED = (1, 8)
 """Modules before a question."""
 ANSWER_TOKENS, REPEATS = 24, 3
 ROOM_TOKENS = 16_384
 
-Measured = tuple[tuple[float, ...], float]
-"""What a time is made of (passes, prompt rows, rows of answers, pairs, requests), and seconds."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Seconds of one pass, and what it was made of. requests: that began with it."""
+
+    seconds: float
+    prefill_rows: int = 0
+    decode_rows: int = 0
+    read_tokens: float
+    pairs: float
+    requests: int = 0
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """How often each cost is in it."""
+        return 1, self.prefill_rows, self.decode_rows, self.read_tokens, self.pairs, self.requests
 
 
-def measure_costs(model: Model, name: str) -> PassCosts:
-    """Run the engine with a model whose shape is `name`. Nothing of it is kept."""
+def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
+    """Run the engine with a model whose shape is `name`. threads: of the engine. Nothing of it is kept."""
     rng = random.Random(0)
     vocabulary, per_token = model.info.vocabulary, model.info.kv.bytes_per_token
     model.info = replace(model.info, stop_tokens=frozenset())
     segments = [Segment(name=f"m{i}", tokens=drawn(MODULE_TOKENS, vocabulary, rng)) for i in range(MODULES)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     with TemporaryDirectory(prefix="warmdesk-") as folder:
         engine = Engine(model, memory=ROOM_TOKENS * per_token, disk=DiskTier(Path(folder), 1 << 34)).start()
         try:
-            engine.encode(segments).result().raise_failed()
-            times = [
+            measured = [
+                time_modules(engine, segments),
                 *time_answers(engine, segments, vocabulary, rng),
                 *time_questions(engine, segments, vocabulary, rng),
             ]
             load_token_s = time_load(engine, segments)
         finally:
             engine.close()
-    parts = np.array([made for made, _ in times])
-    seconds = np.array([one for _, one in times])
-    pass_s, prefill_row_s, decode_row_s, pair_s, request_s = nnls(parts / seconds[:, None], np.ones(len(times)))[0]
+            torch.set_num_threads(before)
+    parts = np.array([one.parts for one in measured])
+    seconds = np.array([one.seconds for one in measured])
+    fitted = nnls(parts / seconds[:, None], np.ones(len(measured)))[0]
+    pass_s, prefill_row_s, decode_row_s, read_token_s, pair_s, request_s = map(float, fitted)
     return PassCosts(
         model=name,
         machine=f"{platform.machine()}, torch {torch.__version__}",
-        threads=torch.get_num_threads(),
+        threads=threads,
         cores=os.cpu_count() or 1,
         number_bytes=model.info.kv.dtype.itemsize,
-        pass_s=float(pass_s),
-        prefill_row_s=float(prefill_row_s),
-        decode_row_s=float(decode_row_s),
-        pair_s=float(pair_s),
-        request_s=float(request_s),
+        pass_s=pass_s,
+        prefill_row_s=prefill_row_s,
+        decode_row_s=decode_row_s,
+        read_token_s=read_token_s,
+        pair_s=pair_s,
+        request_s=request_s,
         load_token_s=load_token_s,
     )
 
 
+def time_modules(engine: Engine, segments: list[Segment]) -> Measured:
+    """A pass that encodes one module; the median of all."""
+    seconds = []
+    for segment in segments:
+        started = time.perf_counter()
+        engine.encode([segment]).result().raise_failed()
+        seconds.append(time.perf_counter() - started)
+    pairs = MODULE_TOKENS * MODULE_TOKENS / 2
+    return Measured(seconds=median(seconds), prefill_rows=MODULE_TOKENS, read_tokens=MODULE_TOKENS, pairs=pairs)
+
+
 def time_answers(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> Iterator[Measured]:
-    """Seconds of a pass over the next tokens of so many answers, behind few and many tokens; the fastest of some."""
-    for count in CONVERSATIONS:
-        for placed in PLACED:
-            best = min(time_decoding(engine, segments[:placed], count, vocabulary, rng) for _ in range(2))
-            seen = placed * MODULE_TOKENS + 2 + ANSWER_TOKENS / 2
-            yield (1, 0, count, count * seen, 0), best
+    """A pass over the next tokens of so many answers; the median of some."""
+    own_tokens = 2 + ANSWER_TOKENS / 2
+    for kind in (SHARED, OWN):
+        for count, placed in kind:
+            each = [segments[placed * i : placed * (i + 1)] if kind is OWN else segments[:placed] for i in range(count)]
+            seconds = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
+            different = len({segment for modules in each for segment in modules})
+            yield Measured(
+                seconds=seconds,
+                decode_rows=count,
+                read_tokens=different * MODULE_TOKENS + count * own_tokens,
+                pairs=count * (placed * MODULE_TOKENS + own_tokens),
+            )
 
 
-def time_decoding(engine: Engine, placed: list[Segment], count: int, vocabulary: int, rng: random.Random) -> float:
-    """Seconds of one pass, from when the last one has its first token to when the first one ends."""
-    plans = [plan_of(placed, drawn(2, vocabulary, rng)) for _ in range(count)]
+def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rng: random.Random) -> float:
+    """Seconds of one pass, from when the last one has its first token to when the first one ends. each: the modules
+    before each answer.
+    """
+    plans = [plan_of(placed, drawn(2, vocabulary, rng)) for placed in each]
     sampling = Sampling(max_tokens=ANSWER_TOKENS, temperature=1.0, top_k=40, seed=0)
     started = time.perf_counter()
     submitted = [
@@ -95,14 +137,20 @@ def time_decoding(engine: Engine, placed: list[Segment], count: int, vocabulary:
 
 
 def time_questions(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> Iterator[Measured]:
-    """Seconds to the first token of questions of several lengths, behind few and many tokens; the fastest of some."""
+    """The first token of questions of several lengths, behind few and many tokens; the median of some."""
     sampling = Sampling(max_tokens=1, temperature=1.0, top_k=40, seed=0)
     for rows in QUESTIONS:
         for placed in PLACED:
             plans = [plan_of(segments[:placed], drawn(rows, vocabulary, rng)) for _ in range(REPEATS)]
             timings = [engine.submit(Request(plan=plan, sampling=sampling)).completion.timings for plan in plans]
-            best = min(one.ttft for one in timings) / 1e3
-            yield (1, rows, 0, rows * (placed * MODULE_TOKENS + rows / 2), 1), best
+            seen = placed * MODULE_TOKENS
+            yield Measured(
+                seconds=median(one.ttft for one in timings) / 1e3,
+                prefill_rows=rows,
+                read_tokens=seen + rows,
+                pairs=rows * (seen + rows / 2),
+                requests=1,
+            )
 
 
 def time_load(engine: Engine, segments: list[Segment]) -> float:

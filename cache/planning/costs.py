@@ -4,6 +4,7 @@ Not covered: measuring (`cache.planning.calibration`).
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -61,8 +62,9 @@ SHAPES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
     """Seconds. A pass takes pass_s, and for each prompt row prefill_row_s, for each row of a running answer
-    decode_row_s, for each pair of a row and a token it sees pair_s. A request takes request_s once, a token from disk
-    load_token_s. threads: that passes were measured with, of `cores`. is_scaled: not measured, but scaled.
+    decode_row_s, for each token whose keys and values some row sees read_token_s, for each pair of a row and such a
+    token pair_s. A request takes request_s once, a token from disk load_token_s. threads: of an engine, on a machine of
+    `cores`. is_scaled: not measured, but scaled.
     """
 
     model: str
@@ -73,6 +75,7 @@ class PassCosts:
     pass_s: float
     prefill_row_s: float
     decode_row_s: float
+    read_token_s: float
     pair_s: float
     request_s: float
     load_token_s: float
@@ -88,14 +91,14 @@ class PassCosts:
         """Memory of the model's weights."""
         return SHAPES[self.model].weights * self.number_bytes
 
-    def pass_seconds(self, prefill_rows: int, decode_rows: int, pairs: float) -> float:
+    def pass_seconds(self, prefill_rows: int, decode_rows: int, read_tokens: float, pairs: float) -> float:
         """One pass on a machine that does nothing else."""
         rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
-        return self.pass_s + rows + pairs * self.pair_s
+        return self.pass_s + rows + read_tokens * self.read_token_s + pairs * self.pair_s
 
     def scaled_to(self, model: str) -> "PassCosts":
         """Costs of another model on the same machine: passes by the weights they read, rows by the weights they are
-        multiplied with, pairs by the queries, files by their bytes.
+        multiplied with, pairs by the queries, what is read of tokens by its bytes.
         """
         if model == self.model:
             return self
@@ -109,9 +112,15 @@ class PassCosts:
             prefill_row_s=self.prefill_row_s * rows,
             decode_row_s=self.decode_row_s * rows,
             pair_s=self.pair_s * new.attention_width / old.attention_width,
+            read_token_s=self.read_token_s * width,
             load_token_s=self.load_token_s * width,
             is_scaled=True,
         )
+
+
+def threads_each(engines: int) -> int:
+    """Of so many engines that share this machine."""
+    return max(1, (os.cpu_count() or 1) // engines)
 
 
 def known_shape(model: str) -> str:

@@ -12,9 +12,10 @@ from itertools import islice
 
 from cache.engine.engine_core import LOOKED_AT, PATIENCE_S
 from cache.engine.limits import Limits
+from cache.engine.pass_times import PREFILL_ROWS
 from cache.engine.scheduler import schedule, schedule_alone
 from cache.errors import CapacityError, PlanError
-from cache.memory.store import Source
+from cache.memory.store import FIRST_COMPUTE_S, Cost, Source
 from cache.planning.costs import PassCosts
 from cache.planning.memory import Held, SimulatedMemory
 from cache.planning.traffic import SimulatedRequest
@@ -105,6 +106,7 @@ class SimulatedReplica:
         self._running: dict[SimulatedRows, Job] = {}
         self._encoding: dict[int, SimulatedRows] = {}
         self._had_prompts_alone = False
+        self._row_cost = Cost(FIRST_COMPUTE_S)  # as the engine learns it, with what each pass costs by itself
 
     @property
     def num_requests(self) -> int:
@@ -139,7 +141,7 @@ class SimulatedReplica:
             raise PlanError(f"a request does not fit in the {self.memory.capacity} tokens of a replica: raise --memory")
         if not needed:
             return
-        row_seconds = self._costs.prefill_row_s
+        row_seconds = self._row_cost.mean
         rows = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
         self._had_prompts_alone = bool(rows)
         rows = rows or schedule(needed, row_seconds)
@@ -153,6 +155,8 @@ class SimulatedReplica:
         assert self.passes is not None
         passes, self.passes = self.passes, None
         self.busy_s += passes.end - passes.began
+        if (computed := sum(passes.rows.values())) >= PREFILL_ROWS:
+            self._row_cost.measured(passes.seconds, computed)
         told: list[Job] = []
         for rows, count in passes.rows.items():
             rows.pending -= count
@@ -187,18 +191,24 @@ class SimulatedReplica:
     def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
         """Of a pass, the mean of so many."""
         prefill = decode = 0
-        pairs = 0.0
+        read = pairs = 0.0
+        shared: dict[int, int] = {}  # tokens of documents, which are read once for all
         for one, number in rows.items():
             pairs += number * (one.seen + (number + count) / 2)
+            read += one.seen + number + (count - 1) / 2
+            if (job := self._running.get(one)) is not None:
+                tokens = {document: held.tokens for document, held in job.modules.items()}
+                shared |= tokens
+                read -= sum(tokens.values())
             if number == 1 and one.document is None:
                 decode += 1
             else:
                 prefill += number
-        return self._costs.pass_seconds(prefill, decode, pairs)
+        return self._costs.pass_seconds(prefill, decode, read + sum(shared.values()), pairs)
 
     def _cost(self, held: Held) -> float:
         """Seconds per token to get something back."""
-        compute, load = self._costs.prefill_row_s, self._costs.load_token_s
+        compute, load = self._row_cost.mean, self._costs.load_token_s
         return min(load, compute) if held.document is not None and self._is_on_disk(held.document) else compute
 
     # --- admission -----------------------------------------------------------------------------------------------
@@ -234,7 +244,7 @@ class SimulatedReplica:
         """Load a module, or begin to compute it. Raises CapacityError."""
         size = self._size(document)
         self.memory.reserve(size)
-        if self._is_on_disk(document) and self._costs.load_token_s < self._costs.prefill_row_s:
+        if self._is_on_disk(document) and self._costs.load_token_s < self._row_cost.mean:
             self._disk_free_at = max(self._disk_free_at, now) + size * self._costs.load_token_s
             self.loads[document] = self._disk_free_at
         else:

@@ -25,14 +25,11 @@ START_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """replicas: how many. memory: bytes for keys and values of each. per_machine: replicas that share a machine.
-    threads: of each replica, None for those that costs were measured with.
-    """
+    """replicas: how many. memory: bytes for keys and values of each. per_machine: replicas that share a machine."""
 
     replicas: int
     memory: int
     per_machine: int = 1
-    threads: int | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -185,9 +182,7 @@ class Simulation:
 
     def _slowdown(self, busy: int) -> float:
         """How many times longer passes take where so many replicas of a machine compute."""
-        threads = self._fleet.threads or self._costs.threads
-        fewer = self._costs.threads / threads
-        return fewer * max(1.0, busy * threads / self._costs.cores)
+        return max(1.0, busy * self._costs.threads / self._costs.cores)
 
     def _report(self, replica: SimulatedReplica) -> None:
         """Say what a replica holds, if that is due and something has left it."""
