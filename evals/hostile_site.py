@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fastapi.testclient import TestClient
 
-from app.access.keys import Keys
+from app.access.keys import MOST_PER_MINUTE, Keys
 from app.access.passwords import new_account
 from app.access.visitors import COOKIE, new_token
 from app.desk.service import Service
@@ -96,7 +96,7 @@ class HostileSite:
 
     def __init__(self, desk: Service) -> None:
         app = create_app(desk, desk.database, desk.settings)
-        token = Keys(desk.database).create("all", ("chat", "documents", "admin"), per_minute=10**9)
+        token = Keys(desk.database).create("all", ("chat", "documents", "admin"), per_minute=MOST_PER_MINUTE)
         password = new_account(Accounts(desk.database), "boss", "admin")
         options: dict[str, Any] = {"base_url": ADDRESS, "raise_server_exceptions": False, "follow_redirects": False}
         self.program = TestClient(app, headers={"authorization": f"Bearer {token}"}, **options)

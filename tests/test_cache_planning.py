@@ -296,6 +296,12 @@ def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured() -> None:
     assert chunks[1] < 450
 
 
+def test_engines_wait_for_memory_and_then_for_cores() -> None:
+    costs = replace(COSTS, cores=4, threads=1, crowded=1.3)
+    assert [costs.slowdown(busy) for busy in (1, 2, 4, 8)] == pytest.approx([1, 1.1, 1.3, 2.6])
+    assert [replace(costs, threads=4).slowdown(busy) for busy in (1, 2)] == [1, 2]
+
+
 def test_replicas_of_one_machine_share_it() -> None:
     apart, shared = (simulate(drawn(60), replicas=2, per_machine=count, clients=8)[0].now for count in (1, 2))
     assert 1.5 * apart < shared < 2.5 * apart

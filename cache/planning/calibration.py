@@ -9,6 +9,7 @@ import platform
 import random
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -33,7 +34,7 @@ QUESTIONS = (24, 96, 384)
 PLACED = (1, 8)
 """Modules before a question."""
 ANSWER_TOKENS, REPEATS = 24, 3
-ROOM_TOKENS = 16_384
+ROOM_TOKENS, OTHERS_TOKENS = 16_384, 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
                 *time_questions(engine, segments, vocabulary, rng),
             ]
             load_token_s = time_load(engine, segments)
+            crowded = time_crowded(engine, segments, vocabulary, rng)
         finally:
             engine.close()
             torch.set_num_threads(before)
@@ -90,6 +92,7 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
         pair_s=pair_s,
         request_s=request_s,
         load_token_s=load_token_s,
+        crowded=crowded,
     )
 
 
@@ -161,6 +164,25 @@ def time_load(engine: Engine, segments: list[Segment]) -> float:
     for segment in segments:
         engine.encode([segment], into_memory=True).result().raise_failed()
     return (time.perf_counter() - started) / (len(segments) * MODULE_TOKENS)
+
+
+def time_crowded(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> float:
+    """How many times longer a pass takes while other engines write answers, as many as there are cores for; not less
+    than once.
+    """
+    model, each = engine.model, [segments[:1]]
+    others = max(1, (os.cpu_count() or 1) // torch.get_num_threads()) - 1
+    if not others:
+        return 1.0
+    alone = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
+    endless = Sampling(max_tokens=OTHERS_TOKENS // 2, temperature=1.0, top_k=40, seed=0)
+    with ExitStack() as stack:
+        for _ in range(others):
+            other = Engine(model, memory=OTHERS_TOKENS * model.info.kv.bytes_per_token).start()
+            stack.callback(other.close)
+            next(iter(other.submit(Request(plan=plan_of([], drawn(24, vocabulary, rng)), sampling=endless))))
+        beside = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
+    return max(1.0, beside / alone)
 
 
 def plan_of(placed: list[Segment], question: tuple[int, ...]) -> Plan:

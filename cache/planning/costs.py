@@ -64,7 +64,8 @@ class PassCosts:
     """Seconds. A pass takes pass_s, and for each prompt row prefill_row_s, for each row of a running answer
     decode_row_s, for each token whose keys and values some row sees read_token_s, for each pair of a row and such a
     token pair_s. A request takes request_s once, a token from disk load_token_s. threads: of an engine, on a machine of
-    `cores`. is_scaled: not measured, but scaled.
+    `cores`. crowded: how many times longer a pass takes while as many engines compute as there are cores for.
+    is_scaled: not measured, but scaled.
     """
 
     model: str
@@ -79,6 +80,7 @@ class PassCosts:
     pair_s: float
     request_s: float
     load_token_s: float
+    crowded: float = 1.0
     is_scaled: bool = False
 
     @property
@@ -95,6 +97,14 @@ class PassCosts:
         """One pass on a machine that does nothing else."""
         rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
         return self.pass_s + rows + read_tokens * self.read_token_s + pairs * self.pair_s
+
+    def slowdown(self, busy: int) -> float:
+        """How many times longer a pass takes while so many engines of a machine compute: up to its cores they wait for
+        the same memory, beyond they take turns.
+        """
+        most = max(1, self.cores // self.threads)
+        waiting = (min(busy, most) - 1) / (most - 1) if most > 1 else 0.0
+        return (1 + (self.crowded - 1) * waiting) * max(1.0, busy * self.threads / self.cores)
 
     def scaled_to(self, model: str) -> "PassCosts":
         """Costs of another model on the same machine: passes by the weights they read, rows by the weights they are

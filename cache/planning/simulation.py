@@ -171,7 +171,7 @@ class Simulation:
         """Begin the next passes of a replica that computes nothing."""
         beside = self._beside[self._machine[replica.name]]
         busy = sum(one.passes is not None for one in beside if one is not replica)
-        replica.begin_passes(self.now, self._slowdown(busy + 1))
+        replica.begin_passes(self.now, self._costs.slowdown(busy + 1))
         if replica.passes is not None:
             self._wake_at(replica, replica.passes.end)
             for one in beside:  # they are slower, or faster, from their next pass on
@@ -179,10 +179,6 @@ class Simulation:
                     self._cut(one)
         elif replica.loads:
             self._wake_at(replica, min(replica.loads.values()))
-
-    def _slowdown(self, busy: int) -> float:
-        """How many times longer passes take where so many replicas of a machine compute."""
-        return max(1.0, busy * self._costs.threads / self._costs.cores)
 
     def _report(self, replica: SimulatedReplica) -> None:
         """Say what a replica holds, if that is due and something has left it."""
