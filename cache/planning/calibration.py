@@ -38,7 +38,7 @@ ROOM_TOKENS, OTHERS_TOKENS = 16_384, 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredPass:
     """Seconds of one pass, and what it was made of. requests: that began with it."""
 
     seconds: float
@@ -96,7 +96,7 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
     )
 
 
-def time_modules(engine: Engine, segments: list[Segment]) -> Measured:
+def time_modules(engine: Engine, segments: list[Segment]) -> MeasuredPass:
     """A pass that encodes one module; the median of all."""
     seconds = []
     for segment in segments:
@@ -104,10 +104,12 @@ def time_modules(engine: Engine, segments: list[Segment]) -> Measured:
         engine.encode([segment]).result().raise_failed()
         seconds.append(time.perf_counter() - started)
     pairs = MODULE_TOKENS * MODULE_TOKENS / 2
-    return Measured(seconds=median(seconds), prefill_rows=MODULE_TOKENS, read_tokens=MODULE_TOKENS, pairs=pairs)
+    return MeasuredPass(seconds=median(seconds), prefill_rows=MODULE_TOKENS, read_tokens=MODULE_TOKENS, pairs=pairs)
 
 
-def time_answers(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> Iterator[Measured]:
+def time_answers(
+    engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
+) -> Iterator[MeasuredPass]:
     """A pass over the next tokens of so many answers; the median of some."""
     own_tokens = 2 + ANSWER_TOKENS / 2
     for kind in (SHARED, OWN):
@@ -115,7 +117,7 @@ def time_answers(engine: Engine, segments: list[Segment], vocabulary: int, rng: 
             each = [segments[placed * i : placed * (i + 1)] if kind is OWN else segments[:placed] for i in range(count)]
             seconds = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
             different = len({segment for modules in each for segment in modules})
-            yield Measured(
+            yield MeasuredPass(
                 seconds=seconds,
                 decode_rows=count,
                 read_tokens=different * MODULE_TOKENS + count * own_tokens,
@@ -139,7 +141,9 @@ def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rn
     return (last - first) / max(1, min(len(one.tokens or ()) for _, one in ended) - 1)
 
 
-def time_questions(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> Iterator[Measured]:
+def time_questions(
+    engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
+) -> Iterator[MeasuredPass]:
     """The first token of questions of several lengths, behind few and many tokens; the median of some."""
     sampling = Sampling(max_tokens=1, temperature=1.0, top_k=40, seed=0)
     for rows in QUESTIONS:
@@ -147,7 +151,7 @@ def time_questions(engine: Engine, segments: list[Segment], vocabulary: int, rng
             plans = [plan_of(segments[:placed], drawn(rows, vocabulary, rng)) for _ in range(REPEATS)]
             timings = [engine.submit(Request(plan=plan, sampling=sampling)).completion.timings for plan in plans]
             seen = placed * MODULE_TOKENS
-            yield Measured(
+            yield MeasuredPass(
                 seconds=median(one.ttft for one in timings) / 1e3,
                 prefill_rows=rows,
                 read_tokens=seen + rows,
