@@ -103,8 +103,9 @@ class PrefixMachine(RuleBasedStateMachine):
         self.in_flight: list[InFlight] = []
 
     def pins(self, tenant: str) -> list[Path]:
-        """The prefixes of requests in flight, without those that were forgotten meanwhile."""
-        return [one.prefix for one in self.in_flight if one.tenant == tenant and not one.node.is_detached]
+        """The prefixes of requests in flight, as far as they were not forgotten meanwhile."""
+        nodes = [[*one.node.path()] for one in self.in_flight if one.tenant == tenant]
+        return [next((path_of(node) for node in path if not node.is_detached), ()) for path in nodes]
 
     def is_pinned(self, tenant: str, path: Path) -> bool:
         return any(pin[: len(path)] == path for pin in self.pins(tenant))
@@ -358,6 +359,20 @@ def test_pinned_nodes_are_neither_leaves_nor_evicted_nor_cleared() -> None:
     tree.unpin(node)
     assert tree.clear("t") == [Extent(0, 2)]
     assert list(tree.nodes()) == []
+
+
+def test_what_stands_before_a_forgotten_module_stays_pinned_until_its_reader_ends() -> None:
+    tree = PrefixTree()
+    tree.insert(
+        tree.root("t"), [(run(0, 1, 2), [Extent(0, 2)]), (module(2, "k/0"), []), (run(4, 3), [Extent(2, 1)])], None
+    )
+    reader = tree.match("t", [run(0, 1, 2), module(2, "k/0")])
+    tree.pin(reader)
+    assert tree.forget({"k"}) == [Extent(2, 1)]
+    (before,) = tree.nodes()
+    assert (before.step, before.refs, tree.clear("t")) == (run(0, 1, 2), 1, [])
+    assert tree.unpin(reader) == []
+    assert tree.clear("t") == [Extent(0, 2)]
 
 
 def test_common_length() -> None:
