@@ -47,7 +47,7 @@ class EvictionQueue(Generic[V]):
         self.half_life = half_life or HalfLife()
         self._is_evictable, self._cost, self._is_kept = is_evictable, cost, is_kept
         self._heap: list[tuple[bool, float, int, V]] = []
-        self._queued: set[V] = set()
+        self._queued: dict[V, None] = {}  # in the order they came, so that the same calls evict the same
         self._numbers = count()  # what has equal values goes in the order it came
         self._evictions = 0  # since all values were computed
         self._most = 2 * LEAST_REFRESHED
@@ -58,7 +58,7 @@ class EvictionQueue(Generic[V]):
         if len(self._heap) >= self._most:  # much of it may be gone by other ways than eviction
             self.refresh()
         if victim not in self._queued:
-            self._queued.add(victim)
+            self._queued[victim] = None
             heapq.heappush(self._heap, self._ranked(victim))
 
     def count_use(self, victim: V, name: str | None = None, room: int = 0) -> None:
@@ -90,7 +90,7 @@ class EvictionQueue(Generic[V]):
         while self._heap and len(found) < most:
             kept, value, _, victim = entry = heapq.heappop(self._heap)
             if not self._is_evictable(victim):
-                self._queued.discard(victim)
+                del self._queued[victim]
             elif (kept, value) < self.rank(victim):
                 heapq.heappush(self._heap, self._ranked(victim))
             else:
@@ -108,7 +108,7 @@ class EvictionQueue(Generic[V]):
     def refresh(self) -> None:
         """Compute all values again."""
         self._evictions, self._is_short = 0, self.half_life.is_short
-        self._queued = {victim for victim in self._queued if self._is_evictable(victim)}
+        self._queued = {victim: None for victim in self._queued if self._is_evictable(victim)}
         self._heap = [self._ranked(victim) for victim in self._queued]
         heapq.heapify(self._heap)
         self._most = 2 * max(LEAST_REFRESHED, len(self._heap))
