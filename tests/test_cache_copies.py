@@ -72,7 +72,7 @@ def stream_of(store: Store) -> FakeStream:
 
 def run_pass(store: Store, writes: dict[Extent, Tensor], reads: dict[Extent, Tensor]) -> None:
     """What a pass does in each layer: wait, write its rows, read those of others."""
-    arena = store.device.arena
+    arena = store.arena
     for layer in range(SHAPE.layers):
         arena.await_layer(layer)
         for extent, rows in writes.items():
@@ -108,7 +108,7 @@ def test_a_module_comes_back_layer_by_layer_while_a_pass_runs(store: Store) -> N
     assert held(store)["a"] == "host"
     lookup = store.find(A, TENANT)
     assert (lookup.source, lookup.loading) == ("host", None)
-    arena, entry, stream = store.device.arena, found(lookup), stream_of(store)
+    arena, entry, stream = store.arena, found(lookup), stream_of(store)
     assert store.tier(store.key(A)) == "device"
     assert arena.positions[entry.extent.start : entry.extent.end].tolist() == A.positions
     assert arena.has_copies
@@ -130,10 +130,10 @@ def test_the_first_layer_of_all_modules_comes_before_the_second_of_any(store: St
     stream = stream_of(store)
     before = stream.done
     entries = {segment: found(store.find(segment, TENANT)) for segment in (B, A)}
-    store.device.arena.await_layer(0)
+    store.arena.await_layer(0)
     assert stream.done == before + 2
     for segment, entry in entries.items():
-        assert torch.equal(store.device.arena.read_layer(0, entry.extent), rows_of(segment)[:, 0])
+        assert torch.equal(store.arena.read_layer(0, entry.extent), rows_of(segment)[:, 0])
         store.device.release(entry)
 
 
@@ -150,7 +150,7 @@ def test_nobody_waits_on_the_host_for_what_is_evicted(store: Store) -> None:
     for segment in (A, B):
         assert store.device.evict(store.key(segment))
     extents = [store.device.reserve(10) for _ in range(2)]
-    store.device.arena.begin_copies()
+    store.arena.begin_copies()
     assert stream_of(store).done == 0 < stream_of(store).given
     store.device.free(extents)
 
@@ -194,8 +194,8 @@ def test_a_copy_that_fails_is_made_by_the_next_pass(store: Store) -> None:
     entry = found(store.find(A, TENANT))  # b goes
     stream_of(store).failures = [RuntimeError("out of memory")]
     with pytest.raises(RuntimeError, match="out of memory"):
-        store.device.arena.begin_copies()
-    store.device.arena.copies.begin()  # type: ignore[union-attr]
+        store.arena.begin_copies()
+    store.arena.copies.begin()  # type: ignore[union-attr]
     stream_of(store).failures = []
     run_pass(store, {}, {entry.extent: rows_of(A)})
     store.device.release(entry)
@@ -205,10 +205,10 @@ def test_a_copy_that_fails_is_made_by_the_next_pass(store: Store) -> None:
 def test_a_pass_that_is_given_up_leaves_the_rest_to_the_next(store: Store) -> None:
     add(store, A, B, C)
     entry = found(store.find(A, TENANT))
-    store.device.arena.await_layer(0)
-    assert store.device.arena.has_copies
+    store.arena.await_layer(0)
+    assert store.arena.has_copies
     run_pass(store, {}, {entry.extent: rows_of(A)})
-    assert not store.device.arena.has_copies
+    assert not store.arena.has_copies
     store.device.release(entry)
 
 
@@ -345,12 +345,12 @@ def test_what_threads_read_is_copied_layer_by_layer(made: list[FakeStream], tmp_
     wait([load for load in loads if load is not None], timeout=20)
     entries = [found(store.find(segment, TENANT)) for segment in (A, B)]
     stream = stream_of(store)
-    store.device.arena.await_layer(0)
+    store.arena.await_layer(0)
     assert (stream.done, stream.given) == (2, 2 * SHAPE.layers)
     rows = [rounded(rows_of(segment), storage) for segment in (A, B)]
     run_pass(store, {}, {entry.extent: one for entry, one in zip(entries, rows, strict=True)})
     for segment, entry in zip((A, B), entries, strict=True):
-        positions = store.device.arena.positions[entry.extent.start : entry.extent.end]
+        positions = store.arena.positions[entry.extent.start : entry.extent.end]
         assert positions.tolist() == segment.positions
         store.device.release(entry)
     store.check_integrity()

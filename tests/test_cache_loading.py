@@ -58,7 +58,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     first.close()
     store = store_of()
     store.close()
-    store = Store(store.device.arena, "model", SlowDisk(tmp_path))
+    store = Store(store.arena, "model", SlowDisk(tmp_path))
     slow(store).go.set()
     assert find(store, B).source == "disk"
     slow(store).go.clear()
@@ -90,9 +90,9 @@ def test_what_is_being_read_is_neither_found_nor_missing(store: Store) -> None:
     settle(store)
     found = store.find(A, TENANT)
     assert found.entry is not None
-    assert torch.equal(store.device.arena.read(found.entry.extent), rows_of(A))
+    assert torch.equal(store.arena.read(found.entry.extent), rows_of(A))
     extent = found.entry.extent
-    assert store.device.arena.positions[extent.start : extent.end].tolist() == A.positions
+    assert store.arena.positions[extent.start : extent.end].tolist() == A.positions
     assert slow(store).reads == 2
     store.device.release(found.entry)
     store.check_integrity()
@@ -112,7 +112,7 @@ def test_what_still_waits_to_be_written_is_taken_from_there(store: Store, monkey
     assert store.device.evict(store.key(A))
     assert find(store, A).source == "disk"
     entry = store.device.entries[store.key(A)]
-    assert torch.equal(store.device.arena.read(entry.extent), rows_of(A))
+    assert torch.equal(store.arena.read(entry.extent), rows_of(A))
     assert not slow(store).began.is_set()
     go.set()
 

@@ -45,7 +45,7 @@ def store_of(slots: int = 100, folder: Path | None = None, fingerprint: str = "m
 def build(store: Store, segment: Segment, tenant: str = TENANT) -> CacheEntry:
     """Encode a segment, as the encoder does; rows depend on its tokens only. Returned pinned."""
     extent = store.device.reserve(len(segment.tokens))
-    store.device.arena.write(extent, rows_of(segment))
+    store.arena.write(extent, rows_of(segment))
     return store.put(segment, tenant, extent)
 
 
@@ -97,7 +97,7 @@ def test_what_was_put_is_found_in_the_arena(store: Store) -> None:
     found = store.find(A, TENANT)
     assert (found.entry, found.source, found.reason) == (entry, "device", None)
     assert entry.refs == 2
-    assert torch.equal(store.device.arena.read(entry.extent), rows_of(A))
+    assert torch.equal(store.arena.read(entry.extent), rows_of(A))
     for _ in range(2):
         store.device.release(entry)
     with pytest.raises(AssertionError):
@@ -114,7 +114,7 @@ def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path: Path) -> None:
     found = find_loaded(second, A)
     assert found.source == "disk"
     assert found.entry is not None
-    assert torch.equal(second.device.arena.read(found.entry.extent), rows_of(A))
+    assert torch.equal(second.arena.read(found.entry.extent), rows_of(A))
     assert find(second, A).source == "device"
     second.device.release(found.entry)
     second.check_integrity()
@@ -651,7 +651,7 @@ def test_any_history_keeps_the_books(history: list[tuple[str, str]]) -> None:
         for held, entry in pinned.items():
             expected = segment_of(held, held * (4 + ord(held) % 5))
             assert store.device.entries[entry.header.key] is entry
-            assert torch.equal(store.device.arena.read(entry.extent), rows_of(expected))
+            assert torch.equal(store.arena.read(entry.extent), rows_of(expected))
         used = [one.extent for one in store.device.entries.values()] + [
             extent for node in store.device.prefixes.nodes() for extent in node.extents
         ]

@@ -60,9 +60,9 @@ def test_what_is_evicted_goes_to_host_memory_and_comes_back_bit_for_bit(store: S
     found = find_loaded(store, A)
     assert found.source == "host"
     assert found.entry is not None
-    assert torch.equal(store.device.arena.read(found.entry.extent), rows_of(A))
+    assert torch.equal(store.arena.read(found.entry.extent), rows_of(A))
     extent = found.entry.extent
-    assert store.device.arena.positions[extent.start : extent.end].tolist() == A.positions
+    assert store.arena.positions[extent.start : extent.end].tolist() == A.positions
     assert held(store) == {"a": "device", "b": "host", "c": "device", "d": None}
     assert [entry.header.name for entry in store.host.entries.values()] == ["b"], "it is in one of the two"
     store.device.release(found.entry)
@@ -178,7 +178,7 @@ def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it() ->
     found = find_loaded(store, A)
     assert found.source == "host"
     assert found.entry is not None
-    assert torch.equal(store.device.arena.read(found.entry.extent), rows_of(A))
+    assert torch.equal(store.arena.read(found.entry.extent), rows_of(A))
     store.device.release(found.entry)
     store.close()
     store.check_integrity()
@@ -244,7 +244,7 @@ def test_any_history_keeps_the_books_of_all_tiers(history: list[tuple[str, str]]
                 assert pinned or store.is_loading
             for held_name, entry in pinned.items():
                 expected = segment_of(held_name, held_name * (4 + ord(held_name) % 5))
-                assert torch.equal(store.device.arena.read(entry.extent), rows_of(expected))
+                assert torch.equal(store.arena.read(entry.extent), rows_of(expected))
             store.host.check_integrity()
         for entry in pinned.values():
             store.device.release(entry)

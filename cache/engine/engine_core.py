@@ -117,7 +117,7 @@ class EngineCore:
         scheduled = self._row_limit.fit(self._schedule())
         self.awaits_loads = not scheduled and self.store.is_loading
         if not scheduled:
-            self.store.device.arena.begin_copies()
+            self.store.arena.begin_copies()
             return
         if (computed := self._compute(scheduled)) is None:
             return
@@ -331,7 +331,7 @@ class EngineCore:
         self._timer.start()
         running, scorings = {r.sequence: r for r in self._running}, self._scorings()
         packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, scorings)
-        arena = self.store.device.arena
+        arena = self.store.arena
         waits_for_copies = arena.has_copies
         arena.begin_copies()
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)

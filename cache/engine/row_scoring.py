@@ -33,7 +33,7 @@ class RowScoring:
         self._prefix = store.device.pin_prefix(tenant, path[:-1])  # reserving memory may evict
         self.sequence, _ = build_sequence(self._plan.spans, path, entries, self._prefix)
         self._extents = [self._extent_of(self._plan.spans[i]) for i in self._spans]
-        device = store.device.arena.device
+        device = store.arena.device
         try:
             self._squares = {one: torch.zeros(num_layers, one.length, device=device) for one in self._extents}
             self._of_pass: dict[Extent, Tensor] = {}

@@ -36,7 +36,7 @@ class ModuleCheck:
 
 def contents_of(store: Store, *, with_modules: bool) -> TierContents:
     """The tiers of a store. with_modules: whether each module is in it. On the engine's thread."""
-    device, host, disk, shape = store.device, store.host, store.disk, store.device.arena.shape
+    device, host, disk, shape = store.device, store.host, store.disk, store.arena.shape
     per_token, per_kept = shape.bytes_per_token, kept_bytes_per_token(shape, store.kv_storage)
     sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
     held = [("device", entry.header) for entry in device.entries.values()]
@@ -67,7 +67,7 @@ def contents_on_disk(disk: DiskTier) -> TierContents:
 
 def module_room(store: Store) -> int:
     """Tokens of modules that the largest tier holds."""
-    per_token = kept_bytes_per_token(store.device.arena.shape, store.kv_storage)
+    per_token = kept_bytes_per_token(store.arena.shape, store.kv_storage)
     on_disk = 0 if store.disk is None else store.disk.capacity // per_token
     return max(on_disk, store.device.allocator.capacity)
 

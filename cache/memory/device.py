@@ -1,8 +1,9 @@
 """Device memory: who owns which slots of the arena, what is pinned, and how room is made.
 
 A module is one run of slots, so that attention reads it in one piece; where none is free, neighbours are evicted
-together. Rows of requests are runs of any length, from wherever slots are free. Not covered: disk, and what is missing
-and why (`cache.memory.store`); which victim is worth least (`cache.memory.eviction`). Owned by the engine thread.
+together. Rows of requests are runs of any length, from wherever slots are free. Not covered: what is in the slots
+(`cache.memory.arena`); disk, and what is missing and why (`cache.memory.store`); which victim is worth least
+(`cache.memory.eviction`). Owned by the engine thread.
 """
 
 import time
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field
 
 from cache.errors import CapacityError
 from cache.memory.allocator import Extent, ExtentAllocator, join_extents, total_length
-from cache.memory.arena import Arena
 from cache.memory.eviction import EvictionQueue
 from cache.memory.half_life import HalfLife, Marks
 from cache.memory.module_header import ModuleHeader
@@ -42,14 +42,14 @@ Owner = CacheEntry | PrefixNode
 
 
 class DeviceMemory:
-    """Modules and prefixes in an arena. cost: seconds per token to get one back that was evicted. evictions: how many
-    so far, of "module" and "prefix". on_eviction: called with a module that is evicted, while its rows are there. kept:
-    see `keep`.
+    """Modules and prefixes in an arena of `slots`. cost: seconds per token to get one back that was evicted. evictions:
+    how many so far, of "module" and "prefix". on_eviction: called with a module that is evicted, while its rows are
+    there. kept: see `keep`.
     """
 
-    def __init__(self, arena: Arena, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
-        self.arena, self._on_eviction = arena, on_eviction
-        self.allocator = ExtentAllocator(arena.slots)
+    def __init__(self, slots: int, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
+        self._on_eviction = on_eviction
+        self.allocator = ExtentAllocator(slots)
         self.prefixes = PrefixTree()
         self.entries: dict[str, CacheEntry] = {}
         self.evictions: Counter[str] = Counter()

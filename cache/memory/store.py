@@ -98,8 +98,8 @@ class Store:
         on_load: Callable[[], None] = ignore,
     ) -> None:
         self.fingerprint = fingerprint if kv_storage == "model" else digest(fingerprint, "kv", kv_storage)
-        self.kv_storage, self.disk = kv_storage, disk
-        self.device = DeviceMemory(arena, self._cost, self._evicted_from_device)
+        self.arena, self.kv_storage, self.disk = arena, kv_storage, disk
+        self.device = DeviceMemory(arena.slots, self._cost, self._evicted_from_device)
         self._copies, host = arena.copies, (arena, kv_storage, host_memory, self._cost_of, self.device.half_life)
         self._pinned = None if arena.copies is None else PinnedTier(*host, arena.copies)
         self.host = self._pinned or HostTier(*host)
@@ -174,9 +174,9 @@ class Store:
         is_stored = self._is_on_disk(header.key)
         entry = self._admit(header, extent)
         if self.kv_storage != "model":  # answers do not depend on where a module comes from
-            self.device.arena.write(extent, rounded(self.device.arena.read(extent), self.kv_storage))
+            self.arena.write(extent, rounded(self.arena.read(extent), self.kv_storage))
         if self._writer is not None and not is_stored:
-            self._writer.submit(entry.header, self.device.arena.read(extent))
+            self._writer.submit(entry.header, self.arena.read(extent))
         return entry
 
     def keys_of(self, tenant: str) -> frozenset[str]:
@@ -232,7 +232,7 @@ class Store:
         file, whose checksum is checked. Raises LoadFailed, also if it is in no tier.
         """
         if (entry := self.device.entries.get(key)) is not None:
-            return self.device.arena.read(entry.extent)
+            return self.arena.read(entry.extent)
         if (kept := self.host.entries.get(key)) is not None:
             return self.host.rows(kept)
         return self._read(key)
@@ -291,11 +291,11 @@ class Store:
                 self.host.put_back(kept)
             raise
         if kept is not None and self._pinned is not None:
-            self.device.arena.place(extent, positions)
+            self.arena.place(extent, positions)
             self._pinned.load(kept, extent)
             return Lookup(entry=self._admit(header, extent), source="host")
         load = ModuleLoad(header, "disk" if kept is None else "host", extent, positions)
-        dtype = self.device.arena.shape.dtype
+        dtype = self.arena.shape.dtype
         self._loader.start(load, partial(self._read, key) if kept is None else partial(unpack, kept.tensors, dtype))
         if kept is not None:
             self.host.free(kept)

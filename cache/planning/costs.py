@@ -98,13 +98,21 @@ class PassCosts:
         rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
         return self.pass_s + rows + read_tokens * self.read_token_s + pairs * self.pair_s
 
-    def slowdown(self, busy: int) -> float:
+    def shares_cores(self, busy: int) -> bool:
+        """Whether some of so many engines of a machine share a core while all of them compute."""
+        return busy * self.threads > self.cores
+
+    def slowdown(self, busy: int, chance: float) -> float:
         """How many times longer a pass takes while so many engines of a machine compute: up to its cores they wait for
-        the same memory, beyond they take turns.
+        the same memory, beyond they share cores, of which some have one thread more than others. chance: from 0 to 1,
+        decides whether one of this engine's threads is on such a core.
         """
         most = max(1, self.cores // self.threads)
         waiting = (min(busy, most) - 1) / (most - 1) if most > 1 else 0.0
-        return (1 + (self.crowded - 1) * waiting) * max(1.0, busy * self.threads / self.cores)
+        on_each, left = divmod(busy * self.threads, self.cores)
+        crowded_threads = left * (on_each + 1) / (busy * self.threads)
+        is_on_one = chance < 1 - (1 - crowded_threads) ** self.threads
+        return (1 + (self.crowded - 1) * waiting) * max(1, on_each + is_on_one)
 
     def scaled_to(self, model: str) -> "PassCosts":
         """Costs of another model on the same machine: passes by the weights they read, rows by the weights they are

@@ -1,116 +1,75 @@
-"""What one simulated replica has in device memory: modules and rows by their tokens alone, evicted as the engine does.
+"""What one simulated replica has in device memory: the engine's own books (`cache.memory.device`), of empty slots.
 
-Values and half-lives are the engine's (`cache.memory.eviction`). Not covered: where in memory something lies, so that
-nothing is evicted to make one piece of free memory out of several.
+Documents are modules that are known by their numbers. The rows of a conversation are one path of the prefix tree,
+whatever documents stood before them.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from math import log, log2
 
-from cache.errors import CapacityError
-from cache.memory.device import TRIED_RUNS
-from cache.memory.eviction import EvictionQueue
-from cache.memory.half_life import LONG, SHORT, Marks
-from cache.memory.store import REMEMBERED_EVICTIONS
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A module, by its number, or rows that a request has computed (None). session: of the rows."""
-
-    document: int | None
-    tokens: int
-    refs: int = 0
-    marks: Marks | None = None
-    session: str | None = None
+from cache.memory.allocator import Extent
+from cache.memory.device import CacheEntry, DeviceMemory, Owner
+from cache.memory.half_life import LONG, SHORT
+from cache.memory.module_header import ModuleHeader
+from cache.memory.prefix_tree import PathStep, PrefixNode
 
 
 class SimulatedMemory:
-    """Memory for so many tokens. cost: seconds to get a token back. evictions: of modules, so far."""
+    """Memory of so many slots. cost: seconds to get a token of a document back, or of rows (None). evicted: documents
+    that have left, since they came last.
+    """
 
-    def __init__(self, capacity: int, cost: Callable[[Held], float]) -> None:
-        self.capacity, self.used, self.evictions = capacity, 0, 0
-        self.modules: dict[int, Held] = {}
-        self.sessions: dict[str, Held] = {}
-        self._evictable = 0
-        self._queue = EvictionQueue[Held](lambda held: not held.refs, cost, lambda _: False)
-        self._evicted: OrderedDict[int, Held] = OrderedDict()
+    def __init__(self, slots: int, cost: Callable[[int | None], float]) -> None:
+        self.device = DeviceMemory(slots, self._seconds, self._note_evicted)
+        self._cost = cost
+        self._evicted: dict[int, CacheEntry] = {}
 
-    def find(self, document: int) -> Held | None:
-        """A module, pinned."""
-        if (held := self.modules.get(document)) is not None:
-            self.pin(held)
-        return held
+    @property
+    def documents(self) -> Collection[str]:
+        """What is held, by name."""
+        return self.device.entries.keys()
 
-    def reserve(self, tokens: int) -> None:
-        """Make room, by eviction if need be. Raises CapacityError, evicting nothing, if too much is in use."""
-        if self.used - self._evictable + tokens > self.capacity:
-            raise CapacityError(f"{tokens} tokens of memory are needed, too much of {self.capacity} is in use")
-        while self.used + tokens > self.capacity:
-            self._evict(min(self._queue.lowest(TRIED_RUNS), key=self._queue.rank))
-        self.used += tokens
+    def find(self, document: int) -> CacheEntry | None:
+        """A document, pinned."""
+        entry = self.device.entries.get(str(document))
+        return None if entry is None else self.device.pin(entry)
 
-    def put(self, document: int, tokens: int) -> Held:
-        """Enter a module into what was reserved, pinned."""
-        held = self.modules[document] = Held(document, tokens, refs=1)
-        if (evicted := self._evicted.get(document)) is not None:
-            held.marks = evicted.marks
-        self.count_use(held)
-        return held
+    def put(self, document: int, extent: Extent) -> CacheEntry:
+        """Enter a document into what was reserved, pinned."""
+        return self.device.admit(header_of(document, extent.length), extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
-        """Begin with a module that was used for a long time. uses: in a round (`cache.memory.half_life`)."""
+        """Begin with a document that was used for a long time. uses: in a round (`cache.memory.half_life`)."""
+        entry = self.put(document, self.device.reserve(tokens))
         short, long = (log2(uses * half_life / log(2)) for half_life in (SHORT, LONG))
-        held = self.modules[document] = Held(document, tokens, marks=(short, long))
-        self.used += tokens
-        self._evictable += tokens
-        self._queue.add(held)
+        entry.marks = short, long
+        self.device.release(entry)
 
-    def keep_rows(self, tokens: int, session: str | None) -> None:
-        """Keep what a request has computed, in what was reserved, in place of the conversation's earlier rows."""
-        held = Held(None, tokens, refs=1, marks=self._queue.half_life.begin(), session=session)
-        if session is not None:
-            self.sessions[session] = held
-        self.release(held)
+    def find_rows(self, conversation: str, tokens: int) -> tuple[PrefixNode, int]:
+        """The rows of a conversation's first `tokens` that are there, pinned, and how many these are."""
+        prefix = self.device.pin_prefix(conversation, [step_of(0, tokens)])
+        return prefix, sum(len(node.step.tokens) for node in prefix.path())
 
-    def take_rows(self, session: str) -> int:
-        """Tokens of a conversation's rows, which go on as rows of a request; 0 if there are none."""
-        if (held := self.sessions.pop(session, None)) is None:
-            return 0
-        self.pin(held)
-        return held.tokens
+    def keep_rows(self, prefix: PrefixNode, first: int, own: list[Extent], tokens: int) -> None:
+        """Keep what a request has computed behind a prefix, which is unpinned. first: its first own token."""
+        self.device.put_prefix(prefix, [(step_of(first, tokens), own)], None)
+        self.device.release_prefix(prefix)
 
-    def count_use(self, held: Held) -> None:
-        """A request begins to run with a module."""
-        self._queue.count_use(held, str(held.document), len(self.modules))
+    def _seconds(self, owner: Owner) -> float:
+        return self._cost(int(owner.header.name) if isinstance(owner, CacheEntry) else None)
 
-    def pin(self, held: Held) -> None:
-        """Keep it until it is released."""
-        if not held.refs:
-            self._evictable -= held.tokens
-        held.refs += 1
+    def _note_evicted(self, entry: CacheEntry) -> None:
+        self._evicted[int(entry.header.name)] = entry
 
-    def release(self, held: Held) -> None:
-        """Undo one pin."""
-        held.refs -= 1
-        if not held.refs:
-            self._evictable += held.tokens
-            self._queue.add(held)
 
-    def _evict(self, victim: Held) -> None:
-        self._queue.evicted()
-        victim.refs = -1  # in the queue it counts as gone
-        self.used -= victim.tokens
-        self._evictable -= victim.tokens
-        if victim.document is None:
-            if victim.session is not None and self.sessions.get(victim.session) is victim:
-                del self.sessions[victim.session]
-            return
-        self.evictions += 1
-        del self.modules[victim.document]
-        self._evicted.pop(victim.document, None)
-        self._evicted[victim.document] = victim
-        if len(self._evicted) > REMEMBERED_EVICTIONS:
-            self._evicted.popitem(last=False)
+def header_of(document: int, tokens: int) -> ModuleHeader:
+    """What names a document."""
+    name = str(document)
+    return ModuleHeader(
+        key=name, name=name, tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=tokens
+    )
+
+
+def step_of(first: int, tokens: int) -> PathStep:
+    """So many tokens of a conversation; which ones they are makes no difference."""
+    return PathStep(start=first, tokens=(0,) * tokens)

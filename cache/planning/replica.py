@@ -15,27 +15,33 @@ from cache.engine.limits import Limits
 from cache.engine.pass_times import PREFILL_ROWS
 from cache.engine.scheduler import schedule, schedule_alone
 from cache.errors import CapacityError, PlanError
+from cache.memory.allocator import Extent, total_length
+from cache.memory.device import CacheEntry
+from cache.memory.prefix_tree import PrefixNode
 from cache.memory.store import FIRST_COMPUTE_S, Cost, Source
 from cache.planning.costs import PassCosts
-from cache.planning.memory import Held, SimulatedMemory
+from cache.planning.memory import SimulatedMemory
 from cache.planning.traffic import SimulatedRequest
+
+NOTHING = Extent(0, 0)
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedRows:
-    """Rows to be computed behind `seen` tokens. document: of a module."""
+    """Rows to be computed behind `seen` tokens. document: of a module, whose memory is `extent`."""
 
     pending: int
     arrived: float
     seen: int = 0
     document: int | None = None
+    extent: Extent = NOTHING
 
 
 @dataclass(slots=True, eq=False)
 class Job:
     """A request at a replica. past: tokens of its conversation's earlier turns. left: of the answer. modules: pinned.
-    sources: where each document was first found. reused: tokens of `past` that were in memory. reserved: of memory.
-    first_token, ended: times.
+    sources: where each document was first found. prefix: of its conversation, pinned, with `reused` tokens of `past`.
+    own: its memory. first_token, ended: times.
     """
 
     name: str
@@ -43,10 +49,11 @@ class Job:
     submitted: float
     past: int
     left: int
-    modules: dict[int, Held] = field(default_factory=dict)
+    modules: dict[int, CacheEntry] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)
+    prefix: PrefixNode | None = None
     reused: int = 0
-    reserved: int = 0
+    own: list[Extent] = field(default_factory=list)
     first_token: float | None = None
     ended: float | None = None
 
@@ -99,7 +106,7 @@ class SimulatedReplica:
         self.name, self.memory = name, SimulatedMemory(memory_tokens, self._cost)
         self.passes: Passes | None = None
         self.busy_s = 0.0
-        self.loads: dict[int, float] = {}  # when each module is there
+        self.loads: dict[int, tuple[float, Extent]] = {}  # when each module is there, and its memory
         self._costs, self._size, self._is_on_disk, self._limits = costs, size, is_on_disk, limits
         self._disk_free_at = 0.0
         self._waiting: deque[Job] = deque()
@@ -126,11 +133,12 @@ class SimulatedReplica:
         """A request arrives."""
         self._waiting.append(job)
 
-    def begin_passes(self, now: float, slowdown: float) -> None:
-        """Admit what can be admitted and begin what is computed next, if there is anything."""
-        for document in [document for document, ready in self.loads.items() if ready <= now]:
-            del self.loads[document]
-            self.memory.release(self.memory.put(document, self._size(document)))
+    def begin_passes(self, now: float, slowdown: float, *, one_by_one: bool = False) -> None:
+        """Admit what can be admitted and begin what is computed next, if there is anything. one_by_one: the slowdown is
+        that of a single pass.
+        """
+        for document in [document for document, (ready, _) in self.loads.items() if ready <= now]:
+            self._put(document, self.loads.pop(document)[1])
         self._admit(now)
         if self._waiting and not (self._running or self._encoding or self.loads):
             for job in self._waiting:  # each holds what another one needs
@@ -138,7 +146,8 @@ class SimulatedReplica:
             self._admit(now)
         needed = [*self._running, *self._encoding.values()]
         if self._waiting and not (needed or self.loads):
-            raise PlanError(f"a request does not fit in the {self.memory.capacity} tokens of a replica: raise --memory")
+            capacity = self.memory.device.allocator.capacity
+            raise PlanError(f"a request does not fit in the {capacity} tokens of a replica: raise --replica-memory")
         if not needed:
             return
         row_seconds = self._row_cost.mean
@@ -146,7 +155,8 @@ class SimulatedReplica:
         self._had_prompts_alone = bool(rows)
         rows = rows or schedule(needed, row_seconds)
         is_answers_alone = len(rows) == len(needed) and all(one in self._running and one.pending == 1 for one in rows)
-        count = min(self._running[one].left for one in rows) if is_answers_alone and not self.loads else 1
+        is_one = one_by_one or self.loads or not is_answers_alone
+        count = 1 if is_one else min(self._running[one].left for one in rows)
         seconds = self._seconds(rows, count) * slowdown
         self.passes = Passes(rows, now, seconds, count)
 
@@ -165,7 +175,7 @@ class SimulatedReplica:
                 continue
             if rows.document is not None:
                 del self._encoding[rows.document]
-                self.memory.release(self.memory.put(rows.document, self._size(rows.document)))
+                self._put(rows.document, rows.extent)
             elif self._answer(rows, passes):
                 told.append(self._finish(rows))
         return told
@@ -183,9 +193,9 @@ class SimulatedReplica:
 
     def _finish(self, rows: SimulatedRows) -> Job:
         job = self._running.pop(rows)
-        for held in job.modules.values():
-            self.memory.release(held)
-        self.memory.keep_rows(job.reserved, job.request.session)
+        self._release(job)
+        assert job.prefix is not None
+        self.memory.keep_rows(job.prefix, job.reused, job.own, total_length(job.own))
         return job
 
     def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
@@ -197,7 +207,7 @@ class SimulatedReplica:
             pairs += number * (one.seen + (number + count) / 2)
             read += one.seen + number + (count - 1) / 2
             if (job := self._running.get(one)) is not None:
-                tokens = {document: held.tokens for document, held in job.modules.items()}
+                tokens = {document: entry.extent.length for document, entry in job.modules.items()}
                 shared |= tokens
                 read -= sum(tokens.values())
             if number == 1 and one.document is None:
@@ -206,10 +216,10 @@ class SimulatedReplica:
                 prefill += number
         return self._costs.pass_seconds(prefill, decode, read + sum(shared.values()), pairs)
 
-    def _cost(self, held: Held) -> float:
-        """Seconds per token to get something back."""
+    def _cost(self, document: int | None) -> float:
+        """Seconds to get a token of a document back, or of rows."""
         compute, load = self._row_cost.mean, self._costs.load_token_s
-        return min(load, compute) if held.document is not None and self._is_on_disk(held.document) else compute
+        return min(load, compute) if document is not None and self._is_on_disk(document) else compute
 
     # --- admission -----------------------------------------------------------------------------------------------
 
@@ -231,8 +241,8 @@ class SimulatedReplica:
         for document in job.request.documents:
             if document in job.modules:
                 continue
-            if (held := self.memory.find(document)) is not None:
-                job.modules[document] = held
+            if (entry := self.memory.find(document)) is not None:
+                job.modules[document] = entry
                 job.sources.setdefault(document, "device")
             else:
                 if document not in self.loads and document not in self._encoding:
@@ -243,33 +253,32 @@ class SimulatedReplica:
     def _get(self, document: int, now: float) -> None:
         """Load a module, or begin to compute it. Raises CapacityError."""
         size = self._size(document)
-        self.memory.reserve(size)
+        extent = self.memory.device.reserve(size)
         if self._is_on_disk(document) and self._costs.load_token_s < self._row_cost.mean:
             self._disk_free_at = max(self._disk_free_at, now) + size * self._costs.load_token_s
-            self.loads[document] = self._disk_free_at
+            self.loads[document] = self._disk_free_at, extent
         else:
-            self._encoding[document] = SimulatedRows(size, now, document=document)
+            self._encoding[document] = SimulatedRows(size, now, document=document, extent=extent)
+
+    def _put(self, document: int, extent: Extent) -> None:
+        self.memory.device.release(self.memory.put(document, extent))
 
     def _release(self, job: Job) -> None:
-        for held in job.modules.values():
-            self.memory.release(held)
+        for entry in job.modules.values():
+            self.memory.device.release(entry)
         job.modules.clear()
 
     def _start(self, job: Job) -> None:
         """Begin a request whose modules are all there. Raises CapacityError."""
-        session = job.request.session
-        taken = 0 if session is None else self.memory.take_rows(session)
-        reused = min(taken, job.past)
+        device = self.memory.device
+        prefix, reused = self.memory.find_rows(job.request.session or job.name, job.past)
         fresh = job.prompt_tokens - reused
         try:
-            self.memory.reserve(fresh + job.left)
+            own = device.reserve_rows(fresh + job.left)
         except CapacityError:
-            if taken:
-                self.memory.keep_rows(taken, session)
+            device.release_prefix(prefix)
             raise
-        job.reused, job.reserved = reused, taken + fresh + job.left
-        for document, held in job.modules.items():
-            if job.sources[document] != "computed":
-                self.memory.count_use(held)
-        seen = reused + sum(held.tokens for held in job.modules.values())
+        job.prefix, job.reused, job.own = prefix, reused, own
+        device.count_use(entry for document, entry in job.modules.items() if job.sources[document] != "computed")
+        seen = reused + sum(entry.extent.length for entry in job.modules.values())
         self._running[SimulatedRows(fresh, job.submitted, seen)] = job

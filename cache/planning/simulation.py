@@ -5,6 +5,7 @@ answer. Replicas of one machine share what it computes. Not covered: the network
 """
 
 import heapq
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,7 +81,7 @@ class Simulation:
         for name, replica in self.replicas.items():
             self._beside.setdefault(self._machine[name], []).append(replica)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
+        self._numbers, self._random = count(), random.Random(0)
         self._versions: dict[str, int] = {}  # of the event at which each replica goes on
         self._reported = dict.fromkeys(self.replicas, (0, 0.0))  # evictions, time
         self._past: dict[str, int] = {}  # tokens of each conversation
@@ -170,23 +171,24 @@ class Simulation:
     def _go_on(self, replica: SimulatedReplica) -> None:
         """Begin the next passes of a replica that computes nothing."""
         beside = self._beside[self._machine[replica.name]]
-        busy = sum(one.passes is not None for one in beside if one is not replica)
-        replica.begin_passes(self.now, self._costs.slowdown(busy + 1))
+        busy = 1 + sum(one.passes is not None for one in beside if one is not replica)
+        slowdown = self._costs.slowdown(busy, self._random.random())
+        replica.begin_passes(self.now, slowdown, one_by_one=self._costs.shares_cores(busy))
         if replica.passes is not None:
             self._wake_at(replica, replica.passes.end)
             for one in beside:  # they are slower, or faster, from their next pass on
                 if one is not replica and one.passes is not None and one.passes.count > 1:
                     self._cut(one)
         elif replica.loads:
-            self._wake_at(replica, min(replica.loads.values()))
+            self._wake_at(replica, min(ready for ready, _ in replica.loads.values()))
 
     def _report(self, replica: SimulatedReplica) -> None:
         """Say what a replica holds, if that is due and something has left it."""
         evictions, at = self._reported[replica.name]
-        if replica.memory.evictions > evictions and self.now - at >= REPORT_S:
-            self._reported[replica.name] = replica.memory.evictions, self.now
-            held = {str(document) for document in replica.memory.modules}
-            self._router.report(replica.name, held, replica.num_requests)
+        evicted = replica.memory.device.evictions["module"]
+        if evicted > evictions and self.now - at >= REPORT_S:
+            self._reported[replica.name] = evicted, self.now
+            self._router.report(replica.name, {*replica.memory.documents}, replica.num_requests)
 
     def _end(self, job: Job) -> None:
         self._ended(job)
