@@ -448,6 +448,18 @@ def test_a_busy_desk_says_when_to_try_again(
     assert "memory" not in str(error.value)
 
 
+def test_an_upload_while_documents_are_taken_in_is_told_to_come_again(
+    site: ApiSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise DeskError("documents are being taken in already", code="ingestion-running")
+
+    monkeypatch.setattr(site.desk, "upload", busy)
+    refused = site.http().post("/v1/documents", files={"file": ("lamps.md", b"# Lamps")})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert refused.json()["error"]["code"] == "ingestion-running"
+
+
 # --- metrics, the page for admins --------------------------------------------------------------------------
 
 

@@ -62,6 +62,7 @@ KNOWN = {
     "outside-hours": _Known(409, "nobody answers now: send an e-mail address"),
     "bad-email": _Known(400),
     "document-unknown": _Known(404, "there is no such document"),
+    "ingestion-running": _Known(503, "documents are being taken in already: try again when that is done"),
     "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
     "engine": _Known(503, "the desk cannot answer now: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
