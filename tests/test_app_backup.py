@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import re
 import sqlite3
 import sys
 import tarfile
@@ -20,7 +21,7 @@ from desks import finish, small_desk, write_pages
 
 from app.cli.main import main
 from app.desk.changes import Changes
-from app.desk.doctor import data_folder, documents, run
+from app.desk.doctor import data_folder, documents, encoded_passages, run
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -384,6 +385,7 @@ def test_a_restored_desk_answers_as_before_and_is_healthy(
     assert (restored["restored"], restored["aside"], restored["files"]) == (str(tmp_path / "new"), None, made["files"])
     for check in (data_folder, documents):
         assert run(check, small_settings(tmp_path / "new")).ok
+    assert re.match(r"0 of [1-9]\d* on disk, 0 MB", run(encoded_passages, small_settings(tmp_path / "new")).detail)
     with small_desk(tmp_path / "new") as desk:
         after = finish(desk, question)
         assert (after.answer, after.citations) == (before.answer, before.citations)

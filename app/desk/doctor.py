@@ -197,8 +197,8 @@ def encoded_passages(settings: Settings) -> str:
         if service.is_elsewhere:
             return "none: the model runs elsewhere"
         neighbours, documents = chosen_for(service.library), service.library.counts().documents
-    used = overview.tier_bytes.get("disk", 0)
-    found = f"{len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
+    used, on_disk = overview.tier_bytes.get("disk", 0), sum(one.tier == "disk" for one in overview.modules)
+    found = f"{on_disk} of {len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
     if not documents or neighbours == settings.neighbours:
         return found
     return f"{found} (set to {settings.neighbours}, from the next `warmdesk ingest` on, if the model can move passages)"
