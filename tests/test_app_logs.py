@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -15,6 +16,7 @@ import pytest
 from desk_site import BASE, Site, call
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from app.api.running import RunningAnswer
 from app.cli.errors import fail
@@ -231,6 +233,16 @@ def test_a_served_desk_gives_ids_while_it_opens() -> None:
     app = DeskServer(Opening(lambda: ["models"]), lambda: None).config.app
     answer = TestClient(app, base_url=BASE).get("/readyz", headers={"x-request-id": "r-3"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (503, "r-3")
+
+
+def test_a_request_that_a_stopped_desk_gives_up_is_told_to_come_again() -> None:
+    async def stopped(scope: Scope, receive: Receive, send: Send) -> None:
+        raise asyncio.CancelledError  # what uvicorn's end of a task looks like from here
+
+    client = TestClient(RequestLog(stopped), base_url=BASE)
+    answer = client.post("/v1/documents", headers={"x-request-id": "r-5"})
+    assert (answer.status_code, answer.headers["retry-after"], answer.headers["x-request-id"]) == (503, "5", "r-5")
+    assert answer.json()["error"]["code"] == "unavailable"
 
 
 # --- a whole site ------------------------------------------------------------------------------------------

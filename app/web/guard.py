@@ -173,6 +173,11 @@ def unavailable(request: Request, error: DeskError) -> Response:
     """The answer to a request for which the database is needed that could not do its work."""
     if not error.is_away:
         log.warning("%s", error)
+    return come_again(request)
+
+
+def come_again(request: Request) -> Response:
+    """The answer to a request that can be answered soon, but not now."""
     answer = refused(request, 503, UNAVAILABLE, "unavailable")
     answer.headers.update({"retry-after": str(BUSY_S), "cache-control": "no-store"})
     return answer

@@ -4,6 +4,7 @@ The line has the method, the path without what stands behind "?", the status and
 customer or an agent wrote, and no address. What programs ask all the time is logged at the level debug.
 """
 
+import asyncio
 import logging
 import re
 import time
@@ -11,9 +12,11 @@ import uuid
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.domain.logs import of_request
+from app.web.guard import come_again
 from app.web.opening import ALIVE, READY
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,10 @@ class RequestLog:
         with of_request(id_):
             try:
                 await self._app(scope, receive, sent)
+            except asyncio.CancelledError:  # the desk is stopped and does not wait for this, such as a long upload
+                if status:
+                    raise
+                await come_again(Request(scope))(scope, receive, sent)
             finally:
                 _log(scope, status, (time.perf_counter() - begun) * 1e3)
 
