@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from waiting import PATIENCE_S, wait_until
 
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
@@ -29,8 +29,6 @@ grpc = pytest.importorskip("grpc")
 from cache.cluster.cluster_engine import ClusterEngine  # noqa: E402
 from cache.cluster.connecting import connect  # noqa: E402
 from cache.cluster.deployment import APPLICATION, ClusterOptions, start_cluster_engine  # noqa: E402
-
-PATIENCE_S = 60.0
 
 
 def module(number: int) -> TextModule:
@@ -83,13 +81,6 @@ def request_of(engine: ClusterEngine | LocalEngine, number: int, sampling: Sampl
 
 def ask(engine: ClusterEngine | LocalEngine, number: int, tokens: int = 12, **options: object) -> Completion:
     return engine.submit(request_of(engine, number, Sampling(max_tokens=tokens), **options)).completion
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_ray_answers_are_those_of_one_engine(cluster: ClusterEngine, local: LocalEngine) -> None:
@@ -155,7 +146,7 @@ def test_ray_a_replica_loads_what_another_encoded(cluster: ClusterEngine) -> Non
     segment = cluster.segment(module(1))
     cluster.encode([segment]).result().raise_failed()
     cluster.flush()
-    wait_for(lambda: all(cluster.key(segment) in keys for keys in cluster._call_all("modules", "public")))
+    wait_until(lambda: all(cluster.key(segment) in keys for keys in cluster._call_all("modules", "public")))
     cluster._call_all("bring_to_device", segment)
     contents = cluster.contents()
     assert [tier for tier, _, _ in contents.modules] == ["disk", "device", "device"]
@@ -208,4 +199,4 @@ def test_ray_answers_go_on_where_a_replica_is_killed(
         completion = generation.completion
         assert "".join(given) == completion.text
         assert (completion.tokens, completion.finish_reason) == (alone[number].completion.tokens, "length")
-    wait_for(lambda: [one.kept for one in cluster.replica_states()] == [1, 1])  # the new one has learned it
+    wait_until(lambda: [one.kept for one in cluster.replica_states()] == [1, 1])  # the new one has learned it

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+PATIENCE_S = 60.0
+"""Far longer than anything takes, also beside other work: whoever waits so long waits for ever."""
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Without a time of its own: the test's limit ends it."""
-    waiting = threading.Event()
+    """Fails where it does not come to be."""
+    waiting, end = threading.Event(), time.monotonic() + PATIENCE_S
     while not holds():
+        assert time.monotonic() < end, f"it did not come to be within {PATIENCE_S:.0f} s"
         waiting.wait(0.01)
