@@ -65,6 +65,7 @@ class FakeHandle:
         self.unreachable, self.dead = set[EngineReplica](), set[EngineReplica]()
         self.losses: list[Callable[[FromReplica], bool]] = []
         self.frames: list[FromReplica] = []
+        self.broadcasts: list[str] = []
 
     def __getattr__(self, name: str) -> FakeMethod:
         return FakeMethod(self, name)
@@ -83,6 +84,7 @@ class FakeHandle:
             yield frame
 
     def broadcast(self, method: str, *given: Any) -> FakeBroadcast:
+        self.broadcasts.append(method)
         return FakeBroadcast([self._asked(replica, method, given) for replica in [*self.replicas]])
 
     def _asked(self, replica: EngineReplica, method: str, given: tuple[Any, ...]) -> Any:

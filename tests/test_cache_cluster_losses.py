@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ from cache.cluster.replica import EngineReplica
 
 CHOICES = Choices(choices=(Choice(tokens=(1, 2, 3, 9)), Choice(tokens=(1, 4, 5, 7))), stop=299, most=2)
 NEVER = 3600.0
+T = TypeVar("T")
 
 
 def spec_of(folder: Path, shared: Path) -> EngineSpec:
@@ -196,6 +198,51 @@ def test_an_engine_that_could_not_be_told_is_told_as_soon_as_it_can(open_cluster
     cluster.handle.unreachable.clear()
     wait_until(lambda: cluster.second._engine.modules("public").isdisjoint(cluster.keys(1)))
     wait_until(lambda: not cluster.engine._untold)
+
+
+def test_who_has_forgotten_does_it_no_more_while_another_cannot_be_reached(
+    open_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = open_cluster(watch_s=0.01)
+    cluster.encode(1, by=cluster.second)
+    done = list[tuple[str, EngineReplica]]()
+    for one in (cluster.first, cluster.second):
+        for method in ("forget", "settle"):
+            monkeypatch.setattr(one._engine, method, noted(getattr(one._engine, method), done, (method, one)))
+    cluster.handle.unreachable.add(cluster.second)
+    cluster.engine.forget(cluster.keys(1))
+    looked = len(cluster.handle.broadcasts)
+    wait_until(lambda: len(cluster.handle.broadcasts) >= looked + 10)
+    assert done == [("forget", cluster.first)]
+    assert {*cluster.handle.broadcasts[looked:]} == {"state"}
+    cluster.handle.unreachable.clear()
+    wait_until(lambda: not cluster.engine._untold)
+    assert done[1:3] == [("settle", cluster.second), ("forget", cluster.second)]
+    assert ("settle", cluster.first) not in done
+    known = len(done)
+    looked = len(cluster.handle.broadcasts)
+    wait_until(lambda: len(cluster.handle.broadcasts) >= looked + 10)
+    assert len(done) == known
+
+
+def test_an_engine_is_told_while_another_cannot_be_reached(open_cluster: Callable[..., Cluster]) -> None:
+    cluster = open_cluster(watch_s=0.01)
+    third = cluster.begin()
+    cluster.handle.replicas.append(third)
+    cluster.encode(1, by=cluster.second)
+    cluster.handle.unreachable |= {cluster.second, third}
+    cluster.engine.forget(cluster.keys(1))
+    cluster.handle.unreachable.remove(cluster.second)
+    wait_until(lambda: cluster.second._engine.modules("public").isdisjoint(cluster.keys(1)))
+    assert cluster.engine._untold == cluster.keys(1)
+
+
+def noted(function: Callable[..., int], done: list[T], what: T) -> Callable[..., int]:
+    def called(*given: object) -> int:
+        done.append(what)
+        return function(*given)
+
+    return called
 
 
 def test_a_file_that_a_lost_engine_wrote_later_is_forgotten(open_cluster: Callable[..., Cluster]) -> None:

@@ -66,7 +66,7 @@ ENCODES_AT_ONCE = 16
 BEGUN_S, STATE_S = 60.0, 5.0
 """How long a replica may take to say what must be known of it, and what it does now."""
 WATCH_S = 2.0
-"""How often to look for replicas that began since: they must learn what to keep."""
+"""How often to look for replicas that began since or can be reached again: they must learn what to keep and forget."""
 NO_REPLICA = "no engine of the cluster can be reached"
 DOWN = combine_states([])
 log = logging.getLogger(__name__)
@@ -269,7 +269,9 @@ class ClusterEngine(EngineElsewhere):
         self._broadcast("keep", number, kept)
 
     def _tell_forgotten(self) -> frozenset[str]:
-        """Have forgotten what not every engine was told to forget; gives what was found of it. Raises CacheError."""
+        """Have everywhere forgotten what not every engine was told to forget; gives what was found of it. Raises
+        CacheError.
+        """
         number = self._forgotten + 1
         try:
             said = self._broadcast("forget", self._told, number, encoded(self._untold))
@@ -283,11 +285,26 @@ class ClusterEngine(EngineElsewhere):
             log.warning("an engine of the cluster cannot be reached: it forgets before it answers anything")
         return found
 
-    def _tell_forgotten_again(self) -> None:
-        """For engines that could not be told, and for what one that has ended since then left in the shared files."""
+    def _tell_those_behind(self) -> None:
+        """Have it forgotten where it was missed; the others do nothing. Raises CacheError."""
         with self._forgetting:
-            self._call_all("settle")  # what was asked of them before, and nobody waits for any more
-            self._tell_forgotten()
+            said = self._broadcast("catch_up", self._told, self._forgotten, encoded(self._untold))
+            for one in said.parts:
+                value_of(one, frozenset[str])
+            if self._untold and said.is_all:
+                self._tell_forgotten()  # what one that has ended since then left in the shared files
+
+    def _look(self) -> None:
+        """Tell engines what they do not know yet. One that cannot be reached is asked no more than this. Raises
+        CacheError, TimeoutError.
+        """
+        said = self._broadcast("state", timeout_s=STATE_S)
+        states = [decoded(one, ReplicaState) for one in said.parts]
+        if any(one.kept != self._kept_number for one in states):
+            self._tell_kept()
+        is_behind = any(one.forgotten is not None and one.forgotten < self._forgotten for one in states)
+        if is_behind or (self._untold and said.is_all):
+            self._tell_those_behind()
 
     # --- on the loop -----------------------------------------------------------------------------------------
 
@@ -335,7 +352,7 @@ class ClusterEngine(EngineElsewhere):
                         begun += event.tokens
                         generation.deliver(event.text)
                     elif isinstance(event, Behind):
-                        await self._loop.run_in_executor(None, self._tell_forgotten_again)
+                        await self._loop.run_in_executor(None, self._tell_those_behind)
                     elif isinstance(event, Ended):
                         return event.completion
                     elif not is_lost(event):
@@ -384,11 +401,7 @@ class ClusterEngine(EngineElsewhere):
         while True:
             await asyncio.sleep(WATCH_S)
             try:
-                states = await self._loop.run_in_executor(None, self.replica_states)
-                if any(one.kept != self._kept_number for one in states):
-                    await self._loop.run_in_executor(None, self._tell_kept)
-                if self._untold or any(one.forgotten is not None and one.forgotten < self._forgotten for one in states):
-                    await self._loop.run_in_executor(None, self._tell_forgotten_again)
+                await self._loop.run_in_executor(None, self._look)
             except (CacheError, TimeoutError) as error:
                 log.info("the engines could not be asked: %s", first_line(error))
 

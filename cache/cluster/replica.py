@@ -148,16 +148,18 @@ class EngineReplica:
         empty memory.
         """
 
-        def forget() -> frozenset[str]:
-            if self._forgotten is not None and self._forgotten < told:
-                end_process()
-            asked = decoded(keys, frozenset[str])
-            found = self._engine.call(lambda store: frozenset(key for key in asked if store.has(key)))
-            self._engine.forget(asked)
-            self._forgotten = max(number, self._forgotten or 0)
-            return found
+        return await self._run(lambda: self._forget(told, number, keys))
 
-        return await self._run(forget)
+    async def catch_up(self, told: int, number: int, keys: bytes) -> bytes:
+        """As `forget`, where that was missed; else nothing."""
+
+        def catch_up() -> frozenset[str]:
+            if self._forgotten is not None and self._forgotten >= number:
+                return frozenset()
+            self._engine.settle()  # what was asked before, and nobody waits for any more
+            return self._forget(told, number, keys)
+
+        return await self._run(catch_up)
 
     async def begun(self) -> bytes:
         """What must be known of the engine (`Begun`)."""
@@ -189,6 +191,15 @@ class EngineReplica:
         if self._forgotten is None:
             self._forgotten = number
         return self._forgotten < number
+
+    def _forget(self, told: int, number: int, keys: bytes) -> frozenset[str]:
+        if self._forgotten is not None and self._forgotten < told:
+            end_process()
+        asked = decoded(keys, frozenset[str])
+        found = self._engine.call(lambda store: frozenset(key for key in asked if store.has(key)))
+        self._engine.forget(asked)
+        self._forgotten = max(number, self._forgotten or 0)
+        return found
 
     async def _run(self, function: Callable[[], Any]) -> bytes:
         try:
