@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from desk_site import BASE, Site
-from desks import small_desk
+from desks import small_desk, small_settings
 from fake_desk import FakeDesk
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app.desk.service import Service
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.web.opening import Opening
+from cache.errors import CacheError
+from cache.serving.interface import EngineInterface
+from cache.serving.spec import EngineSpec
 
 
 @pytest.fixture
@@ -38,6 +43,27 @@ def test_a_desk_that_starts_says_so(opening: tuple[Opening, TestClient]) -> None
         assert "The desk is starting" in page.text
         assert "Documents are being prepared: 64 of 166" in page.text
         assert 'http-equiv="refresh"' in page.text
+
+
+def test_a_desk_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
+        with TestClient(Opening(service.missing, lambda: service.awaited), base_url=BASE) as client:
+            for line in ("0 of 2 engines run: the others begin", ""):
+                tell(line)
+                ready = client.get("/readyz")
+                assert (ready.status_code, ready.json()["missing"]) == (503, ["model", "engine"])
+                seen.append(ready.json().get("waiting_for", "nothing"))
+        raise CacheError("enough")
+
+    monkeypatch.setattr("app.desk.parts.start_cluster", start_cluster)
+    with (
+        Service(small_settings(tmp_path, cluster="local"), may_start_process=True) as service,
+        pytest.raises(CacheError, match="enough"),
+    ):
+        service.engine  # noqa: B018
+    assert seen == ["0 of 2 engines run: the others begin", "nothing"]
 
 
 def test_the_application_takes_over_and_ends_with_the_server() -> None:

@@ -159,7 +159,7 @@ ONLY_IN = {
     },
     "fsspec": {"cache.memory.shared"},
     "ray": {
-        *(f"cache.cluster.{name}" for name in ("cluster_engine", "connecting", "deployment", "router")),
+        *(f"cache.cluster.{name}" for name in ("cluster_engine", "connecting", "deployment", "room", "router")),
         *("evals.cluster_nodes", "evals.cluster_routing", "evals.random_router"),
     },
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,9 @@ from cache.errors import CacheError
 
 ray = pytest.importorskip("ray")
 
-from cache.cluster import connecting, deployment  # noqa: E402
-from cache.cluster.deployment import check_room, wait_until_running  # noqa: E402
+from cache.cluster import connecting, deployment, room  # noqa: E402
+from cache.cluster.deployment import wait_until_running  # noqa: E402
+from cache.cluster.room import check_room, what_is_awaited  # noqa: E402
 from cache.cluster.session_folder import PREFIX, session_folder  # noqa: E402
 
 FAILED = """The deployment failed to start 1 times in a row. This may be due to a problem with its constructor. Error:
@@ -38,7 +40,7 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DeskError, match=r"^a cluster of engines needs Ray: pip install 'warmdesk\[cluster\]'$"):
-        start_cluster(settings, engine_spec(settings))
+        start_cluster(settings, engine_spec(settings), lambda awaited: None)
 
 
 def test_what_ray_says_in_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,46 +67,94 @@ def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.M
 
 def test_more_engines_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    check_room(2, {"num_cpus": 2, "num_gpus": 0})
+    check_room(2, {"CPU": 2, "GPU": 0})
     with pytest.raises(CacheError, match="3 engines with 2 CPU each need 6, and this machine has 4: set"):
-        check_room(3, {"num_cpus": 2, "num_gpus": 0})
+        check_room(3, {"CPU": 2, "GPU": 0})
     with pytest.raises(CacheError, match="1 engines with 1 GPU each need 1, and this machine has 0: set"):
-        check_room(1, {"num_cpus": 1, "num_gpus": 1})
+        check_room(1, {"CPU": 1, "GPU": 1})
 
 
-def statuses(monkeypatch: pytest.MonkeyPatch, *said: tuple[str, str]) -> None:
-    """What Serve says one after another: the state of the application, and a message of the deployment."""
+Said = tuple[str, str, list[str]]
+"""State of the application, message of the deployment, states of its replicas."""
+
+
+def statuses(monkeypatch: pytest.MonkeyPatch, *said: Said) -> None:
+    """What Serve says one after another; the last of it again and again."""
     waiting = [
-        SimpleNamespace(status=status, message="", deployments={"engines": SimpleNamespace(message=message)})
-        for status, message in reversed(said)
+        SimpleNamespace(
+            status=status,
+            message="",
+            deployments={"engines": SimpleNamespace(message=message, replica_states=Counter(replicas))},
+        )
+        for status, message, replicas in reversed(said)
     ]
-    serve: Any = SimpleNamespace(status=lambda: SimpleNamespace(applications={"warmdesk": waiting.pop()}))
+    last = waiting[0]
+    serve: Any = SimpleNamespace(
+        status=lambda: SimpleNamespace(applications={"warmdesk": waiting.pop() if waiting else last})
+    )
     monkeypatch.setattr(deployment, "serve", serve)
     monkeypatch.setattr(deployment, "LOOK_S", 0.0)
+    monkeypatch.setattr(deployment, "TELL_AFTER_S", -1.0)
+    monkeypatch.setattr(deployment, "TELL_S", -1.0)
 
 
-def test_engines_that_wait_for_room_are_waited_for(
+def machines(
+    monkeypatch: pytest.MonkeyPatch, *free: dict[str, float], actor: str = "PENDING_CREATION", pid: int = 0
+) -> None:
+    """What is free on each, and the state of an engine that does not run yet."""
+    named = {"Name": "SERVE_REPLICA::warmdesk#engines#1", "State": actor, "Pid": pid}
+    other = {"Name": "SERVE_REPLICA::theirs#engines#1", "State": "PENDING_CREATION", "Pid": 0}
+    monkeypatch.setattr(
+        room, "actors", lambda: {"1": named, "2": other, "3": {"Name": None, "State": "ALIVE", "Pid": 1}}
+    )
+    monkeypatch.setattr(room, "available_resources_per_node", lambda: dict(enumerate(free)))
+
+
+def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow = "Deployment 'engines' has 1 replicas that have taken\nmore than 30s to be scheduled."
-    statuses(monkeypatch, ("DEPLOYING", ""), ("DEPLOYING", slow), ("DEPLOYING", slow), ("RUNNING", ""))
-    wait_until_running()
+    none, one, told = ["STARTING", "STARTING"], ["RUNNING", "STARTING"], list[str]()
+    machines(monkeypatch, {"CPU": 1.0}, {"memory": 1.0})
+    waits = [("DEPLOYING", "", none)] * 3 + [("DEPLOYING", "", one)] * 2
+    statuses(monkeypatch, *waits, ("RUNNING", "", one))
+    wait_until_running(2, {"CPU": 2, "GPU": 0}, told.append)
+    why = "an engine wants 2 CPU, and the machine with most room has 1 CPU free"
+    assert told == [f"0 of 2 engines run: {why}", f"1 of 2 engines run: {why}", ""]
     assert [record.message for record in caplog.records] == [
-        f"waiting for the engines of the cluster: {' '.join(slow.split())}"
+        f"waiting for the engines of the cluster: {line}" for line in told[:2]
     ]
+
+
+def test_engines_that_never_begin_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines(monkeypatch)
     monkeypatch.setattr(deployment, "BEGIN_S", 0.0)
-    statuses(monkeypatch, ("DEPLOYING", slow))
-    with pytest.raises(CacheError, match=r"have not begun within 0 s: .* have taken more than 30s to be scheduled"):
-        wait_until_running()
+    statuses(monkeypatch, ("DEPLOYING", "", ["STARTING"]))
+    with pytest.raises(CacheError, match=r"have not begun within 0 s: 0 of 1 engines run: .* has 0 CPU free$"):
+        wait_until_running(1, {"CPU": 2, "GPU": 0}, lambda awaited: None)
+
+
+def test_what_engines_want_is_compared_with_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def awaited() -> str:
+        return what_is_awaited(0, 1, {"CPU": 2, "GPU": 1}, "warmdesk#engines#")
+
+    machines(monkeypatch, {"CPU": 8.0}, {"CPU": 1.0, "GPU": 1.0})
+    assert awaited().endswith("wants 2 CPU and 1 GPU, and the machine with most room has 1 CPU and 1 GPU free")
+    machines(monkeypatch, {"CPU": 2.0, "GPU": 1.0})
+    assert awaited() == "0 of 1 engines run: the others begin"
+    machines(monkeypatch, {}, pid=9)
+    assert awaited() == "0 of 1 engines run: the others begin"
+    machines(monkeypatch, {}, actor="DEAD")
+    assert awaited() == "0 of 1 engines run: the others begin"
 
 
 @pytest.mark.parametrize("status", ["DEPLOYING", "DEPLOY_FAILED"])
 def test_an_engine_that_cannot_begin_ends_the_start_with_its_reason(
     status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statuses(monkeypatch, ("DEPLOYING", ""), (status, FAILED))
+    machines(monkeypatch, pid=9)
+    statuses(monkeypatch, ("DEPLOYING", "", []), (status, FAILED, []))
     with pytest.raises(CacheError) as raised:
-        wait_until_running()
+        wait_until_running(1, {"CPU": 1, "GPU": 0}, lambda awaited: None)
     assert str(raised.value) == "an engine of the cluster could not begin: there is no model in /models/none"
 
 

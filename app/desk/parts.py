@@ -125,8 +125,10 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
     return RemoteEngine(server_spec(settings, server), limits_of(settings), left_over)
 
 
-def start_cluster(settings: Settings, spec: EngineSpec) -> EngineInterface:
-    """The engines of a cluster. Raises DeskError where Ray is missing, and CacheError."""
+def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
+    """The engines of a cluster. tell: called with what is waited for meanwhile. Raises DeskError where Ray is missing,
+    and CacheError.
+    """
     try:
         from cache.cluster.connecting import LOCAL
         from cache.cluster.deployment import ClusterOptions, start_cluster_engine
@@ -143,7 +145,7 @@ def start_cluster(settings: Settings, spec: EngineSpec) -> EngineInterface:
         ongoing=settings.cluster_engine_load,
         waiting=settings.questions_waiting,
     )
-    return start_cluster_engine(spec, options)
+    return start_cluster_engine(spec, options, tell)
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
@@ -191,6 +193,7 @@ class Parts:
         """Opens the database. Raises DeskError."""
         self.settings = settings
         self.opening = RLock()  # parts need other parts
+        self.awaited = ""
         self._load_model = loading.get("model", load_model_of)
         self._load_embedder = loading.get("embedder", load_embedder_of)
         self._load_ranker = loading.get("ranker", load_ranker_of)
@@ -211,6 +214,10 @@ class Parts:
         """Whether a part is there already."""
         return name in self.__dict__
 
+    def _set_awaited(self, awaited: str) -> None:
+        """What the part that is being opened waits for; "": nothing."""
+        self.awaited = awaited
+
     @part
     def engine(self) -> EngineInterface:
         """The running engine, with the model loaded."""
@@ -219,7 +226,7 @@ class Parts:
         spec = engine_spec(self.settings)
         engine: EngineInterface
         if self._has_cluster:
-            engine = start_cluster(self.settings, spec)
+            engine = start_cluster(self.settings, spec, self._set_awaited)
         elif self._has_process:
             engine = EngineProcess(spec)
         else:

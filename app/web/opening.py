@@ -26,19 +26,20 @@ _HEADERS = {
 }
 
 
-def readiness(missing: Sequence[str]) -> Response:
-    """The answer of /readyz: 200, or 503 with what is missing."""
+def readiness(missing: Sequence[str], awaited: str = "") -> Response:
+    """The answer of /readyz: 200, or 503 with what is missing, and what the desk waits for to have it."""
     if missing:
-        return JSONResponse({"status": "not ready", "missing": list(missing)}, 503)
+        waiting = {"waiting_for": awaited} if awaited else {}
+        return JSONResponse({"status": "not ready", "missing": list(missing), **waiting}, 503)
     return JSONResponse({"status": "ready"})
 
 
 class Opening:
     """An ASGI application that stands in for another one until `open` is called."""
 
-    def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
-        """missing: see `Desk.missing`; it may block."""
-        self._missing = missing
+    def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
+        """missing: see `Desk.missing`; it may block. awaited: see `Parts.awaited`."""
+        self._missing, self._awaited = missing, awaited
         self._progress = 0, 0
         self._app: FastAPI | None = None
         self._listening = threading.Event()
@@ -65,7 +66,7 @@ class Opening:
         if path == ALIVE:
             return JSONResponse({"status": "ok"})
         if path == READY:
-            return readiness(await run_in_threadpool(self._missing) or ["pages"])
+            return readiness(await run_in_threadpool(self._missing) or ["pages"], self._awaited())
         done, total = self._progress
         html = render("starting.html", language=page_language(request.headers), done=done, total=total)
         return HTMLResponse(html, 503, _HEADERS)

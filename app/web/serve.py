@@ -83,7 +83,7 @@ def serve(
     port = listener.getsockname()[1]
     here = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = settings.public_url.rstrip("/") if settings.public_url else f"http://{here}:{port}"
-    opening = Opening(service.missing)
+    opening = Opening(service.missing, lambda: service.awaited)
     server = DeskServer(opening, service.end_answers)
     failures: list[BaseException] = []
 

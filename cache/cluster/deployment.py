@@ -5,6 +5,7 @@ Not covered: connecting to the cluster, or beginning one (`connecting`); what en
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from cache.cluster.cluster_engine import ClusterEngine
 from cache.cluster.connecting import LOCAL, begin_local, connect, end_local
 from cache.cluster.reasons import reason_in
 from cache.cluster.replica import EngineReplica
+from cache.cluster.room import Needs, check_room, what_is_awaited
 from cache.cluster.session_folder import session_folder
 from cache.errors import CacheError
 from cache.routing.affinity import Weights
@@ -30,6 +32,8 @@ from cache.serving.spec import EngineSpec
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
 BEGIN_S, LOOK_S = 600.0, 0.2
 """How long engines may take to begin, and how often to look."""
+TELL_AFTER_S, TELL_S = 15.0, 5.0
+"""When to tell what they wait for, and how often to look whether it has changed."""
 HAS_FAILED = "failed to start"
 """In what Serve says of a deployment whose replica has raised an error, or was killed, when it began."""
 log = logging.getLogger(__name__)
@@ -53,8 +57,12 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     router: str | None = "cache.cluster.router.AffinityRouter"
 
 
-def start_cluster_engine(spec: EngineSpec, options: ClusterOptions) -> ClusterEngine:
-    """The engines, all of them running. Closing it ends them. Raises CacheError."""
+def start_cluster_engine(
+    spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None] = lambda awaited: None
+) -> ClusterEngine:
+    """The engines, all of them running. tell: called with what is waited for meanwhile, when it changes. Closing it
+    ends them. Raises CacheError.
+    """
     # The system ends the processes of a local cluster together with the thread that has begun them: one that stays.
     thread = ThreadPoolExecutor(1, "ray")
     opened = ExitStack()
@@ -76,17 +84,17 @@ def start_cluster_engine(spec: EngineSpec, options: ClusterOptions) -> ClusterEn
 
     try:
         thread.submit(begin).result()
-        return ClusterEngine(deploy(spec, options), spec, end)
+        return ClusterEngine(deploy(spec, options, tell), spec, end)
     except BaseException:
         end()
         raise
 
 
-def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
+def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None]) -> Any:
     """A handle to the engines, once all are running. Raises CacheError."""
     at_once = 2 * spec.limits.running  # as many again are there when one has ended
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
-    needs = {"num_cpus": spec.threads or 1, "num_gpus": 1 if spec.device.startswith("cuda") else 0}
+    needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}
     if options.address == LOCAL:
         check_room(options.engines, needs)
     router = {} if options.router is None else {"request_router_class": options.router}
@@ -104,7 +112,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
         max_ongoing_requests=at_once,
         max_queued_requests=options.waiting,
         max_constructor_retry_count=1,  # what fails once when engines begin is told at once
-        ray_actor_options=needs,
+        ray_actor_options={"num_cpus": needs["CPU"], "num_gpus": needs["GPU"]},
         health_check_period_s=2,
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=2,
@@ -119,7 +127,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
         serve.start(proxy_location="Disabled")
         target = serve.RunTarget(target=engines.bind(encoded(spec)), name=APPLICATION, route_prefix=None)
         (handle,) = serve.run_many([target], wait_for_applications_running=False)
-        wait_until_running()
+        wait_until_running(options.engines, needs, tell)
     except CacheError:
         raise
     except Exception as error:
@@ -127,31 +135,28 @@ def deploy(spec: EngineSpec, options: ClusterOptions) -> Any:
     return handle
 
 
-def check_room(engines: int, needs: dict[str, int]) -> None:
-    """Whether the cluster has room for so many engines. Raises CacheError."""
-    there = ray.cluster_resources()
-    for name, each in (("CPU", needs["num_cpus"]), ("GPU", needs["num_gpus"])):
-        if each * engines > there.get(name, 0):
-            raise CacheError(
-                f"{engines} engines with {each} {name} each need {each * engines}, and this machine has "
-                f"{there.get(name, 0):.0f}: set cluster_engines or threads lower"
-            )
-
-
-def wait_until_running() -> None:
-    """Until all engines run. Raises CacheError as soon as one could not begin."""
-    end, said = time.monotonic() + BEGIN_S, ""
+def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) -> None:
+    """Until all engines run. tell: called with what is waited for when that changes, with "" at the end. Raises
+    CacheError as soon as one could not begin.
+    """
+    begun = time.monotonic()
+    tell_at, told = begun + TELL_AFTER_S, ""
     while (state := serve.status().applications[APPLICATION]).status != ApplicationStatus.RUNNING:
         messages = [one.message for one in state.deployments.values() if one.message] or [state.message]
         message = " ".join(messages)
         if state.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) or HAS_FAILED in message:
             raise CacheError(f"an engine of the cluster could not begin: {reason_in(message)}")
-        if time.monotonic() > end:
-            raise CacheError(f"the engines of the cluster have not begun within {BEGIN_S:.0f} s: {reason_in(message)}")
-        if message != said:
-            log.warning("waiting for the engines of the cluster: %s", reason_in(message))
-            said = message
+        if (now := time.monotonic()) > tell_at:
+            tell_at, before = now + TELL_S, told
+            running = sum(one.replica_states.get("RUNNING", 0) for one in state.deployments.values())
+            told = what_is_awaited(running, engines, needs, f"{APPLICATION}#{DEPLOYMENT}#")
+            if told != before:
+                log.warning("waiting for the engines of the cluster: %s", told)
+                tell(told)
+        if now > begun + BEGIN_S:
+            raise CacheError(f"the engines of the cluster have not begun within {BEGIN_S:.0f} s: {told}")
         time.sleep(LOOK_S)
+    tell("")
 
 
 def delete() -> None:
