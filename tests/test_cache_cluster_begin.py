@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from desks import small_settings
+from waiting import PATIENCE_S
 
 import cache
 from app.desk.parts import engine_spec, start_cluster
@@ -171,3 +173,23 @@ def test_folders_of_killed_desks_are_removed_and_others_stay(tmp_path: Path, mon
             assert os.stat(second).st_mode & 0o077 == 0
         assert {*tmp_path.iterdir()} == {first, foreign}
     assert {*tmp_path.iterdir()} == {foreign}
+
+
+def test_processes_of_a_killed_desk_are_ended_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    logging_there = "import sys; log = open(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
+    files = tmp_path / f"{PREFIX}left" / "logs" / "agent.log", tmp_path / "other.log"
+    files[0].parent.mkdir(parents=True)
+    theirs, other = (
+        subprocess.Popen(
+            [sys.executable, "-c", logging_there, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for file in files
+    )
+    with theirs, other:
+        for one in (theirs, other):
+            assert one.stdout is not None
+            one.stdout.readline()
+        with session_folder():
+            theirs.wait(PATIENCE_S)
+            assert other.poll() is None
