@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from desks import write_pages
-from waiting import wait_until
+from waiting import PATIENCE_S, wait_until
 
 from cache.cluster.session_folder import PREFIX
 
@@ -30,9 +31,11 @@ from app.web.serve import serve
 folder = Path(sys.argv[1])
 settings = {"port": 0, "model": sys.argv[3], "threads": 1, "cluster": "local"}
 with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
-    service.ingest([Path(sys.argv[2])])
-    finish(service, "Can I return a gift card?")
-    serve(service)
+    def ask(progress):  # while the server runs: Ray begins when the signals are its already
+        service.ingest([Path(sys.argv[2])])
+        finish(service, "Can I return a gift card?")
+
+    serve(service, first=ask)
 """
 
 
@@ -56,6 +59,8 @@ def test_a_desk_that_is_stopped_leaves_nothing_of_ray(tmp_path: Path, tiny_folde
         cwd=Path(__file__).parent,
         env={**os.environ, "TMPDIR": str(short_folder)},
     )
+    limit = threading.Timer(2 * PATIENCE_S, server.kill)  # else a server that hangs is waited for without end
+    limit.start()
     try:
         assert server.stdout is not None
         assert server.stderr is not None
@@ -69,5 +74,6 @@ def test_a_desk_that_is_stopped_leaves_nothing_of_ray(tmp_path: Path, tiny_folde
         wait_until(lambda: not any(one.is_running() for one in begun))
         assert not [*short_folder.glob(f"{PREFIX}*")]
     finally:
+        limit.cancel()
         server.kill()
         server.communicate()

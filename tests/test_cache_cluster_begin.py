@@ -60,6 +60,10 @@ def test_what_ray_says_in_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: object) -> None:
+        raise RuntimeError("Ray tries for minutes")
+
+    monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(connecting, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -95,6 +99,7 @@ def statuses(monkeypatch: pytest.MonkeyPatch, *said: Said) -> None:
         status=lambda: SimpleNamespace(applications={"warmdesk": waiting.pop() if waiting else last})
     )
     monkeypatch.setattr(deployment, "serve", serve)
+    monkeypatch.setattr(deployment, "BEGIN_S", PATIENCE_S)
     monkeypatch.setattr(deployment, "LOOK_S", 0.0)
     monkeypatch.setattr(deployment, "TELL_AFTER_S", -1.0)
     monkeypatch.setattr(deployment, "TELL_S", -1.0)
@@ -129,8 +134,8 @@ def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(
 
 def test_engines_that_never_begin_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     machines(monkeypatch)
-    monkeypatch.setattr(deployment, "BEGIN_S", 0.0)
     statuses(monkeypatch, ("DEPLOYING", "", ["STARTING"]))
+    monkeypatch.setattr(deployment, "BEGIN_S", 0.0)
     with pytest.raises(CacheError, match=r"have not begun within 0 s: 0 of 1 engines run: .* has 0 CPU free$"):
         wait_until_running(1, {"CPU": 2, "GPU": 0}, lambda awaited: None)
 
