@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import re
 import sqlite3
 import sys
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from app.storage.archiving import back_up_folder
 from app.storage.database import open_database
 from app.storage.lock import lock_data_folder
 from app.storage.restoring import restore_folder
+from app.storage.swap import SWAP_FILE, undo_swap
 from app.web.command_socket import command_socket
 from evals.tiny_desk import small_settings
 
@@ -166,6 +169,37 @@ def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path: Path, monk
     monkeypatch.undo()
     assert failed
     assert [path for path in sorted(settings.data_dir.rglob("*")) if path.name != "warmdesk.lock"] == before
+
+
+def test_a_restore_that_is_killed_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Killed at each of its renames, and at the second of those that undo it, if there are so many."""
+    made = back_up_folder(filled(tmp_path / "desk"), tmp_path / "desk.tar.gz")
+    for at in range(1, 100):
+        settings = filled(tmp_path / f"desk-{at}")
+        folder, before = settings.data_dir, sorted(settings.data_dir.rglob("*"))
+        if not is_killed(partial(restore_folder, settings, made.file, force=True), at):
+            break
+        is_killed(partial(undo_swap, folder), 2)
+        with lock_data_folder(folder, "test"):
+            pass
+        assert [path for path in sorted(folder.rglob("*")) if path.name != "warmdesk.lock"] == before
+        assert fact(folder / "warmdesk.sqlite3") == "first"
+    assert 4 < at < 99
+    assert caplog.text.count("did not come to its end") == at - 3
+    assert not (folder / SWAP_FILE).exists()
+
+
+def is_killed(work: Callable[[], object], at: int) -> bool:
+    """Run this in a process of its own, which ends without a word at its rename number `at`; whether it did."""
+    if not (child := os.fork()):
+        rename, left = Path.rename, iter(range(at - 1, -1, -1))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "rename", lambda path, target: rename(path, target) if next(left) else os._exit(9))
+            try:
+                work()
+            finally:
+                os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
 # --- refused -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ covered: network file systems without locks; several desks, which share a Postgr
 
 import errno
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,16 +17,19 @@ from filelock import FileLock, Timeout
 
 from app.domain.errors import DeskError
 from app.storage.files import replace_file
+from app.storage.swap import undo_swap
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
 SOCKET_FILE = "warmdesk.sock"
 """Where a served desk takes commands: see `app.web.command_socket`."""
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
-    """Hold the data folder for the block; it is created if it is not there, and only its user may enter it.
+    """Hold the data folder for the block; it is created if it is not there, and only its user may enter it. A restore
+    that was killed in it is undone first.
 
     purpose: the command, such as "warmdesk serve". Does not wait. Raises DeskError: "data-folder-in-use" when a process
     (also this one) holds it, "data-folder-unusable" or "disk-full" when it cannot be written.
@@ -48,6 +52,8 @@ def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
         with _explained(folder):
             since = datetime.now().isoformat(timespec="minutes")
             _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
+            if undo_swap(folder):
+                log.warning("a restore did not come to its end: %s is as it was before; restore again", folder)
         yield
     finally:
         with suppress(OSError):  # a file that is left does no harm: it is read only while somebody holds the lock

@@ -9,8 +9,7 @@ import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from app.storage.archiving import REPLACED, STAGED, check_database, explained
 from app.storage.files import sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrations import MIGRATIONS
+from app.storage.swap import swap
 
 _PATHS = (
     ("documents", "path"),
@@ -71,7 +71,8 @@ def restore_folder(
                     _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
                 _sync(staged)
                 aside = _aside(folder) if there else None
-                _swap(folder, staged, there, aside)
+                old = [] if aside is None else [(path, aside / path.name) for path in there]
+                swap(folder, [*old, *((path, folder / path.name) for path in sorted(staged.iterdir()))])
     return Restored(folder, manifest, aside)
 
 
@@ -120,28 +121,3 @@ def _aside(folder: Path) -> Path:
     aside = folder / f"{REPLACED}{datetime.now():%Y-%m-%d-%H%M%S}"
     aside.mkdir(mode=0o700)
     return aside
-
-
-def _swap(folder: Path, staged: Path, there: list[Path], aside: Path | None) -> None:
-    """Rename what is there to `aside` and what is staged to the data folder, all of it or nothing."""
-    new = [(path, folder / path.name) for path in sorted(staged.iterdir())]
-    old = [] if aside is None else [(path, aside / path.name) for path in there]
-    with _undone_on_failure(done := list[tuple[Path, Path]](), aside):
-        for source, target in (*old, *new):
-            source.rename(target)
-            done.append((source, target))
-    sync_folder(folder)
-
-
-@contextmanager
-def _undone_on_failure(done: list[tuple[Path, Path]], aside: Path | None) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for source, target in reversed(done):
-            with suppress(OSError):  # as much as can be: what cannot stays in `aside`
-                target.rename(source)
-        with suppress(OSError):
-            if aside is not None:
-                aside.rmdir()
-        raise

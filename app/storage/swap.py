@@ -1,0 +1,57 @@
+"""Renaming many files of a data folder: all of them or none, also where the process or the machine ends meanwhile.
+
+The renames are noted in the folder before the first one; while the note is there, whoever locks the folder next undoes
+them. Not covered: what is renamed (`app.storage.restoring`).
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from app.storage.files import replace_file, sync_folder
+
+SWAP_FILE = "warmdesk.swap.json"
+
+
+def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
+    """Rename what is in `folder` and in folders of it, in this order, from one path to another. Raises OSError; then
+    none is renamed, or the note stays for `undo_swap`.
+    """
+    noted = [[str(path.relative_to(folder)) for path in pair] for pair in renames]
+    replace_file(folder / SWAP_FILE, json.dumps(noted).encode())
+    try:
+        for source, target in renames:
+            source.rename(target)
+        for changed in {path.parent for pair in renames for path in pair}:
+            sync_folder(changed)
+    except BaseException:
+        with suppress(OSError):
+            undo_swap(folder)
+        raise
+    (folder / SWAP_FILE).unlink()
+    sync_folder(folder)
+
+
+def undo_swap(folder: Path) -> bool:
+    """Undo renames that did not come to their end, and remove the folders that they were from and to; gives whether
+    there were any. If this ends early, too, it goes on where it was. Raises OSError.
+    """
+    try:
+        noted = json.loads((folder / SWAP_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    renames = [(folder / source, folder / target) for source, target in noted]
+    for source, target in reversed(renames):
+        if target.exists() and not source.exists():
+            target.rename(source)
+    for staged in {source.parent for source, _ in renames} - {folder}:
+        shutil.rmtree(staged, ignore_errors=True)
+    for aside in {target.parent for _, target in renames} - {folder}:
+        with suppress(OSError):  # it is gone already, or somebody has put something there
+            aside.rmdir()
+    sync_folder(folder)
+    (folder / SWAP_FILE).unlink()
+    sync_folder(folder)
+    return True
