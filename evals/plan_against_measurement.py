@@ -64,8 +64,11 @@ LOADS = {
     "three": ComparedLoad(engines=3, modules=60, room=25, passages=1, clients=6, requests=150, zipf=0.9),
     "one_busier": ComparedLoad(engines=1, modules=80, room=40, passages=2, clients=8, requests=160, zipf=0.8),
     "three_busier": ComparedLoad(engines=3, modules=90, room=30, passages=2, clients=9, requests=240, zipf=1.1),
+    "one_wider": ComparedLoad(engines=1, modules=120, room=60, passages=3, clients=6, requests=160, zipf=1.1),
+    "three_wider": ComparedLoad(engines=3, modules=120, room=50, passages=1, clients=8, requests=320, zipf=1.0),
+    "three_pairs": ComparedLoad(engines=3, modules=70, room=40, passages=2, clients=6, requests=240, zipf=0.9),
 }
-"""The simulation was mended until it fitted the first two, before the others were ever measured."""
+"""The simulation was mended until it fitted the first four, before the others were ever measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
