@@ -12,6 +12,7 @@ from typing import Any
 
 import gradio as gr
 
+from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
@@ -53,7 +54,7 @@ def _reader(request: gr.Request) -> Reader:
     return Reader(
         owner=caller_of(browser).owner,
         session=str(request.session_hash),
-        address=browser.client.host if browser.client else "",
+        address=address_of(browser),
         language=page_language(browser.headers),
     )
 

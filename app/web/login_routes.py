@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import FastAPI, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from app.access.addresses import address_of
 from app.access.login_rate import LoginRateLimiter
 from app.access.passwords import verified
 from app.domain.callers import Caller
@@ -36,7 +37,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
     def login(
         request: Request, password: Annotated[str, Form()] = "", name: Annotated[str, Form()] = ADMIN
     ) -> Response:
-        address = request.client.host if request.client else ""
+        address = address_of(request)
         # Counted before the slow check: many tries sent at once must not all pass.
         if wait_s := limiter.attempt(address):
             page = login_html(request, "wait", name, minutes=(wait_s + 59) // 60)

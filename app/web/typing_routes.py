@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
+from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
@@ -26,7 +27,7 @@ def add_typing_routes(app: FastAPI, desk: Desk, limits: QuestionLimits) -> None:
     @app.post("/typing")
     @app.post("/widget/typing")
     def typing(request: Request, typed: TypedText) -> Response:
-        owner, address = caller_of(request).owner, request.client.host if request.client else ""
+        owner, address = caller_of(request).owner, address_of(request)
         if not typed.text or limits.may_type(owner, address):
             desk.prefetch(typed.text, owner=owner, conversation_id=typed.conversation_id or None)
         return Response(status_code=204)

@@ -14,6 +14,7 @@ from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
+from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.access.visitors import new_token
@@ -171,7 +172,7 @@ def _reader(request: Request, session: str) -> Reader:
     return Reader(
         owner=owner,
         session=f"{owner} {session}",  # nobody ends an answer of somebody else
-        address=request.client.host if request.client else "",
+        address=address_of(request),
         language=page_language(request.headers),
     )
 
