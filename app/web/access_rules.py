@@ -37,7 +37,7 @@ def _rule(methods: str, path: str, *who: Who) -> Rule:
 
 
 _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
-_EVENTS = r"/gradio_api/(info|startup-events|app_id|cancel|reset|queue/(join|data|status)|heartbeat/\w+)/?"
+_EVENTS = r"/gradio_api/(info|startup-events|app_id|queue/(join|data))/?"
 _ID = r"[\w-]+"
 _NUMBER = r"\d{1,9}"  # of a row: PostgreSQL does not even compare with what no row can have
 RULES = (

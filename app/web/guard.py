@@ -11,11 +11,12 @@ import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import visitors
@@ -28,6 +29,7 @@ from app.web.access_rules import find_rule
 from app.web.admin_frame import home_of
 from app.web.error_words import UNAVAILABLE
 from app.web.languages import LANGUAGES, page_language, translations
+from app.web.pacing import Pacing
 from app.web.site import Site
 from app.web.widget_frame import WidgetFrame
 
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 COOKIE = "warmdesk_admin"
 """Of people who are signed in; sent to /admin only."""
+GRADIO = "/gradio_api/"
+"""In paths of the pages' events, whose script reads answers as JSON."""
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _LANGUAGE = re.compile(rb'(<html\s[^>]*?lang=)"en"')
@@ -60,7 +64,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
         """widget_origins: of the sites that may show the widget; none: there is no widget."""
         self._app, self._site, self._identity = app, site, identity
-        self._widget = WidgetFrame(widget_origins)
+        self._widget, self._pacing = WidgetFrame(widget_origins), Pacing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,14 +74,22 @@ class Guard:
         nonce = secrets.token_urlsafe(16)
         headers = _HEADERS | {"content-security-policy": _CSP.format(nonce=nonce)}
         send = _secured(send, self._widget.loosened(scope["path"], headers))
-        request = Request(scope)
+        request = Request(scope, receive)
         try:
             refusal = self._refused_unread(request) or await self._refused_by_rule(request)
         except DeskError as error:  # of the database, which knows who is signed in
             refusal = unavailable(request, error)
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
+        async with self._pacing.turn(request) as wait_s:
+            if wait_s:
+                refusal = too_often(request, wait_s)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+            await self._passed(request, send, nonce)
+
+    async def _passed(self, request: Request, send: Send, nonce: str) -> None:
+        """What happens to a request that was let through."""
+        scope, receive = request.scope, request.receive
         if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
             del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not be given their nonce
             send = _rewritten(send, nonce, LANGUAGES[page_language(request.headers)])
@@ -159,7 +171,10 @@ class Guard:
 def _refused(request: Request, status: int, words: str) -> Response:
     """One line, in the language of the browser."""
     with speaking(translations(page_language(request.headers))):
-        return PlainTextResponse(gettext(words) + "\n", status)
+        words = gettext(words)
+    if GRADIO in request.scope["path"]:
+        return JSONResponse({"detail": words}, status)
+    return PlainTextResponse(words + "\n", status)
 
 
 def refused(request: Request, status: int, words: str, code: str) -> Response:
@@ -167,6 +182,14 @@ def refused(request: Request, status: int, words: str, code: str) -> Response:
     if request.scope["path"].startswith("/v1/"):
         return ApiError(status, words, code).response
     return _refused(request, status, words)
+
+
+def too_often(request: Request, wait_s: float) -> Response:
+    """The answer to one request too many."""
+    words = translatable("Too many requests in a short time: wait a moment, then try again.")
+    answer = refused(request, 429, words, "too_many_requests")
+    answer.headers["retry-after"] = str(ceil(wait_s))
+    return answer
 
 
 def unavailable(request: Request, error: DeskError) -> Response:

@@ -26,7 +26,8 @@ class HandoffPart:
         script = (Path(__file__).parent / "static" / "handoff.js").read_text(encoding="utf-8")
         self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
         self._timer = gr.Timer(PERIOD_S, active=False)
-        self._mark = gr.State("")
+        # A field of the page: with `gr.State` each page would keep a connection open, and the server what it shows.
+        self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
 
     def connect(
         self,

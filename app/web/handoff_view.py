@@ -3,6 +3,7 @@
 Not covered: Gradio (`handoff_part`), the agents' pages (`queue_routes`).
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,10 +60,9 @@ class HandoffView:
             problem=problem,
         )
         live = handoff is not None and handoff.is_with_person
-        messages = 0 if handoff is None else handoff.messages
-        return HandoffLine(
-            conversation_id=conversation_id, html=html, live=live, mark=f"{conversation_id} {messages} {html}"
-        )
+        shown = f"{conversation_id} {0 if handoff is None else handoff.messages} {html}"
+        mark = hashlib.sha256(shown.encode()).hexdigest()[:16]
+        return HandoffLine(conversation_id=conversation_id, html=html, live=live, mark=mark)
 
     def act(self, act: str, conversation_id: str, email: str, reader: Reader) -> HandoffLine:
         """What a button asks for: "ask" for a person, with an e-mail address outside of office hours, or "end" it."""

@@ -1,9 +1,12 @@
 """The web application: own routes first, then the admin page behind its login, then the chat at "/"."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
@@ -29,7 +32,8 @@ from app.web.api_page import add_api_page
 from app.web.audit_page import add_audit_page
 from app.web.body_limit import BodyLimit
 from app.web.document_routes import add_document_routes
-from app.web.guard import Guard, refused, unavailable
+from app.web.event_gate import EventGate, largest_event
+from app.web.guard import GRADIO, Guard, refused, unavailable
 from app.web.login_routes import add_login_routes
 from app.web.module_routes import add_module_routes
 from app.web.opening import ALIVE, READY, readiness
@@ -44,8 +48,6 @@ from app.web.typing_routes import add_typing_routes
 from app.web.visitor_routes import add_visitor_routes
 from app.web.widget_routes import add_widget_routes
 
-SESSIONS_KEPT = 1000
-"""Opened pages of which Gradio keeps what they show, until others take their place. They work without it, too."""
 _STATIC = Path(__file__).parent / "static"
 STATIC = {
     "/desk.css": ("style.css", "text/css"),
@@ -108,7 +110,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_pages(app, desk, limits, settings)
-    app.add_middleware(BodyLimit, most=largest_body, refused=too_large)
+    app.add_middleware(BodyLimit, most=partial(largest_body, settings), refused=too_large)
     identity = Identity(sessions, settings.visitor_secret, keys.find_key)
     app.add_middleware(Guard, site=site, identity=identity, widget_origins=settings.widget_origins)
     if settings.trusted_proxies:  # outermost: everything behind it sees the customer's address and scheme
@@ -116,8 +118,10 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     return app
 
 
-def largest_body(path: str) -> int:
+def largest_body(settings: Settings, path: str) -> int:
     """The most bytes of a request's body."""
+    if GRADIO in path:
+        return largest_event(settings.max_question_chars)
     return MAX_UPLOAD if path in UPLOADS else MAX_BODY
 
 
@@ -133,23 +137,13 @@ def _without_database(request: Request, error: Exception) -> Response:
     return unavailable(request, error)
 
 
-async def unknown_event(request: Request, error: Exception) -> Response:
-    """The answer to an event that the page does not have, which Gradio looks up: of a page from before the desk was
-    updated, or of nobody's page.
-    """
-    if not request.url.path.endswith("/queue/join"):
-        raise error
-    words = translatable("This page is of an earlier version of the desk: load it again.")
-    return refused(request, 404, words, "unknown_event")
-
-
 def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
     @app.get("/logo")
     def logo() -> FileResponse:
         return FileResponse(settings.desk_logo or _STATIC / "favicon.svg")
 
     @app.get(ALIVE)
-    def healthz() -> JSONResponse:
+    async def healthz() -> JSONResponse:  # needs no thread, of which none may be free
         return JSONResponse({"status": "ok"})
 
     @app.get(READY)
@@ -182,8 +176,12 @@ def brand_css(settings: Settings) -> str:
 
 
 def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings) -> None:
-    # Gradio reads this when it is imported, and importing takes seconds: hence here and not above.
+    # Gradio reads these when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
+    os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)  # else each event makes a table of all
+    os.environ["GRADIO_TEMP_DIR"] = str(settings.pages_folder)
+    shutil.rmtree(settings.pages_folder, ignore_errors=True)
     import gradio as gr
 
     from app.web.admin_page import build_admin
@@ -196,7 +194,6 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
     css, admin_css, handoff_css = map(_read, ("style.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
-        blocks.state_session_capacity = SESSIONS_KEPT
         gr.mount_gradio_app(
             app,
             blocks,
@@ -212,12 +209,12 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
             pwa=False,
             show_error=False,
             max_file_size="1kb",
-            app_kwargs={
-                **{"docs_url": None, "redoc_url": None, "openapi_url": None},
-                "exception_handlers": {KeyError: unknown_event},
-            },
+            app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
         )
-        blocks.app = app.routes[-1].app  # type: ignore[attr-defined]
+        mounted: Any = app.routes[-1]
+        blocks.app = mounted.app
+        mounted.app = EventGate(mounted.app, blocks)
+        blocks.has_launched = True  # else Gradio opens any file that is named in an event (`_check_allowed`)
 
     with _not_served_yet():
         admin, chat = build_admin(desk), build_chat(desk, limits, settings)

@@ -1,0 +1,243 @@
+"""What stands before a page's Gradio application: only events that the page itself sends, and no more of them than
+somebody reads.
+
+Gradio takes any JSON for an input and opens the files and addresses that are named in it; it keeps what an event made
+until that is read, and what a page shows until 1,000 others came. Here every input is a short text, a page belongs to
+who sent its first event, and nothing is kept of a page that nobody reads from. Our pages need no state on the server.
+Not covered: who may send what (`guard`), how many requests there may be of any kind (`pacing`).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel, Field, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.access.addresses import address_of
+from app.access.identity import caller_of
+from app.access.limits import VISITORS_AT_AN_ADDRESS
+from app.access.rate import Rate
+from app.domain.translation import translatable
+from app.web.connections import held
+from app.web.guard import refused, too_often
+from app.web.pacing import REFUSED_S
+
+JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
+"""Ends of paths: an event is sent to the first; what it makes is read from the second."""
+EVENTS_A_SECOND: Final = 4
+EVENTS_IN_A_ROW: Final = 60
+"""Of one visitor. A page on which a person answers looks for news every two seconds."""
+MOST_UNREAD: Final = 20
+"""Events of a visitor that are being answered, or whose answers he has not read."""
+MOST_UNHEARD: Final = 8
+"""As many of them may be of pages that do not read at the time."""
+MOST_PAGES: Final = 10
+"""Pages of a visitor with such events."""
+UNHEARD_S: Final = 10.0
+"""Seconds after which a page is forgotten that does not read what its events made."""
+FRAME_BYTES: Final = 16 << 10
+"""Of an event's body besides its longest text."""
+BYTES_A_CHAR: Final = 6
+"""At most, in JSON."""
+
+_Name = Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
+_Said = str | int | float | bool | None
+
+
+class Event(BaseModel, strict=True):
+    """What a page sends. session_hash: of the page. fn_index: which of its events. data: its inputs. event_data: what
+    its script says of the event. trigger_id: the component.
+    """
+
+    session_hash: _Name
+    fn_index: Annotated[int, Field(ge=0, lt=1000)]
+    data: Annotated[list[str | None], Field(max_length=16)]
+    event_data: Annotated[dict[_Name, _Said], Field(max_length=8)] | None = None
+    trigger_id: int | None = None
+
+
+def largest_event(most_chars: int) -> int:
+    """The most bytes of a request that brings an event. most_chars: of its longest text."""
+    return FRAME_BYTES + BYTES_A_CHAR * most_chars
+
+
+@dataclass(slots=True, eq=False)
+class _Page:
+    """A page whose events were not all read to their end. streams: connections that read them."""
+
+    owner: str
+    address: str
+    streams: int = 0
+    ending: asyncio.TimerHandle | None = None
+
+
+class EventGate:
+    """Wraps the application that Gradio mounted. Lives in one event loop."""
+
+    def __init__(self, app: ASGIApp, blocks: Any) -> None:
+        """app: of the page `blocks`."""
+        self._app, self._kept = app, _Kept(app, blocks)
+        self._pages: dict[str, _Page] = {}
+        self._visitors = Rate(EVENTS_A_SECOND, EVENTS_IN_A_ROW)
+        at_an_address = VISITORS_AT_AN_ADDRESS
+        self._addresses = Rate(EVENTS_A_SECOND * at_an_address, EVENTS_IN_A_ROW * at_an_address)
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"].rstrip("/") if scope["type"] == "http" else ""
+        if path.endswith(JOIN):
+            await self._join(Request(scope, receive), send)
+        elif path.endswith(DATA):
+            await self._read(Request(scope, receive), send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _join(self, request: Request, send: Send) -> None:
+        try:
+            event = Event.model_validate_json(await request.body())
+        except ClientDisconnect:
+            return
+        except ValidationError:
+            await _answer(request, send, 422, translatable("This is no event of this page."))
+            return
+        if not self._kept.has(event):
+            words = translatable("This page is of an earlier version of the desk: load it again.")
+            await _answer(request, send, 404, words)
+            return
+        owner, address = _owner(request), address_of(request)
+        page = self._pages.get(event.session_hash)
+        if page is not None and page.owner != owner:
+            await _answer(request, send, 404, translatable("Not found."))
+            return
+        if (
+            wait_s := self._visitors.wait_s(owner)
+            or self._addresses.wait_s(address)
+            or self._full_s(owner, address, event.session_hash)
+        ):
+            await _too_many(request, send, wait_s)
+            return
+        if page is None:
+            page = self._pages[event.session_hash] = _Page(owner, address)
+        body = self._kept.given(event).model_dump_json().encode()
+        try:
+            await self._app(request.scope, _once(body, request.receive), send)
+        finally:
+            self._forget_unheard(event.session_hash, page)
+
+    async def _read(self, request: Request, send: Send) -> None:
+        name = parse_qs(request.scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
+        page = self._pages.get(name)
+        if page is None or page.owner != _owner(request):
+            await _answer(request, send, 404, translatable("Not found."))
+            return
+        page.streams += 1
+        if page.ending is not None:
+            page.ending.cancel()
+            page.ending = None
+        try:
+            await self._app(request.scope, request.receive, send)
+        finally:
+            page.streams -= 1
+            if not self._kept.unread(name):
+                self._forget(name, page)
+            self._forget_unheard(name, page)
+
+    def _full_s(self, owner: str, address: str, name: str) -> float:
+        """0, or the seconds after which there may be room for another event of a page."""
+        own = {one for one, page in self._pages.items() if page.owner == owner}
+        unheard = {one for one, page in self._pages.items() if page.address == address and not page.streams}
+        unread = self._kept.unread
+        is_full = (
+            len(own | {name}) > MOST_PAGES
+            or sum(map(unread, own)) >= MOST_UNREAD
+            or sum(map(unread, own & unheard)) >= MOST_UNHEARD
+            or sum(map(unread, unheard)) >= MOST_UNHEARD * VISITORS_AT_AN_ADDRESS
+        )
+        return UNHEARD_S if is_full else 0
+
+    def _forget_unheard(self, name: str, page: _Page) -> None:
+        """After a while, if nobody reads from the page until then."""
+        if self._pages.get(name) is page and not page.streams and page.ending is None:
+            page.ending = asyncio.get_running_loop().call_later(UNHEARD_S, self._forget, name, page)
+
+    def _forget(self, name: str, page: _Page) -> None:
+        if self._pages.get(name) is not page or page.streams:
+            return
+        del self._pages[name]
+        if page.ending is not None:
+            page.ending.cancel()
+        if not self._kept.unread(name):
+            self._kept.drop(name)
+            return
+        ending = asyncio.create_task(self._kept.end(name))
+        self._tasks.add(ending)
+        ending.add_done_callback(self._tasks.discard)
+
+
+class _Kept:
+    """What Gradio keeps of its pages. These parts of it are not public: a test looks whether they are still there."""
+
+    def __init__(self, app: Any, blocks: Any) -> None:
+        self._app, self._blocks = app, blocks
+
+    def has(self, event: Event) -> bool:
+        """Whether there is such an event, with so many inputs."""
+        handler = self._blocks.fns.get(event.fn_index)
+        return handler is not None and handler.fn is not None and len(handler.inputs) == len(event.data)
+
+    def given(self, event: Event) -> Event:
+        """The event as handlers want it: a text box in which nothing was written has the text ""."""
+        inputs = self._blocks.fns[event.fn_index].inputs
+        boxes = (one.get_block_name() == "textbox" for one in inputs)
+        data = ["" if text is None and is_box else text for text, is_box in zip(event.data, boxes, strict=True)]
+        return event.model_copy(update={"data": data})
+
+    def unread(self, name: str) -> int:
+        """Events of a page that are being answered, or whose answers were not read."""
+        return len(self._blocks._queue.pending_event_ids_session.get(name, ()))
+
+    def drop(self, name: str) -> None:
+        """Forget what a page shows, and what it did not read."""
+        queue, shown = self._blocks._queue, self._app.state_holder
+        for kept in (
+            queue.pending_messages_per_session,
+            queue.pending_event_ids_session,
+            shown.session_data,
+            shown.time_last_used,
+        ):
+            kept.pop(name, None)
+
+    async def end(self, name: str) -> None:
+        """End the events of a page and forget it."""
+        await self._blocks._queue.clean_events(session_hash=name)
+        self.drop(name)
+
+
+def _owner(request: Request) -> str:
+    caller = caller_of(request)
+    return f"{caller.owner} {caller.name}"
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Gives a body, and then what `receive` does."""
+    messages: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def received() -> Message:
+        return next(messages, None) or await receive()
+
+    return received
+
+
+async def _answer(request: Request, send: Send, status: int, words: str) -> None:
+    await refused(request, status, words, "refused")(request.scope, request.receive, send)
+
+
+async def _too_many(request: Request, send: Send, wait_s: float) -> None:
+    """Late, as all refusals of that kind are (`pacing`)."""
+    with held(request.scope):
+        await asyncio.sleep(REFUSED_S)
+    await too_often(request, wait_s)(request.scope, request.receive, send)

@@ -1,0 +1,61 @@
+"""What one visitor, and one address, may have of the desk's time: requests a second, and at the same time.
+
+A refusal costs the desk something too, and who is refused mostly asks again at once: hence it comes late. Not covered:
+questions (`app.access.limits`); programs, which have limits of their own; who is signed in.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+from weakref import WeakValueDictionary
+
+from starlette.requests import Request
+
+from app.access.addresses import address_of
+from app.access.identity import caller_of
+from app.access.limits import VISITORS_AT_AN_ADDRESS
+from app.access.rate import Rate
+from app.web.connections import held
+
+A_SECOND: Final = 20
+"""Requests of a visitor, on average."""
+IN_A_ROW: Final = 400
+"""Requests of a visitor after a pause. A page with its scripts is about seventy."""
+AT_ONCE: Final = 16
+"""Requests of a visitor that are answered at the same time; others wait. A browser sends six."""
+REFUSED_S: Final = 2.0
+"""Seconds after which a refusal is sent."""
+
+
+class Pacing:
+    """For one event loop."""
+
+    def __init__(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._visitors = Rate(A_SECOND, IN_A_ROW)
+        self._addresses = Rate(A_SECOND * VISITORS_AT_AN_ADDRESS, IN_A_ROW * VISITORS_AT_AN_ADDRESS)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._sleep = sleep
+
+    @asynccontextmanager
+    async def turn(self, request: Request) -> AsyncIterator[float]:
+        """A block within which a request is answered: gives 0, or the seconds after which it may come again, and then
+        it is to be refused.
+        """
+        caller, address = caller_of(request), address_of(request)
+        if caller.role or caller.scopes:
+            yield 0
+            return
+        # A visitor who is refused takes nothing from others at his address.
+        if wait_s := (caller.owner and self._visitors.wait_s(caller.owner)) or self._addresses.wait_s(address):
+            with held(request.scope):
+                await self._sleep(REFUSED_S)
+            yield wait_s
+            return
+        turns = self._turns.setdefault(caller.owner or address, asyncio.Semaphore(AT_ONCE))
+        with held(request.scope):
+            await turns.acquire()
+        try:
+            yield 0
+        finally:
+            turns.release()

@@ -1,0 +1,220 @@
+"""What passes to Gradio's queue, and what is kept of it: with the Gradio that is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_site import BASE, Site, call, config_of
+from fastapi.testclient import TestClient
+from starlette.routing import Mount
+
+from app.web import event_gate
+from app.web.event_gate import MOST_PAGES, MOST_UNHEARD, EventGate
+
+JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"))
+    with TestClient(site.app, base_url=BASE) as site.running:
+        yield site
+    site.close()
+
+
+@pytest.fixture
+def site(opened: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """With a gate that has seen nothing yet."""
+    monkeypatch.setattr(event_gate, "REFUSED_S", 0)
+    gate = chat_gate(opened)
+    fresh = EventGate(gate._app, gate._kept._blocks)
+    monkeypatch.setattr(opened.app.routes[-1], "app", fresh)
+    yield opened
+    for name in [*fresh._pages]:
+        fresh._kept.drop(name)
+
+
+def chat_gate(site: Site) -> EventGate:
+    mounted = site.app.routes[-1]
+    assert isinstance(mounted, Mount)
+    assert isinstance(mounted.app, EventGate)
+    return mounted.app
+
+
+def number_of(client: TestClient, event: str) -> int:
+    return int(
+        next(d["id"] for d in config_of(client, "")["dependencies"] if d["targets"] and d["targets"][0][1] == event)
+    )
+
+
+def an_event(
+    client: TestClient, name: str = "load", data: tuple[object, ...] = ("",), page: str = "page"
+) -> dict[str, Any]:
+    return {"fn_index": number_of(client, name), "data": [*data], "session_hash": page}
+
+
+def kept(site: Site) -> list[int]:
+    """How many things Gradio and the gate keep of pages."""
+    gate = chat_gate(site)
+    queue, shown = gate._kept._blocks._queue, gate._kept._app.state_holder
+    return [
+        len(gate._pages),
+        len(queue.pending_messages_per_session),
+        len(queue.pending_event_ids_session),
+        len(shown.session_data),
+        len(shown.time_last_used),
+    ]
+
+
+FILE = {"path": "PATH", "meta": {"_type": "gradio.FileData"}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"data": [FILE]},
+        {"data": [[FILE]]},
+        {"data": [{"a": [FILE]}]},
+        {"data": [{"path": "http://127.0.0.1:9/", "meta": {"_type": "gradio.FileData"}}]},
+        {"data": [""], "event_data": FILE},
+        {"data": [""], "event_data": [FILE]},
+    ],
+)
+def test_no_file_is_opened_that_an_event_names(site: Site, tmp_path: Path, given: dict[str, Any]) -> None:
+    """Was wrong once: Gradio copied any file, and read a device for ever, in the thread of all answers."""
+    secret, pipe = tmp_path / "secret.txt", tmp_path / "pipe"
+    secret.write_text("canary")
+    os.mkfifo(pipe)  # who opens it waits for ever
+    client = site.client()
+    for path in (secret, pipe):
+        body = an_event(client) | given
+        sent = client.post(JOIN, content=json.dumps(body).replace("PATH", str(path)))
+        assert (sent.status_code, sent.json()) == (422, {"detail": "This is no event of this page."})
+    assert not [*site.settings.pages_folder.rglob("*.txt")]
+
+
+def test_without_the_gate_gradio_itself_opens_none(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two locks. Gradio's own check is off in an application that was mounted and not launched."""
+    (tmp_path / "secret.txt").write_text("canary")
+    gate = chat_gate(site)
+    monkeypatch.setattr(EventGate, "__call__", lambda self, *given: gate._app(*given))
+    client = site.client()
+    body = an_event(client, data=({"path": str(tmp_path / "secret.txt"), "meta": FILE["meta"]},))
+    assert client.post(JOIN, json=body).status_code == 200
+    assert '"success":false' in client.get(DATA, params={"session_hash": "page"}).text
+    assert not [*site.settings.pages_folder.rglob("*.txt")]
+    gate._kept.drop("page")
+
+
+@pytest.mark.parametrize(
+    ("status", "given"),
+    [
+        (422, {"data": "text"}),
+        (422, {"data": None}),
+        (422, {"data": [1]}),
+        (422, {"data": [""] * 17}),
+        (422, {"session_hash": ""}),
+        (422, {"session_hash": "a" * 65}),
+        (422, {"session_hash": "../a"}),
+        (422, {"session_hash": 7}),
+        (422, {"session_hash": None}),
+        (422, {"fn_index": "1"}),
+        (422, {"fn_index": -1}),
+        (422, {"event_data": {"id": ["a"]}}),
+        (413, {"event_data": {"id": "a" * 50_000}}),
+        (422, {"event_data": dict.fromkeys("abcdefghi", "")}),
+        (404, {"fn_index": 900}),
+        (404, {"data": []}),
+        (404, {"data": ["", ""]}),
+    ],
+)
+def test_only_events_of_the_page_pass(site: Site, status: int, given: dict[str, Any]) -> None:
+    client = site.client()
+    assert client.post(JOIN, json=an_event(client) | given).status_code == status
+    assert kept(site) == [0] * 5
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b"\xff", b"[" * 10_000])
+def test_what_is_no_event_at_all_is_refused(site: Site, body: bytes) -> None:
+    assert site.client().post(JOIN, content=body).status_code == 422
+
+
+def test_of_a_page_that_was_read_nothing_is_kept(site: Site) -> None:
+    """Was wrong once: what 1,000 pages showed was kept, up to a megabyte of each."""
+    for page in ("one", "two", "one"):
+        messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], page)
+        assert any(message["msg"] == "process_completed" and message["success"] for message in messages)
+    assert kept(site) == [0] * 5
+
+
+def test_a_text_box_in_which_nothing_was_written_is_empty(site: Site) -> None:
+    assert "process_completed" in {one["msg"] for one in call(site.client(), "", "submit", [None, None, None], "one")}
+
+
+def test_what_nobody_reads_is_no_more_than_a_few_events(site: Site) -> None:
+    """Was wrong once: each unread answer stayed in memory until the desk stopped."""
+    client, other = site.client(), site.client()
+    sent = [client.post(JOIN, json=an_event(client, page=f"p{number % 3}")) for number in range(MOST_UNHEARD + 3)]
+    assert [one.status_code for one in sent] == [200] * MOST_UNHEARD + [429] * 3
+    assert sent[-1].headers["retry-after"] == "10"
+    assert "wait a moment" in sent[-1].json()["detail"]
+    assert other.post(JOIN, json=an_event(other, page="other")).status_code == 200
+    assert client.get(DATA, params={"session_hash": "p0"}).text.count('"process_completed"') == 3
+    assert client.post(JOIN, json=an_event(client, page="p0")).status_code == 200, "who reads may go on"
+
+
+def test_what_nobody_reads_is_forgotten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_gate, "UNHEARD_S", 0.05)
+    client = site.client()
+    for page in ("one", "two"):
+        assert client.post(JOIN, json=an_event(client, page=page)).status_code == 200
+    for _ in range(200):
+        if kept(site) == [0] * 5:
+            break
+        time.sleep(0.02)
+    assert kept(site) == [0] * 5
+    assert client.get(DATA, params={"session_hash": "one"}).status_code == 404
+
+
+def test_a_visitor_has_so_many_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_gate, "MOST_UNHEARD", 99)
+    client = site.client()
+    sent = [client.post(JOIN, json=an_event(client, page=f"p{number}")) for number in range(MOST_PAGES + 1)]
+    assert [one.status_code for one in sent] == [200] * MOST_PAGES + [429]
+    assert client.post(JOIN, json=an_event(client, page="p0")).status_code == 200
+
+
+def test_visitors_at_an_address_share_what_nobody_reads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_gate, "MOST_UNHEARD", 2)
+    statuses = []
+    for number in range(12):
+        client = site.client("2001:db8::7")
+        statuses.append(client.post(JOIN, json=an_event(client, page=f"p{number}")).status_code)
+    assert statuses == [200] * 10 + [429] * 2
+    elsewhere = site.client("2001:db8:1::7")
+    assert elsewhere.post(JOIN, json=an_event(elsewhere, page="elsewhere")).status_code == 200
+
+
+def test_events_have_a_rate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = site.client()
+    monkeypatch.setattr(chat_gate(site), "_visitors", event_gate.Rate(0.001, 2))
+    for expected in (200, 200, 429):
+        assert client.post(JOIN, json=an_event(client, page="one")).status_code == expected
+        client.get(DATA, params={"session_hash": "one"})
+
+
+def test_a_page_is_of_whoever_sent_its_first_event(site: Site) -> None:
+    """Was wrong once: whoever knew a page's name read along."""
+    ann, bob = site.client(), site.client()
+    assert ann.post(JOIN, json=an_event(ann, page="hers")).status_code == 200
+    assert bob.post(JOIN, json=an_event(bob, page="hers")).status_code == 404
+    assert bob.get(DATA, params={"session_hash": "hers"}).status_code == 404
+    assert "process_completed" in ann.get(DATA, params={"session_hash": "hers"}).text
+    assert ann.get(DATA, params={"session_hash": "hers"}).status_code == 404
+    assert ann.get(DATA).status_code == 404
