@@ -1,0 +1,93 @@
+"""What one visitor, and one address, may have of the desk's time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+
+from app.domain.callers import NOBODY, Caller
+from app.web import pacing
+from app.web.pacing import AT_ONCE, IN_A_ROW, REFUSED_S, Pacing
+
+ANN, BOB = Caller(owner="v-ann"), Caller(owner="v-bob")
+
+
+class Sent:
+    """Requests, and how long refusals waited."""
+
+    def __init__(self) -> None:
+        self.slept = list[float]()
+        self.pacing = Pacing(sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def request(self, caller: Caller, address: str = "10.0.0.1") -> Request:
+        scope: dict[str, Any] = {"type": "http", "headers": [], "client": (address, 1), "state": {"caller": caller}}
+        return Request(scope)
+
+    async def passed(self, caller: Caller, many: int, address: str = "10.0.0.1") -> int:
+        """How many of so many requests pass."""
+        passed = 0
+        for _ in range(many):
+            async with self.pacing.turn(self.request(caller, address)) as wait_s:
+                passed += not wait_s
+        return passed
+
+
+def test_one_visitor_too_fast_is_refused_late_and_nobody_else() -> None:
+    async def run() -> None:
+        sent = Sent()
+        assert IN_A_ROW <= await sent.passed(ANN, IN_A_ROW + 50) < IN_A_ROW + 40
+        assert set(sent.slept) == {REFUSED_S}
+        assert await sent.passed(BOB, 20) == 20, "an address has room for others"
+
+    asyncio.run(run())
+
+
+def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pacing, "IN_A_ROW", 2)
+    monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
+
+    async def run() -> None:
+        sent = Sent()
+        visitors = [Caller(owner=f"v-{number}") for number in range(20)]
+        assert sum([await sent.passed(one, 1) for one in visitors]) == 10
+        assert await sent.passed(NOBODY, 1) == 0
+        assert await sent.passed(NOBODY, 1, "10.0.0.2") == 1
+
+    asyncio.run(run())
+
+
+def test_programs_and_staff_are_not_paced(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pacing, "IN_A_ROW", 1)
+
+    async def run() -> None:
+        sent = Sent()
+        for caller in (Caller(owner="operator", role="agent"), Caller(owner="k-1", scopes=frozenset({"chat"}))):
+            assert await sent.passed(caller, 50) == 50
+
+    asyncio.run(run())
+
+
+def test_only_so_many_requests_of_a_visitor_are_answered_at_once() -> None:
+    async def run() -> None:
+        sent, answering, go = Sent(), set[int](), asyncio.Event()
+
+        async def ask(number: int) -> None:
+            async with sent.pacing.turn(sent.request(ANN)):
+                answering.add(number)
+                await go.wait()
+
+        asking = [asyncio.create_task(ask(number)) for number in range(AT_ONCE + 9)]
+        await asyncio.sleep(0)
+        assert len(answering) == AT_ONCE
+        assert await sent.passed(BOB, 1) == 1
+        go.set()
+        await asyncio.gather(*asking)
+        assert len(answering) == AT_ONCE + 9
+        assert not sent.pacing._turns, "nothing is kept of who asks nothing"
+
+    asyncio.run(run())
