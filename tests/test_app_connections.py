@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.web import connections
-from app.web.connections import Connection, held
+from app.web.connections import BoundedConnection, held
 
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n"
 waiting = threading.Event()
@@ -46,7 +46,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 def served() -> Iterator[int]:
     """Gives the port."""
     waiting.clear()
-    config = uvicorn.Config(application, http=Connection, ws="none", port=0, log_level="critical", lifespan="off")
+    config = uvicorn.Config(
+        application, http=BoundedConnection, ws="none", port=0, log_level="critical", lifespan="off"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -36,7 +36,7 @@ def held(scope: Scope) -> Iterator[None]:
         del state[_HELD]
 
 
-class Connection(H11Protocol):
+class BoundedConnection(H11Protocol):
     """One connection. uvicorn makes it, and calls its methods in the event loop."""
 
     _since = 0.0
@@ -50,7 +50,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > MOST:
-            others = (one for one in self.connections if isinstance(one, Connection) and one is not self)
+            others = (one for one in self.connections if isinstance(one, BoundedConnection) and one is not self)
             min((one for one in others if one.keeps_us_waiting), key=lambda one: one._since, default=self).abort()
         self._watch = self.loop.call_later(LOOK_S, self._look)
 

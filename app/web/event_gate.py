@@ -48,7 +48,7 @@ _Name = Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
 _Said = str | int | float | bool | None
 
 
-class Event(BaseModel, strict=True):
+class PageEvent(BaseModel, strict=True):
     """What a page sends. session_hash: of the page. fn_index: which of its events. data: its inputs. event_data: what
     its script says of the event. trigger_id: the component.
     """
@@ -98,7 +98,7 @@ class EventGate:
 
     async def _join(self, request: Request, send: Send) -> None:
         try:
-            event = Event.model_validate_json(await request.body())
+            event = PageEvent.model_validate_json(await request.body())
         except ClientDisconnect:
             return
         except ValidationError:
@@ -184,12 +184,12 @@ class _Kept:
     def __init__(self, app: Any, blocks: Any) -> None:
         self._app, self._blocks = app, blocks
 
-    def has(self, event: Event) -> bool:
+    def has(self, event: PageEvent) -> bool:
         """Whether there is such an event, with so many inputs."""
         handler = self._blocks.fns.get(event.fn_index)
         return handler is not None and handler.fn is not None and len(handler.inputs) == len(event.data)
 
-    def given(self, event: Event) -> Event:
+    def given(self, event: PageEvent) -> PageEvent:
         """The event as handlers want it: a text box in which nothing was written has the text ""."""
         inputs = self._blocks.fns[event.fn_index].inputs
         boxes = (one.get_block_name() == "textbox" for one in inputs)

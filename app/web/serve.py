@@ -28,7 +28,7 @@ from app.storage.accounts import Accounts
 from app.storage.audit import Audit
 from app.support.webhook import WebhookSender
 from app.web.command_socket import command_socket
-from app.web.connections import Connection
+from app.web.connections import BoundedConnection
 from app.web.opening import Opening
 from app.web.request_log import RequestLog
 from app.web.server import create_app
@@ -49,7 +49,7 @@ class DeskServer(uvicorn.Server):
     def __init__(self, application: Opening, end_answers: Callable[[], None]) -> None:
         config = uvicorn.Config(
             RequestLog(application),
-            http=Connection,
+            http=BoundedConnection,
             ws="none",
             log_config=None,  # as everything else
             log_level="warning",
