@@ -87,9 +87,9 @@ class SlowDesk:
     def prefetch(self, text: str, *, owner: str, conversation_id: str | None = None) -> None:
         """Nothing is read ahead."""
 
-    def turns(self, conversation_id: str, owner: str) -> list[Turn]:
+    def turns(self, conversation_id: str, owner: str, last: int | None = None) -> list[Turn]:
         """Every visitor may read the one conversation."""
-        return self._history.turns(conversation_id)
+        return self._history.turns(conversation_id, last=last)
 
     def conversations(self, owner: str, limit: int = 50, query: str = "") -> list[ConversationSummary]:
         """As stored."""

@@ -234,8 +234,10 @@ class FakeDesk:
         text = "\n".join(texts).casefold()
         return all(word in text for word in words)
 
-    def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
-        return list(self._turns.get(conversation_id, ())) if self.belongs(conversation_id, owner) else []
+    def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
+        return (
+            self._turns.get(conversation_id, [])[-last if last else 0 :] if self.belongs(conversation_id, owner) else []
+        )
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
         if not title.strip():

@@ -18,7 +18,7 @@ from app.desk.interface import Desk
 from app.domain.callers import OPERATOR
 from app.domain.notices import QUOTED, STOPPED
 from app.domain.settings import Settings
-from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.chat_flow import SHOWN_TURNS, ChatFlow, ChatView, Reader
 from app.web.error_words import UNEXPECTED
 
 READER = Reader(owner=OPERATOR, session="s")
@@ -57,6 +57,22 @@ def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDes
     assert follow_up[-1].conversation_id == last.conversation_id
     assert follow_up[0].transcript is None
     assert check(follow_up[-1].transcript or "").count("You asked") == 2
+
+
+def test_of_a_long_conversation_the_latest_messages_are_read_and_shown(flow: ChatFlow, desk: FakeDesk) -> None:
+    """Was wrong once: all were read for each look, which took seconds where there were thousands."""
+    for i in range(30):
+        desk.store(f"question {i};", make_answer("c", f"m{i}", "returns"))
+    read = list[int | None]()
+    turns = desk.turns
+    desk.turns = lambda *given: (read.append(given[2]), turns(*given))[1]  # type: ignore[method-assign]
+    text = check(flow.open("c", READER).transcript or "")
+    assert "Older messages are not shown" in text
+    assert "question 9;" not in text
+    assert "question 10;" in text
+    assert read == [SHOWN_TURNS + 1]
+    desk.store("short", make_answer("d", "m", "returns"))
+    assert "Older messages" not in (flow.open("d", READER).transcript or "")
 
 
 def test_redraws_are_spaced_not_one_for_each_piece(desk: FakeDesk) -> None:

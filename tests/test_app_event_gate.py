@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
 from app.web import event_gate
-from app.web.event_gate import MOST_PAGES, MOST_UNHEARD, EventGate
+from app.web.event_gate import MOST_PAGES, MOST_UNHEARD, NOTHING_TO_READ, EventGate
 
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 
@@ -179,7 +179,13 @@ def test_what_nobody_reads_is_forgotten(site: Site, monkeypatch: pytest.MonkeyPa
             break
         time.sleep(0.02)
     assert kept(site) == [0] * 5
-    assert client.get(DATA, params={"session_hash": "one"}).status_code == 404
+    assert client.get(DATA, params={"session_hash": "one"}).content == NOTHING_TO_READ
+
+
+def test_the_end_of_reading_is_as_gradio_says_it() -> None:
+    from gradio.server_messages import CloseStreamMessage
+
+    assert json.loads(NOTHING_TO_READ.removeprefix(b"data: ")) == CloseStreamMessage().model_dump(exclude={"event_id"})
 
 
 def test_a_visitor_has_so_many_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +220,7 @@ def test_a_page_is_of_whoever_sent_its_first_event(site: Site) -> None:
     ann, bob = site.client(), site.client()
     assert ann.post(JOIN, json=an_event(ann, page="hers")).status_code == 200
     assert bob.post(JOIN, json=an_event(bob, page="hers")).status_code == 404
-    assert bob.get(DATA, params={"session_hash": "hers"}).status_code == 404
+    assert bob.get(DATA, params={"session_hash": "hers"}).content == NOTHING_TO_READ
     assert "process_completed" in ann.get(DATA, params={"session_hash": "hers"}).text
-    assert ann.get(DATA, params={"session_hash": "hers"}).status_code == 404
-    assert ann.get(DATA).status_code == 404
+    for given in ({"session_hash": "hers"}, {}, {"session_hash": "\0"}):
+        assert ann.get(DATA, params=given).content == NOTHING_TO_READ

@@ -77,6 +77,18 @@ def test_past_is_what_the_next_prompt_needs(history: History) -> None:
     assert (second.message_id, second.tokens) == (answer.message_id, None)
 
 
+def test_only_the_latest_messages_are_read_for_a_prompt(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.storage.history._MOST_PAST", 3)
+    conversation_id = history.start_conversation("x")
+    for number in range(4):
+        add_turn(history, conversation_id, number)
+    assert [message.text for message in history.past(conversation_id)] == [
+        "You have 2 days.",
+        "question 3?",
+        "You have 3 days.",
+    ]
+
+
 def test_an_answer_stands_behind_its_question_whichever_ended_first(history: History) -> None:
     """Two tabs of one conversation: the second question was answered before the first."""
     conversation_id = history.start_conversation("x")
@@ -87,6 +99,7 @@ def test_an_answer_stands_behind_its_question_whichever_ended_first(history: His
     add_turn(history, conversation_id, 4)
     expected = ["one?", "You have 1 days.", "two?", "You have 2 days.", "three?", "question 4?", "You have 4 days."]
     assert [turn.text for turn in history.turns(conversation_id)] == expected
+    assert [turn.text for turn in history.turns(conversation_id, last=3)] == expected[-3:]
     expected.remove("three?")  # without an answer it is in no prompt
     assert [message.text for message in history.past(conversation_id)] == expected
 

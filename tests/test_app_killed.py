@@ -84,7 +84,15 @@ def test_a_desk_that_is_killed_keeps_the_conversation_and_says_what_was_lost(tmp
         assert [turn.unanswered for turn in service.turns(*whole)] == [None, None]
         (question,) = service.turns(*lost)
         assert (question.text, question.unanswered) == ("Where is the repair bench?", "lost")
-        shown = render("chat/transcript.html", language="en", turns=[question], contacts={}, technical=False, topics=())
+        shown = render(
+            "chat/transcript.html",
+            language="en",
+            turns=[question],
+            contacts={},
+            technical=False,
+            topics=(),
+            has_older=False,
+        )
         assert "This answer was not finished: the desk was stopped. Ask again." in " ".join(shown.split())
         assert service.history.past(*lost) == [], "the next prompt leaves it out"
         again = finish(service, "Can I return a gift card?", conversation_id=lost[0], owner=lost[1])

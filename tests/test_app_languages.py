@@ -225,7 +225,13 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
     admin["savings"] = make_savings()
     pages = [
         render(
-            "chat/transcript.html", language="zh", turns=desk.turns("c"), contacts={}, technical=True, topics=["问"]
+            "chat/transcript.html",
+            language="zh",
+            turns=desk.turns("c"),
+            contacts={},
+            technical=True,
+            topics=["问"],
+            has_older=True,
         ),
         render("chat/live.html", language="zh", question="问", text=""),
         render("chat/empty.html", language="zh", examples=["问"], ready=False, greeting=None),

@@ -24,7 +24,7 @@ from app.web.rendering import render
 from app.web.sources import Source
 from app.web.suggestions import suggestions
 
-PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "topics": ()}
+PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "topics": (), "has_older": False}
 
 
 def admin(name: str, overview: Overview) -> str:
@@ -32,8 +32,8 @@ def admin(name: str, overview: Overview) -> str:
 
 
 def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) -> str:
-    shown = {"turns": desk.turns(conversation_id), "contacts": desk.contacts(), "topics": ()}
-    return render("chat/transcript.html", language="en", technical=technical, **shown)
+    shown = PLAIN | {"turns": desk.turns(conversation_id), "contacts": desk.contacts(), "technical": technical}
+    return render("chat/transcript.html", language="en", **shown)
 
 
 @pytest.fixture
@@ -246,15 +246,6 @@ def test_notice_is_shown_only_if_there_is_one(desk: FakeDesk) -> None:
     desk.store("plain", make_answer("b", "m2", "plain"))
     assert "no longer fit" in transcript(desk, "a")
     assert "wd-notice" not in transcript(desk, "b")
-
-
-def test_long_conversations_show_the_latest_messages(desk: FakeDesk) -> None:
-    for i in range(30):
-        desk.store(f"question {i};", make_answer("c", f"m{i}", "returns"))
-    text = check(transcript(desk, "c"))
-    assert "20 older messages not shown" in text
-    assert "question 9;" not in text
-    assert "question 10;" in text
 
 
 # ------------------------------------------------------------------ dashboard

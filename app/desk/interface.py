@@ -133,8 +133,10 @@ class Desk(Protocol):
         the title or a message; case does not matter.
         """
 
-    def turns(self, conversation_id: str, owner: str) -> list[Turn]:
-        """All stored messages of a conversation, each answer behind its question; empty when there is none."""
+    def turns(self, conversation_id: str, owner: str, last: int | None = None) -> list[Turn]:
+        """The stored messages of a conversation, each answer behind its question; empty when there is none. last: only
+        so many, the latest.
+        """
 
     def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str) -> None:
         """Sets, replaces or (None) deletes the reader's rating of an answer."""

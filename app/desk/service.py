@@ -403,9 +403,9 @@ class Service(Parts):
             dimension=embedder.dimension,
         )
 
-    def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
-        """All messages of a conversation, as its customer may see them."""
-        turns = self.history.turns(conversation_id, owner)
+    def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
+        """The messages of a conversation, as its customer may see them."""
+        turns = self.history.turns(conversation_id, owner, last)
         return turns if self.settings.show_agent_names else [replace(turn, author="") for turn in turns]
 
     # --- state ---------------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ from app.storage.tallies import tally
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
 LONGEST_ANSWER = timedelta(minutes=5)
+_MOST_PAST = 400
+"""Messages that a prompt may need: more do not fit into the context of a model, be they ever so short."""
 _REMEMBERED = 1000
 """Questions of which is known that they were asked here."""
 MAX_QUERY = 200
@@ -120,11 +122,13 @@ class History:
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
-    def turns(self, conversation_id: str, owner: str = OPERATOR) -> list[Turn]:
-        """All messages of a conversation, each answer behind its question; empty when there is none."""
-        query = whole(_messages_of(conversation_id, owner))
+    def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
+        """The messages of a conversation, each answer behind its question; empty when there is none. last: only so
+        many, the latest.
+        """
+        query = whole(_messages_of(conversation_id, owner, last))
         being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
-        rows = self._database.values(query)
+        rows = self._database.values(query)[::-1]
         done = being_answered.union(row.question_id for row in rows if row.question_id)
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
@@ -139,12 +143,12 @@ class History:
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR) -> list[PastMessage]:
-        """The same messages as the next prompt needs them, without questions that have no answer. Answers that may say
-        what a forgotten document said are empty.
+        """The latest of these messages as the next prompt needs them, without questions that have no answer. Answers
+        that may say what a forgotten document said are empty.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
         with self._database.read() as session:
-            rows = session.scalars(_messages_of(conversation_id, owner).options(*parts)).all()
+            rows = session.scalars(_messages_of(conversation_id, owner, _MOST_PAST).options(*parts)).all()[::-1]
             forgotten = forgotten_at(session, {document for row in rows for document in documents_of(row)})
         out = resting_on_forgotten(rows, forgotten)
         answered = {row.question_id for row in rows}
@@ -269,15 +273,15 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
     session.add(row)
 
 
-def messages_where(*which: ColumnElement[bool]) -> Select[MessageRow]:
-    """Messages in the order in which they are read: an answer stands behind its question, also if another question was
-    asked before it ended. which: conditions on messages and conversations.
+def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
+    """Messages, the latest first: an answer comes next to its question, also if another question was asked before it
+    ended. which: conditions on messages and conversations.
     """
     question = aliased(MessageRow)
     place = func.coalesce(question.position, MessageRow.position)
     query = select(MessageRow).join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
     query = query.outerjoin(question, question.id == MessageRow.question_id)
-    return query.where(*which).order_by(place, MessageRow.position)
+    return query.where(*which).order_by(place.desc(), MessageRow.position.desc())
 
 
 def whole(query: Select[MessageRow]) -> Select[MessageRow]:
@@ -287,8 +291,8 @@ def whole(query: Select[MessageRow]) -> Select[MessageRow]:
     return query.options(*(selectinload(part) for part in parts))
 
 
-def _messages_of(conversation_id: str, owner: str) -> Select[MessageRow]:
-    return messages_where(MessageRow.conversation_id == conversation_id, ConversationRow.of(owner))
+def _messages_of(conversation_id: str, owner: str, last: int | None) -> Select[MessageRow]:
+    return latest_messages(MessageRow.conversation_id == conversation_id, ConversationRow.of(owner)).limit(last)
 
 
 def _said(row: MessageRow) -> str:

@@ -14,7 +14,7 @@ from app.domain.answers import Outcome, Turn, from_documents
 from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
 from app.storage.answer_rows import turn
 from app.storage.database import Database
-from app.storage.history import MAX_QUERY, holds, messages_where, whole
+from app.storage.history import MAX_QUERY, holds, latest_messages, whole
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
 _QUESTION = aliased(MessageRow)
@@ -48,7 +48,7 @@ class Transcripts:
     def turns(self, conversation_id: str) -> list[Turn]:
         """All messages of a conversation, oldest first; empty when there is no such conversation."""
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
-        return [turn(row, None) for row in self._database.values(whole(messages_where(*its)))]
+        return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
     def answered(self, message_id: str) -> FaqDraft | None:
         """An answer with its question, as they would stand in the FAQ; the answer is empty where nothing was said from

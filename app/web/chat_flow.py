@@ -25,6 +25,8 @@ from app.web.rendering import render
 from app.web.suggestions import suggestions
 
 YIELD_S = 0.04
+SHOWN_TURNS = 40
+"""Messages of a conversation on its page, the latest."""
 log = logging.getLogger(__name__)
 
 
@@ -93,7 +95,7 @@ class ChatFlow:
         """Shows a conversation; one that is gone (or "") opens a new one."""
         self._end(reader.session, left=True)
         try:
-            turns = self._desk.turns(conversation_id, reader.owner) if conversation_id else []
+            turns = self._turns(conversation_id, reader) if conversation_id else []
             if turns:
                 page = self._transcript(turns, reader)
             else:
@@ -128,7 +130,7 @@ class ChatFlow:
             with self._limits.asking(reader.owner, reader.address):
                 if replaces_last and conversation_id:
                     self._desk.remove_last_turn(conversation_id, reader.owner)
-                    turns = self._desk.turns(conversation_id, reader.owner)
+                    turns = self._turns(conversation_id, reader)
                     yield ChatView(transcript=self._transcript(turns, reader), editing=False)
                 yield from self._draw(question, conversation_id, reader, run)
             if run.left and session not in self._runs:
@@ -206,7 +208,7 @@ class ChatFlow:
             return ChatView(live=_failure("", error, reader))
 
     def _last_question(self, conversation_id: str, reader: Reader) -> str:
-        turns = self._desk.turns(conversation_id, reader.owner)
+        turns = self._turns(conversation_id, reader)
         return next((turn.text for turn in reversed(turns) if turn.role == "user"), "")
 
     def stop(self, reader: Reader) -> None:
@@ -267,11 +269,14 @@ class ChatFlow:
         """A conversation as it is stored."""
         return ChatView(
             conversation_id=conversation_id,
-            transcript=self._transcript(self._desk.turns(conversation_id, reader.owner), reader),
+            transcript=self._transcript(self._turns(conversation_id, reader), reader),
             live="",
             conversations=self._listed(conversation_id, reader),
             answering=False,
         )
+
+    def _turns(self, conversation_id: str, reader: Reader) -> list[Turn]:
+        return self._desk.turns(conversation_id, reader.owner, SHOWN_TURNS + 1)
 
     def _transcript(self, turns: Sequence[Turn], reader: Reader) -> str:
         last = turns[-2:]
@@ -279,7 +284,8 @@ class ChatFlow:
         return render(
             "chat/transcript.html",
             language=reader.language,
-            turns=turns,
+            turns=turns[-SHOWN_TURNS:],
+            has_older=len(turns) > SHOWN_TURNS,
             contacts=self._desk.contacts(),
             technical=self._settings.show_technical,
             topics=suggestions(last[0].text, last[1].answer) if is_answered and last[1].answer else (),

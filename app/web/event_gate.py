@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.addresses import address_of
@@ -28,6 +29,8 @@ from app.web.pacing import REFUSED_S
 
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 """Ends of paths: an event is sent to the first; what it makes is read from the second."""
+NOTHING_TO_READ: Final = b'data: {"msg":"close_stream"}\n\n'
+"""What the page's script takes for the end of what it reads."""
 EVENTS_A_SECOND: Final = 4
 EVENTS_IN_A_ROW: Final = 60
 """Of one visitor. A page on which a person answers looks for news every two seconds."""
@@ -131,8 +134,8 @@ class EventGate:
     async def _read(self, request: Request, send: Send) -> None:
         name = parse_qs(request.scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
         page = self._pages.get(name)
-        if page is None or page.owner != _owner(request):
-            await _answer(request, send, 404, translatable("Not found."))
+        if page is None or page.owner != _owner(request):  # also of a page that has just read its last event
+            await Response(NOTHING_TO_READ, media_type="text/event-stream")(request.scope, request.receive, send)
             return
         page.streams += 1
         if page.ending is not None:
