@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -232,6 +233,19 @@ def test_of_gradio_only_what_the_pages_need_is_served(site: Site, doors: dict[st
         assert allowed == expected, route
     assert served["/admin"] >= 10
     assert len([route for route, kind in routes(site).items() if kind == "/admin"]) > 60, "Gradio's own were looked at"
+
+
+def test_every_route_of_gradio_was_looked_at(site: Site) -> None:
+    """A version of Gradio that has other routes fails here: what does a new one do, and does a page need it?"""
+    there = {route for route, prefix in routes(site).items() if prefix == ""}
+    decided = {f"{'served' if find_rule(path, method) else 'closed'} {method} {path}" for method, path in split(there)}
+    assert decided == set((Path(__file__).parent / "gradio_routes.txt").read_text().splitlines())
+    of_admin = {f"{method} {path.removeprefix('/admin')}" for method, path in split(routes(site)) if "/admin" in path}
+    assert of_admin >= {route for route in there if "/gradio_api/" in route}, "the same on both pages"
+
+
+def split(routes: Iterable[str]) -> Iterator[list[str]]:
+    return (route.split(" ", 1) for route in routes)
 
 
 def test_a_route_without_a_row_is_served_to_nobody(site: Site, doors: dict[str, TestClient]) -> None:
