@@ -1,0 +1,190 @@
+"""What one visitor may do to a served desk, in a process of its own, over real connections.
+
+What each part does is in its own tests; `evals.flood` measures a visitor at full speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from desks import write_pages
+
+from app.access.login_rate import FREE_FAILURES
+from app.access.visitors import COOKIE, new_token
+from app.web.event_gate import MOST_UNHEARD
+
+SECRET, CANARY = "s" * 40, "canary-7c211433f0207159"
+JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
+SERVE = """
+import sys
+from pathlib import Path
+from desks import small_desk
+from app.storage.lock import lock_data_folder
+from app.web.serve import serve
+
+folder = Path(sys.argv[1])
+settings = {"port": 0, "visitor_secret": sys.argv[3], "trusted_proxies": ("127.0.0.1",), "answer_mode": "quote"}
+settings |= {"widget_origins": ("https://shop.example",)}
+with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
+    service.ingest([Path(sys.argv[2])])
+    serve(service)
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    address: str
+    folder: Path
+    temporary: Path
+    pages: Path
+
+    def visitor(self, token: str | None = None) -> httpx.Client:
+        cookies = {COOKIE: token or new_token()}
+        return httpx.Client(base_url=self.address, cookies=cookies, timeout=60, headers={"origin": self.address})
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    pages, temporary = write_pages(folder / "pages"), folder / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder / "desk"), str(pages), SECRET],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert process.stdout is not None
+    try:
+        yield Served(process.stdout.readline().split()[1], folder / "desk", temporary, pages)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def an_event(client: httpx.Client, name: str, *data: object, page: str) -> dict[str, Any]:
+    events = client.get("/config").json()["dependencies"]
+    number = next(one["id"] for one in events if any(target[1] == name for target in one["targets"]))
+    return {"fn_index": number, "session_hash": page, "data": [*data], "event_data": None, "trigger_id": None}
+
+
+def files_with(words: str, *folders: Path) -> list[Path]:
+    files = (file for folder in folders for file in folder.rglob("*"))
+    return [file for file in files if file.is_file() and words.encode() in file.read_bytes()]
+
+
+def test_no_event_opens_a_device_a_file_or_an_address(desk: Served, tmp_path: Path) -> None:
+    """Were wrong once: the first ended the desk, the second copied the file, the third fetched the address."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text(CANARY)
+    with desk.visitor() as client, socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        for path in ("/dev/zero", str(secret), f"http://127.0.0.1:{listener.getsockname()[1]}/"):
+            named = {"path": path, "meta": {"_type": "gradio.FileData"}}
+            assert client.post(JOIN, json=an_event(client, "load", named, page="a")).status_code == 422
+        with pytest.raises(TimeoutError):
+            listener.accept()
+        assert client.get("/healthz").json() == {"status": "ok"}
+    assert files_with(CANARY, desk.folder, desk.temporary) == []
+    assert [*desk.temporary.iterdir()] == []
+
+
+def test_what_nobody_reads_is_bounded(desk: Served) -> None:
+    """Was wrong once: 300 events took 310 MB that never came back."""
+    with desk.visitor() as client:
+        event = an_event(client, "load", "", page="unread")
+        statuses = [client.post(JOIN, json=event | {"session_hash": f"u{n % 3}"}).status_code for n in range(12)]
+    assert statuses == [200] * MOST_UNHEARD + [429] * (12 - MOST_UNHEARD)
+
+
+LONG = "\ufdfa" * 340_000
+WAYS = {
+    JOIN: {"fn_index": 0, "session_hash": "a", "data": [LONG]},
+    "/typing": {"text": LONG},
+    "/widget/typing": {"text": LONG},
+    "/widget/ask": {"session": "a", "question": LONG},
+    "/widget/open": {"session": LONG, "conversation_id": ""},
+    "/widget/stop": {"session": LONG},
+    "/widget/feedback": {"conversation_id": "", "message_id": "a", "value": "up", "reason": LONG},
+    "/widget/person": {"session": "a", "act": "ask", "email": LONG},
+}
+
+
+@pytest.mark.parametrize("path", WAYS)
+def test_a_text_of_a_megabyte_is_refused_unread(desk: Served, path: str) -> None:
+    """Was wrong once: four of them took 14 s of the time of all pages."""
+    body = json.dumps(WAYS[path], ensure_ascii=False).encode()
+    assert len(body) < 1 << 20
+    with desk.visitor() as client:
+        sent = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert sent.status_code in (413, 422), sent.text[:200]
+    assert len(sent.content) < 1000, "it is not sent back"
+
+
+def test_a_link_in_the_place_of_a_document_is_not_followed(desk: Served, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text(CANARY)
+    with desk.visitor() as client:
+        client.post(JOIN, json=an_event(client, "submit", "How long do returns take?", "", "", page="ask"))
+        said = client.get(DATA, params={"session_hash": "ask"}).text
+        cited = sorted(set(re.findall(r"/sources/\w+/\d+", said)))
+        assert client.get(cited[0]).status_code == 200
+        for page in [*desk.pages.iterdir()]:
+            page.unlink()
+            page.symlink_to(secret)
+        for source in cited:
+            answer = client.get(source)
+            assert (answer.status_code, CANARY in answer.text) == (404, False)
+
+
+def test_a_link_does_not_sign_in_over_another_customer(desk: Served) -> None:
+    def token(user: str, made: float) -> str:
+        return jwt.encode({"sub": user, "iat": made, "exp": made + 290}, SECRET, "HS256")
+
+    now = time.time()
+    with desk.visitor() as client:
+        signed_in = client.get("/", params={"visitor": token("ann", now)})
+        assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/")
+        hers = client.cookies[COOKIE]
+        assert client.get("/", params={"visitor": token("mallory", now - 100)}).status_code == 409
+        assert client.cookies[COOKIE] == hers
+
+
+def test_all_addresses_of_a_network_are_one(desk: Served) -> None:
+    """Was wrong once: a host with IPv6 had no limit at all."""
+
+    def try_password(address: str) -> int:
+        with desk.visitor() as client:
+            headers = {"x-forwarded-for": address}
+            return client.post("/admin/login", data={"password": "wrong"}, headers=headers).status_code
+
+    tries = [try_password(f"2001:db8::{number:x}") for number in range(FREE_FAILURES + 1)]
+    assert tries == [401] * FREE_FAILURES + [429]
+    assert try_password("2001:db8:0:1::1") == 401
+
+
+def test_of_gradio_a_visitor_reaches_what_the_list_says(desk: Served) -> None:
+    listed = (Path(__file__).parent / "gradio_routes.txt").read_text().splitlines()
+    assert len(listed) > 50
+    with desk.visitor() as client:
+        for line in listed:
+            decision, method, path = line.split(" ")
+            if "queue" not in path and not path.startswith("/login"):
+                status = client.request(method, path, headers={"accept": "*/*"}).status_code
+                assert decision == "served" or status == 404, line
+        client.cookies.clear()
+        assert client.post(JOIN, json={}).status_code == 401
