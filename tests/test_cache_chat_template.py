@@ -101,6 +101,19 @@ def test_a_system_text_that_is_silently_dropped_opens_the_first_question_too() -
     assert (template.open, template.to_user) == ("[", "\n\n")
 
 
+def test_a_system_text_that_moves_to_the_last_question_opens_the_first_one() -> None:
+    source = (  # Mistral 7B v0.3
+        "{% set system, rest = (messages[0], messages[1:]) if messages[0]['role'] == 'system' else (none, messages) %}"
+        "<s>{% for message in rest %}{% if message['role'] == 'user' %}"
+        "{{ '[INST] ' + (system['content'] + '\n\n' if system and loop.last else '') + message['content'] + '[/INST]' }}"
+        "{% else %}{{ ' ' + message['content'] + '</s>' }}{% endif %}{% endfor %}"
+    )
+    template = derive_template(renderer(source))
+    assert (template.open, template.to_user) == ("<s>[INST] ", "\n\n")
+    assert (template.to_answer, template.to_next) == ("[/INST]", "</s>[INST] ")
+    assert template.roles == {"user": RoleStrings("[INST] ", "[/INST]"), "assistant": RoleStrings(" ", "</s>")}
+
+
 @pytest.mark.parametrize("source", [DROPS_ANSWERS, REPEATS, SHOUTS, "nothing"])
 def test_a_template_that_drops_repeats_or_rewrites_content_is_refused(source: str) -> None:
     with pytest.raises(ValueError, match="does not keep its content"):
