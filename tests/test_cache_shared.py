@@ -164,6 +164,8 @@ def test_damaged_and_foreign_files_are_misses(location: str) -> None:
     data[-1] ^= 1
     tier._files_of.pipe_file(path, bytes(data))
     tier._files_of.pipe_file(f"{tier._root}/notes.txt", b"by somebody")
+    nested = (8192).to_bytes(8, "little") + b"[" * 8192
+    tier._files_of.pipe_file(f"{tier._root}/b2-0.safetensors", nested)
     tier.refresh()
     with pytest.raises(LoadFailed, match="checksum"):
         tier.read(module.key)

@@ -6,7 +6,6 @@ file, so several that write the same module do no harm. Files appear whole: in a
 store itself. Whoever writes removes what is too much, the oldest first. Not covered: how a file is checked (`disk`).
 """
 
-import json
 import logging
 import threading
 import time
@@ -17,17 +16,17 @@ from typing import Any
 from uuid import uuid4
 
 import fsspec
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from cache.errors import CacheError
 from cache.memory.disk import (
-    LENGTH_BYTES,
     SUFFIX,
     DiskEntry,
     DiskTier,
     LoadFailed,
     checked_rows,
+    description,
     file_name,
     header_of,
     key_of,
@@ -130,8 +129,8 @@ class SharedTier(DiskTier):
         except Exception as error:
             raise LoadFailed(f"unreadable: {error}") from error
         try:
-            return checked_rows(key, described(data), load(data))
-        except Exception as error:  # safetensors has its own
+            return checked_rows(key, bytearray(data))
+        except Exception as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
 
@@ -170,8 +169,8 @@ class SharedTier(DiskTier):
             some = unknown[first : first + HEADERS_AT_ONCE]
             for key, data in zip(some, self._beginnings(some), strict=True):
                 try:
-                    header = header_of(file_name(key), described(data))
-                except (KeyError, TypeError, ValueError, AttributeError):
+                    header = header_of(file_name(key), description(data)[0]["__metadata__"])
+                except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
                     continue
                 with self._lock:
                     if (entry := self.entries.get(key)) is not None:
@@ -208,13 +207,6 @@ def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
             return
         one.refresh()
         del one
-
-
-def described(data: bytes) -> dict[str, str]:
-    """What a file says of itself, by its beginning. Raises KeyError, TypeError, ValueError, AttributeError."""
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
-    metadata: dict[str, str] = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])["__metadata__"]
-    return metadata
 
 
 def name_in(found: dict[str, Any]) -> str:
