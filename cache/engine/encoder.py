@@ -121,8 +121,8 @@ class Encoder:
         return lookup
 
     def advance(self, job: EncodeJob) -> bool:
-        """Start encodings of a job, while no request runs; True when it is done."""
-        while job.segments and len(self.running) < MAX_ENCODINGS:
+        """Start encodings of a job, while no request runs and the disk keeps up; True when it is done."""
+        while job.segments and len(self.running) < MAX_ENCODINGS and not self.store.is_behind:
             segment, tenant = job.segments[0]
             key = self.store.key(segment, tenant)
             if key in self.running:
