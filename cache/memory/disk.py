@@ -38,6 +38,10 @@ class LoadFailed(Exception):
     """A module file could not be used; the message says why. It is not used again."""
 
 
+class Unreachable(LoadFailed):
+    """It could not be read now. The file may be sound, and belongs to others, too."""
+
+
 @dataclass(slots=True)
 class DiskEntry:
     """A file of the tier."""

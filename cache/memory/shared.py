@@ -25,6 +25,7 @@ from cache.memory.disk import (
     DiskEntry,
     DiskTier,
     LoadFailed,
+    Unreachable,
     checked_rows,
     description,
     file_name,
@@ -127,7 +128,7 @@ class SharedTier(DiskTier):
                 self.entries.pop(key, None)
             raise LoadFailed("another engine has removed it") from error
         except Exception as error:
-            raise LoadFailed(f"unreadable: {error}") from error
+            raise Unreachable(f"unreadable: {error}") from error
         try:
             return checked_rows(key, bytearray(data))
         except Exception as error:

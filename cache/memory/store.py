@@ -17,7 +17,7 @@ from cache.errors import CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed, Unreachable
 from cache.memory.disk_writer import DiskWriter
 from cache.memory.host import HostTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
@@ -332,7 +332,7 @@ class Store:
     def _fail_load(self, load: ModuleLoad) -> None:
         key, name = load.header.key, load.header.name
         self.device.free([load.extent])
-        if self.disk is not None and isinstance(load.error, LoadFailed):
+        if self.disk is not None and isinstance(load.error, LoadFailed) and not isinstance(load.error, Unreachable):
             self.disk.remove(key)
         self._not_loaded[key] = "load failed"
         log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
