@@ -139,7 +139,7 @@ class Bench:
         """The request, decoded as the desk decodes. penalty: in place of the desk's repetition penalty."""
         penalty = self.settings.repetition_penalty if penalty is None else penalty
         opening = None if self.refusal_bias is None else (self.refusal[0], self.refusal_bias)
-        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=opening)
+        sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=opening, ends_loops=True)
         return replace(request, sampling=sampling)
 
     def score(self, request: Request, answer: Tokens) -> Tensor | None:

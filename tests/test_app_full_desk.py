@@ -9,7 +9,8 @@ import pytest
 from desks import finish, small_desk, write_pages
 
 from app.domain.errors import DeskError
-from app.domain.notices import LATE
+from app.domain.notices import LATE, REPEATED
+from app.domain.plain import PlainOptions, Said
 from app.web.error_words import error_words
 from cache.engine.request import FinishReason
 from cache.engine.running import Running
@@ -37,6 +38,21 @@ def test_an_answer_that_took_too_long_is_cut_for_readers_and_programs(
         assert answer.is_cut
         assert answer.notice == LATE
         assert desk.turns(answer.conversation_id)[-1].answer == answer
+
+
+def test_an_answer_that_repeated_itself_is_cut_for_readers_and_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache.engine.running.loop_length", lambda tokens: len(tokens) // 3)
+    with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+        answer = finish(desk, "How long do returns take?")
+        assert answer.usage.completion_tokens == 3
+        assert answer.is_cut
+        assert answer.notice == REPEATED
+        plain = desk.complete([Said("user", "Zeros, please.")], PlainOptions(max_tokens=6), owner="k-1")
+        assert list(plain)
+        assert plain.answer.usage.completion_tokens == 6
 
 
 def end_late(advance: Callable[..., FinishReason | None]) -> Callable[..., FinishReason | None]:

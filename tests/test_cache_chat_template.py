@@ -101,6 +101,21 @@ def test_a_system_text_that_is_silently_dropped_opens_the_first_question_too() -
     assert (template.open, template.to_user) == ("[", "\n\n")
 
 
+def test_a_system_text_that_moves_to_the_last_question_opens_the_first_one() -> None:
+    source = (  # Mistral 7B v0.3
+        "{% set system, rest = (none, messages) %}"
+        "{% if messages[0]['role'] == 'system' %}{% set system, rest = (messages[0], messages[1:]) %}{% endif %}"
+        "<s>{% for message in rest %}{% if message['role'] == 'user' %}"
+        "{{ '[INST] ' + (system['content'] + '\n\n' if system and loop.last else '') }}"
+        "{{ message['content'] + '[/INST]' }}"
+        "{% else %}{{ ' ' + message['content'] + '</s>' }}{% endif %}{% endfor %}"
+    )
+    template = derive_template(renderer(source))
+    assert (template.open, template.to_user) == ("<s>[INST] ", "\n\n")
+    assert (template.to_answer, template.to_next) == ("[/INST]", "</s>[INST] ")
+    assert template.roles == {"user": RoleStrings("[INST] ", "[/INST]"), "assistant": RoleStrings(" ", "</s>")}
+
+
 @pytest.mark.parametrize("source", [DROPS_ANSWERS, REPEATS, SHOUTS, "nothing"])
 def test_a_template_that_drops_repeats_or_rewrites_content_is_refused(source: str) -> None:
     with pytest.raises(ValueError, match="does not keep its content"):
@@ -111,11 +126,16 @@ class Stub:
     """A transformers tokenizer with nothing but a chat template."""
 
     added_tokens_decoder: dict[int, object] = {}  # noqa: RUF012
+    all_special_ids = ()
     unk_token_id = 0
     bos_token_id = None
 
     def __init__(self, source: str | None) -> None:
         self.chat_template = source
+
+    def add_tokens(self, tokens: list[str], *, special_tokens: bool) -> None:
+        assert special_tokens
+        assert not tokens
 
     def apply_chat_template(self, messages: Messages, *, tokenize: bool, add_generation_prompt: bool) -> str:
         assert not tokenize

@@ -15,7 +15,7 @@ from test_cache_sampling import choose
 from tiny import build
 
 from cache.decoding.constraints import Choice, Choices
-from cache.decoding.sampling import Sampler, Sampling, loop_length
+from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.request import Request
 from cache.prompt.plan import Plan, Span
 
@@ -197,14 +197,6 @@ def by_bytes(texts: list[str]) -> Choices:
         choices=tuple(Choice(tokens=tuple(text.encode()), behind=tuple(b" " + text.encode())) for text in texts),
         stop=299,
     )
-
-
-def test_sentences_that_begin_alike_are_no_loop() -> None:
-    """The engine ends an answer that begins to say the same again."""
-    choices = by_bytes(SENTENCES)
-    for first, second in permutations(choices.choices, 2):
-        answer = (*first.tokens, *(second.behind or ()))
-        assert not any(loop_length(answer[:length]) for length in range(len(answer)))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -410,6 +410,36 @@ def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr(cache.memory.disk, "checksum", slow)
     with contextlib.suppress(LoadFailed):
         assert torch.equal(tier.read(A.key), rows_of(0))
+
+
+def test_a_disk_that_fails_under_a_file_that_is_read_does_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: the file was mapped, and what the disk cannot give is SIGBUS then."""
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+    honest = cache.memory.disk.checksum_of
+
+    def failing(tensors: Mapping[str, torch.Tensor]) -> str:
+        os.truncate(path_of(tmp_path, A), 0)
+        return honest(tensors)
+
+    monkeypatch.setattr(cache.memory.disk, "checksum_of", failing)
+    assert torch.equal(tier.read(A.key), rows_of(0))
+
+
+def test_a_file_that_gives_an_error_is_a_failed_load_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = DiskTier(tmp_path, BIG)
+    tier.write(A, rows_of(0))
+
+    def fail(path: Path) -> bytearray:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(cache.memory.disk, "read_file", fail)
+    with pytest.raises(LoadFailed, match="Input/output error"):
+        tier.read(A.key)
+    assert A.key not in tier
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_file_that_may_not_be_touched_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -158,6 +160,25 @@ def test_batch_neighbours_change_nothing() -> None:
         together = [generation.completion for generation in generations]
     assert max(rows_per_pass) == len(plans)
     assert [c.tokens for c in together] == [c.tokens for c in alone]
+
+
+@pytest.mark.parametrize("ends_loops", [False, True])
+def test_an_answer_that_repeats_itself_ends_only_where_that_was_asked_for(ends_loops: bool) -> None:
+    """Was wrong once: whatever was said twice in a row ended, a list of zeros or a table too."""
+    model, line = build(), itertools.cycle(b"0,0,0,0,0,0,0\n")
+    forward = model.forward
+
+    def repeating(*given: Any) -> Any:
+        logits = forward(*given).zero_()
+        logits[:, next(line)] = 1.0
+        return logits
+
+    model.forward = repeating  # type: ignore[method-assign]
+    with running(model) as engine:
+        sampling = Sampling(max_tokens=60, ends_loops=ends_loops)
+        completion = engine.submit(Request(plan=plan_of("Zeros, please."), sampling=sampling)).completion
+    assert completion.finish_reason == ("repeated" if ends_loops else "length")
+    assert completion.usage.completion_tokens == (3 * 14 if ends_loops else 60)
 
 
 def test_a_second_turn_computes_only_what_is_new() -> None:

@@ -122,10 +122,10 @@ def file_of(store: Store, segment: Segment) -> Path:
 
 
 def unreadable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("cache.memory.disk.safe_open", fail)
+    monkeypatch.setattr("cache.memory.disk.read_file", fail)
 
 
 def damaged(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

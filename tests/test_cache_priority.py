@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine import Engine
 from cache.engine.engine_core import PATIENCE_S, EngineCore
+from cache.engine.limits import Limits
 from cache.engine.request import Generation, Request
 from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
@@ -103,6 +105,36 @@ def test_a_questions_own_passage_overtakes_those_before_it() -> None:
     assert "m4" in computed(core), "it did not wait for the others"
     run(core)
     assert done.result().computed == 6
+
+
+@pytest.mark.parametrize("leaves", ["stops", "is late"])
+def test_the_passage_of_a_question_that_left_holds_up_no_answer(leaves: str) -> None:
+    """Was wrong once: what was encoded for it stayed as urgent as what somebody waits for."""
+    core = a_core()
+    core._limits = Limits(seconds=1000.0)
+    core.store.compute_cost.mean = 1.0
+    system, *passages = (make_segment(name, name * LONG) for name in "sab")
+    first, second = (replace(passage, prefix=system, start=LONG) for passage in passages)
+    gone, asked = ask(core, system, first), ask(core, tokens=8)
+    core.step()
+    assert [*computed(core)] == ["s"]
+    if leaves == "stops":
+        gone.cancel()
+    else:
+        core._waiting[0].submitted -= 1e6
+    core.step()
+    before = computed(core)
+    while core._running:
+        core.step()
+    assert asked.completion.usage.completion_tokens == 8
+    assert computed(core) == before
+    wanted = ask(core, system, second)
+    _ = ask(core, tokens=8)
+    core.step()
+    core.step()
+    assert computed(core)["s"] > before["s"], "another question wants it"
+    run(core)
+    assert wanted.completion.usage.completion_tokens == 4
 
 
 def test_a_question_that_memory_is_short_for_lets_them_end() -> None:

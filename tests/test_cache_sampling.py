@@ -286,5 +286,5 @@ def test_a_long_answer_is_not_decoded_again_for_every_token(monkeypatch: pytest.
 @pytest.mark.parametrize("length", [11, 12, 80, 81])
 def test_a_loop_is_found_by_its_length(length: int) -> None:
     loop = [*range(length)]
-    assert loop_length([500, *loop, *loop]) == (length if 12 <= length <= 80 else 0)
-    assert loop_length([500, *loop, 501, *loop]) == 0
+    assert loop_length([500, *loop * 3]) == (length if 12 <= length <= 80 else 0)
+    assert loop_length([500, *loop * 2]) == loop_length([*loop, 501, *loop * 2]) == 0

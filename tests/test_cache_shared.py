@@ -11,15 +11,18 @@ import fsspec
 import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
+from test_cache_store import SHAPE, A, add, find
 from tiny import build, make_segment
 
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Request
 from cache.errors import CacheError
 from cache.memory import shared
+from cache.memory.arena import Arena
 from cache.memory.disk import LoadFailed
 from cache.memory.module_header import ModuleHeader
 from cache.memory.shared import SharedTier
+from cache.memory.store import Store
 from cache.prompt.plan import Plan, Span
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.spec import EngineSpec
@@ -164,6 +167,8 @@ def test_damaged_and_foreign_files_are_misses(location: str) -> None:
     data[-1] ^= 1
     tier._files_of.pipe_file(path, bytes(data))
     tier._files_of.pipe_file(f"{tier._root}/notes.txt", b"by somebody")
+    nested = (8192).to_bytes(8, "little") + b"[" * 8192
+    tier._files_of.pipe_file(f"{tier._root}/b2-0.safetensors", nested)
     tier.refresh()
     with pytest.raises(LoadFailed, match="checksum"):
         tier.read(module.key)
@@ -209,6 +214,26 @@ def test_a_store_that_fails_costs_what_is_in_it_and_says_so(
     assert module.key not in tier
     tier.write(header("b"), ROWS)  # deletes what could not be deleted before
     assert not tier._files_of.exists(tier._place(module.key))
+
+
+def test_a_store_that_does_not_answer_once_loses_no_file(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: who could not reach it deleted the file for all."""
+    tier = SharedTier(location, 1 << 20)
+    writer, store = (Store(Arena(SHAPE, 20, torch.device("cpu")), "model", tier) for _ in range(2))
+    add(writer, A)
+    writer.close()
+
+    def broken(path: str) -> bytes:
+        raise ConnectionError("no store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier._files_of, "cat_file", broken)
+        assert find(store, A).reason == "load failed"
+    assert tier._files_of.exists(tier._place(store.key(A)))
+    add(store, A)
+    assert store.device.evict(store.key(A))
+    assert find(store, A).source == "disk"
+    store.close()
 
 
 def test_a_location_that_cannot_be_opened_is_named() -> None:

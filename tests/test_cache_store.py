@@ -599,7 +599,7 @@ def test_a_refusing_disk_is_only_counted(store: Store, monkeypatch: pytest.Monke
 
 def test_the_writer_survives_an_unexpected_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: anything but an OSError ends the writer's thread silently; after eight more modules
-    `submit` blocks the engine for ever.
+    `submit` blocked the engine for ever.
     """
     assert store.disk is not None
     monkeypatch.setattr("threading.excepthook", lambda args: None)

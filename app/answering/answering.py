@@ -160,6 +160,7 @@ class Answering:
             repetition_penalty=settings.repetition_penalty,
             choices=choices,
             opening=self._opening,
+            ends_loops=choices is None,
         )
         return Request(
             plan=plan,

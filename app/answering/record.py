@@ -7,14 +7,14 @@ from app.answering.check import CheckedText
 from app.answering.cite import citation, cite, cite_faq, cite_quotation
 from app.answering.prepare import PreparedQuestion
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
-from app.domain.notices import CUT, LATE, QUOTED, STOPPED
+from app.domain.notices import CUT, LATE, QUOTED, REPEATED, STOPPED
 from app.domain.policies import Policy
 from app.domain.quality import FAQ
 from app.storage.answer_rows import AnswerDetails, ModuleDetails
 from app.storage.history import new_id
 from cache.engine.request import Completion
 
-_ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE}
+_ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": REPEATED}
 """What the reader is told about how an answer ended."""
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from app.domain.notices import CUT, LATE
+from app.domain.notices import CUT, LATE, REPEATED
 from app.domain.progress import PassagesRead
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
@@ -143,8 +143,8 @@ class Answer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended because it was long enough, or had taken too long."""
-        return any(end in (self.notice or "") for end in (CUT, LATE))
+        """Whether it ended because it was long enough, had taken too long, or repeated itself."""
+        return any(end in (self.notice or "") for end in (CUT, LATE, REPEATED))
 
     @property
     def statements(self) -> tuple[str, ...]:

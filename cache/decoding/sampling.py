@@ -16,6 +16,7 @@ class Sampling:
     of the prompt are not penalised, because answers should quote it. stop: strings that end the answer.
     choices: what the answer must consist of; nothing is penalised then. opening: (token, bias): added to the token's
     logit where the answer begins, for a model that was trained to open its refusals with that token.
+    ends_loops: whether an answer ends that says the same again and again (`loop_length`).
     """
 
     max_tokens: int = 256
@@ -27,6 +28,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     choices: Choices | None = None
     opening: tuple[int, float] | None = None
+    ends_loops: bool = False
 
     def __post_init__(self) -> None:
         for name, is_in_range, allowed in (
@@ -44,10 +46,10 @@ class Sampling:
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """How many tokens at the end, 12 to 80, repeat exactly the ones before them (a loop of greedy decoding), or 0."""
-    lengths = range(12, min(80, len(tokens) // 2) + 1)
+    """How many tokens, 12 to 80, stand at the end three times in a row (a loop of greedy decoding), or 0."""
+    lengths = range(12, min(80, len(tokens) // 3) + 1)
     possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
-    return next((n for n in possible if tokens[-n:] == tokens[-2 * n : -n]), 0)
+    return next((n for n in possible if tokens[-2 * n :] == tokens[-3 * n : -n]), 0)
 
 
 class Sampler:

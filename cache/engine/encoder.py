@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from cache.attention.items import KVView
+from cache.engine.request import Generation
 from cache.engine.sequence import Sequence
 from cache.errors import CacheError, CapacityError
 from cache.memory.device import CacheEntry
@@ -20,18 +21,26 @@ from cache.prompt.plan import Segment
 
 MAX_ENCODINGS = 16
 """Modules encoded at the same time ahead of use."""
+NOBODY = frozenset[Generation]()
 
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """A module being encoded. prefixes: its conditioning prefixes, pinned meanwhile. is_ahead: nobody waits for it."""
+    """A module being encoded. prefixes: its conditioning prefixes, pinned meanwhile. askers: requests that wanted it,
+    some of which may have ended.
+    """
 
     segment: Segment
     tenant: str
     sequence: Sequence
     prefixes: list[CacheEntry]
     reason: MissReason | None
-    is_ahead: bool
+    askers: frozenset[Generation]
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether nobody waits for it: nobody did, or all who did have left."""
+        return all(asker.is_over or asker.is_cancelled for asker in self.askers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +116,29 @@ class Encoder:
         self.store = store
         self.running: dict[str, Encoding] = {}
 
-    def find(self, segment: Segment, tenant: str, *, is_ahead: bool = False) -> Lookup:
-        """The module, pinned; else it is being loaded or encoded now: ask again. is_ahead: it is for later, no request
-        waits for it. Raises CapacityError if memory is short.
+    def find(self, segment: Segment, tenant: str, askers: frozenset[Generation] = NOBODY) -> Lookup:
+        """The module, pinned; else it is being loaded or encoded now: ask again. askers: of requests that wait for it;
+        none if it is for later. Raises CapacityError if memory is short.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
-            self.running[key].is_ahead &= is_ahead
+            self.running[key].askers |= askers
             return Lookup(reason=self.running[key].reason)
         lookup = self.store.find(segment, tenant)
         if lookup.entry is None and lookup.loading is None:
-            self._start(key, segment, tenant, lookup.reason, is_ahead=is_ahead)
+            self._start(key, segment, tenant, lookup.reason, askers)
         return lookup
 
     def advance(self, job: EncodeJob) -> bool:
-        """Start encodings of a job, while no request runs; True when it is done."""
-        while job.segments and len(self.running) < MAX_ENCODINGS:
+        """Start encodings of a job, while no request runs and the disk keeps up; True when it is done."""
+        while job.segments and len(self.running) < MAX_ENCODINGS and not self.store.is_behind:
             segment, tenant = job.segments[0]
             key = self.store.key(segment, tenant)
             if key in self.running:
                 break
             if not job.has_next(key, self.store):
                 try:
-                    lookup = self.find(segment, tenant, is_ahead=True)
+                    lookup = self.find(segment, tenant)
                 except CapacityError as error:
                     if self.running or self.store.is_loading:
                         return False
@@ -164,11 +173,13 @@ class Encoder:
             for used in (entry, *encoding.prefixes):
                 self.store.device.release(used)
 
-    def _start(self, key: str, segment: Segment, tenant: str, reason: MissReason | None, *, is_ahead: bool) -> None:
+    def _start(
+        self, key: str, segment: Segment, tenant: str, reason: MissReason | None, askers: frozenset[Generation]
+    ) -> None:
         prefixes: list[CacheEntry] = []
         try:
             for ancestor in list(segment.with_ancestors())[:-1]:
-                lookup = self.find(ancestor, tenant, is_ahead=is_ahead)
+                lookup = self.find(ancestor, tenant, askers)
                 if lookup.entry is None:  # the ancestor first, it is encoded or loaded
                     return
                 prefixes.append(lookup.entry)
@@ -177,7 +188,7 @@ class Encoder:
             positions = [*segment.left_context_positions, *segment.positions]
             tokens = [*segment.left_context, *segment.tokens]
             sequence = Sequence(tokens, positions, own, views, arrived=time.perf_counter())
-            self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason, is_ahead)
+            self.running[key] = Encoding(segment, tenant, sequence, prefixes, reason, askers)
             prefixes = []  # the encoding holds them now
         finally:
             for entry in prefixes:

@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
 LOOK_AGAIN_S = 0.5
-"""While modules are being loaded and there is nothing else to do: how soon to see who has left or waited too long."""
+"""While modules are being loaded or written and nothing else is to be done: how soon to see who has left or waited too
+long.
+"""
 
 
 class Engine:
@@ -203,6 +205,7 @@ class Engine:
         comes later is not waited for. Raises EngineStopped.
         """
         self._forget(ForgetJob(lambda _: frozenset(), Future()))
+        self.store.flush()
 
     def forget(self, keys: Set[str]) -> int:
         """Remove modules from every tier and everything computed with them, between two passes. What is under way goes

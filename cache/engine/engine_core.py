@@ -50,8 +50,8 @@ class EngineCore:
     """The state of the engine thread. inbox: what has arrived, in order. give_up: if all of it shall end; then `step`
     raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand: set from any thread when a
     request was submitted or a module was loaded: it ends a pass for modules nobody waits for at the next layer.
-    awaits_loads: whether the last step had nothing to compute until a module is loaded. row_limit: of the device, which
-    cores on the same one share. texts: where text is made, on this thread if None.
+    awaits_loads: whether the last step had nothing to compute until a module is loaded or written. row_limit: of the
+    device, which cores on the same one share. texts: where text is made, on this thread if None.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class EngineCore:
         self._admit()
         self._make_room()
         scheduled = self._row_limit.fit(self._schedule())
-        self.awaits_loads = not scheduled and self.store.is_loading
+        self.awaits_loads = not scheduled and (self.store.is_loading or self.store.is_behind)
         if not scheduled:
             self.store.arena.begin_copies()
             return
@@ -148,7 +148,6 @@ class EngineCore:
     def _forget(self, job: ForgetJob) -> None:
         try:
             self._texts.flush()  # requests that have ended are over for their readers, too
-            self.store.flush()  # what is being written is found on disk
             self.row_selector.clear()
             self.prefetches.clear()  # what they have begun is dropped with what nobody wants
             keys = job.find(self.store)

@@ -20,8 +20,8 @@ from cache.memory.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob:
-    """Modules to be removed. find: which ones, called when all that was asked for before has ended, and everything is
-    written to disk. done: gets how many were there. is_urgent: it waits for nothing that was asked for before.
+    """Modules to be removed. find: which ones, called when all that was asked for before has ended. done: gets how many
+    were there. is_urgent: it waits for nothing that was asked for before.
     """
 
     find: Callable[[Store], Set[str]]

@@ -90,7 +90,7 @@ class PrefetchQueue:
             return True
         if store.tier(key) is None and key not in running and len(running) >= MAX_ENCODINGS:
             return False
-        lookup = self._encoder.find(segment, tenant, is_ahead=True)
+        lookup = self._encoder.find(segment, tenant)
         if lookup.entry is not None:
             store.device.release(lookup.entry)
         return lookup.entry is not None

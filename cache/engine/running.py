@@ -154,7 +154,7 @@ class Running:
 
     def _why_over(self) -> FinishReason | None:
         """Why the answer so far gets no more tokens, if it does not."""
-        if self.admitted.request.sampling.choices is None and loop_length(self.answer):
+        if self.sampler.sampling.ends_loops and loop_length(self.answer):
             return "repeated"
         return "length" if len(self.answer) >= self.most_tokens else None
 

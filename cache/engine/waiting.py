@@ -68,7 +68,7 @@ class Waiting:
         for segment in self.plan.segments():
             if segment in self.entries:
                 continue
-            lookup = encoder.find(segment, self.request.tenant_of_modules)
+            lookup = encoder.find(segment, self.request.tenant_of_modules, frozenset({self.generation}))
             if lookup.entry is not None:
                 self.entries[segment] = lookup.entry
             elif lookup.loading is None:

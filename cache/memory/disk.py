@@ -16,9 +16,10 @@ from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -28,11 +29,17 @@ from cache.memory.module_header import ModuleHeader
 SUFFIX = ".safetensors"
 LENGTH_BYTES = 8
 """Of a safetensors file: they say how long the description behind them is."""
+KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I8": torch.int8}
+"""Of its tensors, by the name that it gives them."""
 log = logging.getLogger(__name__)
 
 
 class LoadFailed(Exception):
     """A module file could not be used; the message says why. It is not used again."""
+
+
+class Unreachable(LoadFailed):
+    """It could not be read now. The file may be sound, and belongs to others, too."""
 
 
 @dataclass(slots=True)
@@ -114,11 +121,8 @@ class DiskTier:
         if key in self.undeleted:
             raise LoadFailed("it was removed")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-            rows = checked_rows(key, metadata, tensors)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+            rows = checked_rows(key, read_file(path))
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
             if self.entries.get(key) is entry:  # it was not written anew meanwhile
                 self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
@@ -184,8 +188,24 @@ def _delete(path: Path) -> bool:
     return True
 
 
-def checked_rows(key: str, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Tensor:
-    """The rows in a file. Raises KeyError, TypeError or ValueError for one that is damaged or holds something else."""
+def read_file(path: Path) -> bytearray:
+    """What is in a file. It is not mapped into memory: there a disk that fails would end the process, not raise."""
+    with open(path, "rb") as file:
+        data = bytearray(os.fstat(file.fileno()).st_size)
+        file.readinto(data)
+    return data
+
+
+def checked_rows(key: str, data: bytearray) -> Tensor:
+    """The rows in a file's bytes, which they share. Raises KeyError, TypeError, ValueError, AttributeError or
+    RuntimeError for one that is damaged or holds something else.
+    """
+    described, at = description(data)
+    metadata, tensors = described.pop("__metadata__"), {}
+    for name, one in described.items():  # by hand: the library copies, which takes longer than the checksum
+        (first, end), dtype = one["data_offsets"], KINDS[one["dtype"]]
+        tensor = torch.frombuffer(data, dtype=dtype, count=(end - first) // dtype.itemsize, offset=at + first)
+        tensors[name] = tensor.view(one["shape"])
     if json.loads(metadata["header"])["key"] != key:
         raise ValueError("the file holds another module")
     if checksum_of(tensors) != metadata["checksum"]:
@@ -239,6 +259,14 @@ def read_metadata(path: Path) -> dict[str, str]:
     if LENGTH_BYTES + length + max(tensor["data_offsets"][1] for tensor in described.values()) != size:
         raise ValueError("the file is cut off")
     return metadata
+
+
+def description(data: bytes | bytearray) -> tuple[dict[str, Any], int]:
+    """How a file describes its tensors and itself, and where what it describes begins; of its beginning, too. Raises
+    ValueError or RecursionError.
+    """
+    end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+    return json.loads(data[LENGTH_BYTES:end]), end
 
 
 def file_name(key: str) -> str:

@@ -10,28 +10,48 @@ from cache.memory.disk import DiskTier
 from cache.memory.kv_format import KVStorage
 from cache.memory.module_header import ModuleHeader
 
-WRITES_IN_FLIGHT = 8
-"""Modules copied and waiting for the disk; the engine waits when there are more."""
+BEHIND, MOST_PENDING = 8, 32
+"""Modules copied and waiting for the disk: with so many it is behind, and none is encoded ahead of use; with the
+second number of them what is submitted is not written.
+"""
+Job = tuple[ModuleHeader, Tensor]
 log = logging.getLogger(__name__)
 
 
 class DiskWriter:
-    """Writes modules in the order submitted. Of failed writes the first is logged, all are counted in `failures`.
-    pending: rows submitted but not written yet, by key.
+    """Writes modules in the order submitted. Of failed writes the first is logged, all are counted in `failures`; those
+    that a slow disk had no time for in `skipped`. pending: what is submitted but not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier, storage: KVStorage) -> None:
         self.disk, self._storage = disk, storage
-        self.pending: dict[str, Tensor] = {}
-        self.failures = 0
-        self._queue: queue.Queue[tuple[ModuleHeader, Tensor] | None] = queue.Queue(maxsize=WRITES_IN_FLIGHT)
+        self.pending: dict[str, Job] = {}
+        self.failures, self.skipped = 0, 0
+        self._queue: queue.Queue[Job | None] = queue.Queue()
+        self._changed, self._current = threading.Condition(), ""  # the key that is being written
         self._thread = threading.Thread(target=self._run, name="warmdesk-disk", daemon=True)
         self._thread.start()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether it writes more slowly than modules are computed."""
+        return len(self.pending) >= BEHIND
+
     def submit(self, header: ModuleHeader, rows: Tensor) -> None:
-        """Queue one module; waits while too many are queued."""
-        self.pending[header.key] = rows
-        self._queue.put((header, rows))
+        """Queue one module; if too many wait, it is left out, and computed again when memory has lost it."""
+        if len(self.pending) >= MOST_PENDING:
+            if not self.skipped:
+                log.warning("modules are computed faster than the disk takes them: some are not kept there")
+            self.skipped += 1
+            return
+        job = self.pending[header.key] = (header, rows)
+        self._queue.put(job)
+
+    def drop(self, key: str) -> None:
+        """Write a module no more. Waits if its file is being written, for no other one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._current != key)
+            self.pending.pop(key, None)
 
     def wait(self) -> None:
         """Return when everything submitted so far is written or has failed."""
@@ -44,14 +64,28 @@ class DiskWriter:
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
-            header, rows = job
-            try:
-                self.disk.write(header, rows, self._storage)
-            except Exception as error:  # whatever happens, the engine must not wait for a dead thread
-                if not self.failures:
-                    log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
-                self.failures += 1
-            finally:
-                del self.pending[header.key]
-                self._queue.task_done()
+            if self._begin(job):
+                self._write(*job)
+            self._queue.task_done()
         self._queue.task_done()
+
+    def _begin(self, job: Job) -> bool:
+        """Whether it was not dropped."""
+        key = job[0].key
+        with self._changed:
+            if is_wanted := self.pending.get(key) is job:
+                self._current = key
+        return is_wanted
+
+    def _write(self, header: ModuleHeader, rows: Tensor) -> None:
+        try:
+            self.disk.write(header, rows, self._storage)
+        except Exception as error:  # whatever happens, nobody must wait for a dead thread
+            if not self.failures:
+                log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
+            self.failures += 1
+        finally:
+            with self._changed:
+                self._current = ""
+                del self.pending[header.key]
+                self._changed.notify_all()

@@ -6,7 +6,6 @@ file, so several that write the same module do no harm. Files appear whole: in a
 store itself. Whoever writes removes what is too much, the oldest first. Not covered: how a file is checked (`disk`).
 """
 
-import json
 import logging
 import threading
 import time
@@ -17,17 +16,18 @@ from typing import Any
 from uuid import uuid4
 
 import fsspec
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from cache.errors import CacheError
 from cache.memory.disk import (
-    LENGTH_BYTES,
     SUFFIX,
     DiskEntry,
     DiskTier,
     LoadFailed,
+    Unreachable,
     checked_rows,
+    description,
     file_name,
     header_of,
     key_of,
@@ -128,10 +128,10 @@ class SharedTier(DiskTier):
                 self.entries.pop(key, None)
             raise LoadFailed("another engine has removed it") from error
         except Exception as error:
-            raise LoadFailed(f"unreadable: {error}") from error
+            raise Unreachable(f"unreadable: {error}") from error
         try:
-            return checked_rows(key, described(data), load(data))
-        except Exception as error:  # safetensors has its own
+            return checked_rows(key, bytearray(data))
+        except Exception as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
 
@@ -170,8 +170,8 @@ class SharedTier(DiskTier):
             some = unknown[first : first + HEADERS_AT_ONCE]
             for key, data in zip(some, self._beginnings(some), strict=True):
                 try:
-                    header = header_of(file_name(key), described(data))
-                except (KeyError, TypeError, ValueError, AttributeError):
+                    header = header_of(file_name(key), description(data)[0]["__metadata__"])
+                except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
                     continue
                 with self._lock:
                     if (entry := self.entries.get(key)) is not None:
@@ -208,13 +208,6 @@ def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
             return
         one.refresh()
         del one
-
-
-def described(data: bytes) -> dict[str, str]:
-    """What a file says of itself, by its beginning. Raises KeyError, TypeError, ValueError, AttributeError."""
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
-    metadata: dict[str, str] = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])["__metadata__"]
-    return metadata
 
 
 def name_in(found: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from cache.errors import CapacityError
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed, Unreachable
 from cache.memory.disk_writer import DiskWriter
 from cache.memory.host import HostTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
@@ -167,8 +167,8 @@ class Store:
             self.host_cost.measured(seconds, tokens)
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background unless it is
-        there.
+        """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background, unless it
+        is there or the disk is far behind.
         """
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         is_stored = self._is_on_disk(header.key)
@@ -184,6 +184,7 @@ class Store:
         headers = [entry.header for entry in self.device.entries.values()]
         headers += [load.header for load in self._loader.running.values()]
         headers += [entry.header for entry in self.host.entries.values()]
+        headers += [] if self._writer is None else [header for header, _ in [*self._writer.pending.values()]]
         headers += [] if self.disk is None else self.disk.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -195,8 +196,8 @@ class Store:
         self.device.forget_uses(keys)
         found = 0
         for key in keys:
-            self.flush(key)
             found += self.has(key)
+            self._drop_write(key)
             self._loader.drop(key)
             self.host.remove(key)
             if (entry := self.device.entries.get(key)) is not None:
@@ -219,7 +220,7 @@ class Store:
         entry = self.device.entries.get(key)
         if entry is not None and entry.refs:
             return False
-        self.flush(key)
+        self._drop_write(key)
         self._loader.drop(key)
         self.host.remove(key)
         self._not_loaded.pop(key, None)
@@ -237,10 +238,15 @@ class Store:
             return self.host.rows(kept)
         return self._read(key)
 
-    def flush(self, key: str | None = None) -> None:
-        """Wait until `key` (default: everything) is on disk."""
-        if self._writer is not None and (key is None or self._is_being_written(key)):
+    def flush(self) -> None:
+        """Wait until everything that was submitted is on disk. From any thread."""
+        if self._writer is not None:
             self._writer.wait()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether modules are computed faster than the disk takes them."""
+        return self._writer is not None and self._writer.is_behind
 
     def close(self) -> None:
         """Finish writing, end loads, and stop the threads. Nobody writes into the arena any more when this returns."""
@@ -326,7 +332,7 @@ class Store:
     def _fail_load(self, load: ModuleLoad) -> None:
         key, name = load.header.key, load.header.name
         self.device.free([load.extent])
-        if self.disk is not None and isinstance(load.error, LoadFailed):
+        if self.disk is not None and isinstance(load.error, LoadFailed) and not isinstance(load.error, Unreachable):
             self.disk.remove(key)
         self._not_loaded[key] = "load failed"
         log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
@@ -337,8 +343,12 @@ class Store:
         """
         if self.disk is None or self._writer is None:
             raise LoadFailed("it is in no tier")
-        rows = self._writer.pending.get(key)
-        return self.disk.read(key) if rows is None else rows
+        job = self._writer.pending.get(key)
+        return self.disk.read(key) if job is None else job[1]
+
+    def _drop_write(self, key: str) -> None:
+        if self._writer is not None:
+            self._writer.drop(key)
 
     def _cost(self, victim: Owner) -> float:
         """Seconds per token to get it back: from disk, or by computing it."""

@@ -41,11 +41,11 @@ def derive_template(render: Render) -> ChatTemplate:
     head_alone, rest_alone = cut(render(turns, True), USER)
     try:
         head, rest = cut(render([{"role": "system", "content": SYSTEM}, *turns], True), SYSTEM)
+        to_user, rest = cut(rest, USER)
         has_system = True
-    except ValueError:  # no system role: the system text opens the first user turn
+    except ValueError:  # no system role, or not before the first user turn: the system text opens that turn
         has_system = False
-        head, rest = head_alone, "\n\n" + USER + rest_alone
-    to_user, rest = cut(rest, USER)
+        head, to_user, rest = head_alone, "\n\n", rest_alone
     to_past_answer, rest = cut(rest, ANSWER)
     to_next, to_answer = cut(rest, NEXT)
     _, close = cut(render(turns[:2], False), ANSWER)

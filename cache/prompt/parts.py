@@ -14,7 +14,7 @@ ROLES: tuple[RoleName, ...] = ("system", "user", "assistant")
 class Text:
     """A piece of text. Neighbouring pieces are one run, which is tokenised together.
 
-    structural: True only for strings of the chat template, in which special tokens are recognised. Text of documents,
+    structural: True only for strings of the chat template, in which control tokens are recognised. Text of documents,
         users and settings is literal.
     tokens: the exact token ids if they are known (an answer that the model generated); `text` is then only for people.
     """

@@ -1,6 +1,6 @@
 """From text to token ids: the interface of a tokenizer, and how a run of text pieces is tokenised.
 
-A run is tokenised in one call, so that the ids are those of the joined text; within it special tokens are recognised in
+A run is tokenised in one call, so that the ids are those of the joined text; within it control tokens are recognised in
 structural pieces only, so that a document or a user who writes `<|im_end|>` gets ordinary characters.
 """
 
