@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from recording import Recorder, answer, running
 from test_cache_engine import plan_of
 from tiny import ByteTokenizer, make_segment, oracle_logits, stock
@@ -24,6 +26,7 @@ from cache.memory.arena import Arena
 from cache.model.language_model import LanguageModel
 from cache.native.decoder import rounded
 from cache.native.library import FLAGS, load_library, processor
+from cache.prompt.plan import Segment
 
 ROWS = 300
 SHAPE: dict[str, Any] = {
@@ -115,6 +118,24 @@ def test_an_answer_equals_transformers_own_forward(
         assert (logits - whole[len(prompt) - 1 + row]).abs().max() < 2e-4
 
 
+SAME = make_segment("the same", bytes(A.tokens).decode(), SYSTEM)
+
+
+@pytest.mark.parametrize("rows", [16, 430])
+@pytest.mark.parametrize("second", [SAME, A], ids=["of another name", "at two places"])
+def test_a_question_behind_the_same_passage_twice(second: Segment, rows: int, compiled: Path) -> None:
+    """Was wrong once where its rows took more than one window. What it leaves behind is right for the next one."""
+    model = build(weights("llama"), compiled)
+    recorder = Recorder(model)
+    begin = ("Is what stands there twice true? " * 14)[:rows]
+    first, later = plan_of(SYSTEM, A, second, begin), plan_of(SYSTEM, A, second, begin + " And if not?")
+    with running(model) as engine:
+        answer(engine, first)
+        assert (recorder.logits[-1] - oracle_logits(weights("llama"), first)).abs().max() < 2e-4
+        assert answer(engine, later).usage.prefix >= rows
+        assert (recorder.logits[-1] - oracle_logits(weights("llama"), later)).abs().max() < 2e-4
+
+
 def chunk(rows: int, first: int, own: Extent, views: list[KVView], position: int) -> Chunk:
     return Chunk([100 + row % 200 for row in range(rows)], list(range(position, position + rows)), first, [own], views)
 
@@ -159,6 +180,42 @@ def test_conversations_packed_in_one_pass(threads: int, compiled: Path) -> None:
         assert distance(mine, other) < 5e-4
     assert torch.equal(ours.positions, theirs.positions)
     assert fast.forward(PACKED, ours, []).shape == (0, 320)
+
+
+@st.composite
+def passes(draw: st.DrawFn) -> list[Chunk]:
+    """Requests whose rows lie on both sides of the 128th, the 256th ..., that read the same keys at several places, all
+    or some of them.
+    """
+    chunks: list[Chunk] = []
+    for i in range(draw(st.integers(1, 4))):
+        rows, first = draw(st.sampled_from([1, 9, 126, 150])), draw(st.sampled_from([0, 5]))
+        views = [
+            KVView(extent, 40 * place, draw(st.integers(0, 8)), draw(PARTS) if extent.length == 100 else ())
+            for place, extent in enumerate(draw(st.lists(st.sampled_from(EXTENTS), max_size=4)))
+        ]
+        chunks.append(chunk(rows, first, Extent(800 + 200 * i, 160), views, 900))
+    return chunks
+
+
+PARTS = st.sampled_from([(), PARTLY_VISIBLE.visible_ranges, (VisibleRange(20, 90, 130),)])
+
+
+@pytest.fixture(scope="module")
+def pair(compiled: Path) -> tuple[LanguageModel, LanguageModel]:
+    """A model in compiled code, and through transformers."""
+    return build(weights("llama"), compiled), build(weights("llama"), None)
+
+
+@settings(max_examples=15, deadline=None)
+@given(chunks=passes())
+def test_any_pass_is_as_through_transformers(chunks: list[Chunk], pair: tuple[LanguageModel, LanguageModel]) -> None:
+    fast, slow = pair
+    ours, theirs = filled(fast), filled(slow)
+    outputs = [*range(sum(len(one.tokens) for one in chunks))]
+    assert distance(fast.forward(chunks, ours, outputs), slow.forward(chunks, theirs, outputs)) < 5e-4
+    for mine, other in zip((*ours.keys, *ours.values), (*theirs.keys, *theirs.values), strict=True):
+        assert distance(mine, other) < 5e-4
 
 
 EXTENTS = [Extent(0, 550), Extent(580, 3), Extent(600, 100)]
