@@ -331,6 +331,16 @@ def test_weights_that_are_not_bfloat16_stay_as_they_are(compiled: Path) -> None:
     assert distance(logits, slow.forward(PACKED, filled(slow), [0, 31, ROWS - 1])) < 5e-4
 
 
+@pytest.mark.parametrize("without", ["q_proj", "k_proj", "v_proj"])
+def test_biases_of_some_layers_stay_with_them(without: str, compiled: Path) -> None:
+    hf = weights("qwen2, with biases")
+    for layer in hf.model.layers:
+        getattr(layer.self_attn, without).bias = None
+    fast, slow = build(hf, compiled), build(hf, None)
+    assert fast.native is not None
+    assert distance(fast.forward(PACKED, filled(fast), [0, 31]), slow.forward(PACKED, filled(slow), [0, 31])) < 5e-4
+
+
 def test_a_long_pass_is_given_up_at_its_next_layer(compiled: Path) -> None:
     model, asked = build(weights("llama"), compiled), iter([False, True])
     arena = filled(model)

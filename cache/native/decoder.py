@@ -198,10 +198,10 @@ class NativeDecoder:
         else:
             # the first ones of all lanes, then the second ones
             kind, packed = FLOAT32, torch.unflatten(together.float(), 2, (-1, 2)).permute(0, 2, 3, 1)
-        biases = [one.bias.detach().float() for one in linears if one.bias is not None]
+        biases = [torch.zeros(len(one.weight)) if one.bias is None else one.bias.detach().float() for one in linears]
         return _Linear(
             weights=self._keep(packed.contiguous()),
-            bias=self._keep(torch.cat(biases)) if biases else None,
+            bias=self._keep(torch.cat(biases)) if any(one.bias is not None for one in linears) else None,
             kind=kind,
             inputs=together.shape[2],
             outputs=together.shape[0] * self._lanes,
