@@ -249,10 +249,10 @@ def test_a_pass_waits_for_what_is_copied() -> None:
 def test_scoring_runs_through_plain_kernels() -> None:
     model = build(kinds=PassKinds(tiled=TiledPass))
     arena = Arena(model.info.kv, SLOTS, CPU)
-    squares = {SHARED[2]: torch.zeros(len(model.info.scored_layers), 13)}
+    squares = {(SHARED[2], 0): torch.zeros(len(model.info.scored_layers), 13)}
     chunks = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])]
     model.forward(chunks, arena, [], scored=[ScoredChunk(0, 2, squares)])
-    assert squares[SHARED[2]].count_nonzero() == squares[SHARED[2]].numel()
+    assert all(one.count_nonzero() == one.numel() for one in squares.values())
 
 
 def child(code: str, tmp_path: Path, **environment: str) -> None:

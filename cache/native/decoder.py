@@ -8,6 +8,7 @@ import ctypes
 import logging
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -261,10 +262,11 @@ def plan_scored(
     for one in scored:
         rows = one.packed_rows(chunks)
         chunk = chunks[one.index].last_rows(one.rows)
-        for item in plan_items([chunk]) if rows else []:
-            if (squares := one.squares.get(item.extent)) is None:
+        placed = [(item, ranged) for item in plan_items([chunk]) for ranged in item.ranges] if rows else []
+        for item, ranged in placed:
+            if (squares := one.squares.get((item.extent, ranged.offset))) is None:
                 continue
-            runs, readers = plan_arrays([item], turns, rows.start)
+            runs, readers = plan_arrays([replace(item, ranges=(ranged,))], turns, rows.start)
             for at in range(0, len(runs), 4):
                 start, length, first_reader, num_readers = runs[at : at + 4]
                 to = squares.data_ptr() + (start - item.extent.start) * squares.element_size()
