@@ -21,6 +21,8 @@ from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig, Qwen2Co
 from cache.attention.forward_pass import PassGivenUp, never
 from cache.attention.items import Chunk, KVView, VisibleRange
 from cache.attention.scoring import ScoredChunk
+from cache.engine.recomputation import SelectiveRecomputation
+from cache.engine.request import Request
 from cache.memory.allocator import Extent
 from cache.memory.arena import Arena
 from cache.model.language_model import LanguageModel
@@ -134,6 +136,21 @@ def test_a_question_behind_the_same_passage_twice(second: Segment, rows: int, co
         assert (recorder.logits[-1] - oracle_logits(weights("llama"), first)).abs().max() < 2e-4
         assert answer(engine, later).usage.prefix >= rows
         assert (recorder.logits[-1] - oracle_logits(weights("llama"), later)).abs().max() < 2e-4
+
+
+def test_rows_computed_again_in_the_same_passage_twice(compiled: Path) -> None:
+    """Each place has rows of its own that are computed again and hidden, and a question of more than one window."""
+    model = build(weights("llama"), compiled)
+    recorder = Recorder(model)
+    plan, plans = plan_of(SYSTEM, A, SAME, "Is what stands there twice true? " * 5), []
+    with running(model) as engine:
+        finish = engine._core.row_selector.finish
+        engine._core.row_selector.finish = lambda *given: plans.append(finish(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
+        engine.submit(Request(plan=plan, recomputation=SelectiveRecomputation(share=0.1)))
+        engine.settle()
+    (run,) = plans
+    assert len(run.spans) > len(plan.spans)
+    assert (recorder.logits[0] - oracle_logits(weights("llama"), run)).abs().max() < 2e-4
 
 
 def chunk(rows: int, first: int, own: Extent, views: list[KVView], position: int) -> Chunk:
