@@ -71,6 +71,16 @@ def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kerne
     assert second.usage.module == sum(len(segment.tokens) for segment in (SYSTEM, A, B, C))
 
 
+@pytest.mark.parametrize("family", ["llama", "bloom", "mpt", "gpt2"])
+def test_the_same_passage_at_two_places(family: str) -> None:
+    model = build(family)
+    recorder = Recorder(model)
+    plan = placed(family, SYSTEM, A, B, A, QUESTION)
+    with running(model) as engine:
+        answer(engine, plan)
+    assert (recorder.logits[-1] - oracle_logits(stock(family), plan)).abs().max() < TOLERANCE
+
+
 def test_order_of_import_and_history_change_nothing() -> None:
     """Requests a; a b; b on one engine: each equals a fresh engine's answer (Prompt Cache's code fails this)."""
     plans = [placed("llama", SYSTEM, *parts, QUESTION) for parts in ((A,), (A, B), (B,), (B, A))]

@@ -262,3 +262,20 @@ def test_an_answer_ended_for_repeating_itself_is_the_text_that_was_streamed() ->
     pieces = list(generation)
     engine.close()
     assert "".join(pieces) == generation.completion.text
+
+
+def test_a_check_of_the_store_that_takes_long_is_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: each wait of the engine's thread began with one, and a question that came meanwhile waited."""
+    engine, checks, clock = Engine(build(), memory=4 << 20), [], [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def check(_: Store) -> None:
+        checks.append(clock[0])
+        clock[0] += 0.5
+
+    monkeypatch.setattr(Store, "check_integrity", check)
+    for later in (0.0, 10.0, 39.0, 2.0):
+        clock[0] += later
+        engine._check_store()
+    assert checks == [100.0, 151.5]
+    engine.close()

@@ -258,6 +258,10 @@ def test_a_process_that_is_killed_is_begun_anew(
         engine.key(one) for one in engine.arrange(PROMPT).segments()
     }
     assert engine.contents().capacity.keys() == {"device", "host", "disk"}
+    monkeypatch.setattr("cache.engine.restarts.MOST_LOST", 1)
+    with pytest.raises(CacheError, match=r"^the engine has failed twice while it computed this prompt: ask something"):
+        _ = ask(engine).completion
+    assert engine.submit(Request(plan=engine.arrange(PROMPT[::-1]))).completion.tokens
 
 
 def test_closing_while_another_is_begun_ends_that_too(engine: EngineProcess, caplog: pytest.LogCaptureFixture) -> None:

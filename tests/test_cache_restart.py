@@ -102,3 +102,18 @@ def test_an_engine_that_fails_again_and_again_stays_down(engine: Engine, monkeyp
     assert (engine.is_running, engine.num_restarts) == (False, 2)
     with pytest.raises(EngineStopped, match="restart the program"):
         submit(engine)
+
+
+def test_a_prompt_that_was_there_at_two_failures_is_refused_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: asked again and again, it took the engine from everybody."""
+    lost, clock = cache.engine.restarts.LostPrompts(), [1000.0]
+    monkeypatch.setattr(cache.engine.restarts.time, "monotonic", lambda: clock[0])
+    fatal, other = plan_of(SYSTEM, A, QUESTION), plan_of(SYSTEM, B, QUESTION)
+    lost.add([fatal, other])
+    assert not lost.refuses(fatal), "others were there, too"
+    clock[0] += 400
+    lost.add([fatal.without_segments()])
+    assert lost.refuses(fatal)
+    assert not lost.refuses(other)
+    clock[0] += 300
+    assert not lost.refuses(fatal)

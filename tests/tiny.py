@@ -160,9 +160,10 @@ class OracleRows:
 def oracle_rows(plan: Plan) -> OracleRows:
     """Lay a plan out for one forward pass with a block mask.
 
-    Every segment stands there whole, behind copies of its conditioning prefix and its left context, at the distances at
-    which it was encoded, seen by itself. The left context of a prefix is seen by that prefix only. Computed tokens see
-    every prompt token of the spans before theirs and of their own up to themselves, and nothing else of the segments.
+    Every segment stands there whole, once for each place where it is put, behind copies of its conditioning prefix and
+    its left context, at the distances at which it was encoded, seen by itself. The left context of a prefix is seen by
+    that prefix only. Computed tokens see every prompt token of the spans before theirs and of their own up to
+    themselves, and nothing else of the segments.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -170,13 +171,18 @@ def oracle_rows(plan: Plan) -> OracleRows:
     seen_until: list[int] = []
     order: list[int] = []  # in the prompt; -1: not part of it
     begins = list(accumulate((len(span.tokens) for span in plan.spans), initial=0))
-    for number, segment in enumerate(plan.segments()):
-        spans = [(begin, span) for begin, span in zip(begins, plan.spans, strict=False) if span.segment == segment]
+    places = dict.fromkeys((span.segment, span.offset) for span in plan.spans if span.segment is not None)
+    for number, (segment, offset) in enumerate(places):
+        spans = [
+            (begin, span)
+            for begin, span in zip(begins, plan.spans, strict=False)
+            if span.segment == segment and span.offset == offset
+        ]
         shown = {span.row + i: begin + i for begin, span in spans for i in range(len(span.tokens))}
         for part in segment.with_ancestors():
             end = len(tokens) + len(part.left_context) + len(part.tokens)
             tokens.extend((*part.left_context, *part.tokens))
-            positions.extend(p + spans[0][1].offset for p in (*part.left_context_positions, *part.positions))
+            positions.extend(p + offset for p in (*part.left_context_positions, *part.positions))
             seen_until.extend([end] * len(part.left_context) + [FOREVER] * len(part.tokens))
             order.extend([-1] * len(part.left_context))
             order.extend(shown.get(row, -1) if part is segment else -1 for row in range(len(part.tokens)))

@@ -221,7 +221,8 @@ class Settings(BaseSettings):
     """Cross-encoder that puts the best 20 passages in order: a folder or a hub name. Unset: none; on a CPU one costs
     a second or more a question."""
     threads: Annotated[int | None, _between(1, 1024)] = None
-    """CPU threads. Unset: PyTorch's own choice."""
+    """CPU threads. Unset: PyTorch's own choice; for an engine's own process at most as many as its cgroup (container)
+    gives processors."""
     engine_process: bool = Field(default=True, json_schema_extra={"needs": "true or false"})
     """Whether a served desk gives the language model a process of its own, so that pages and search take no steps from
     answers, and a crash of it does not end the desk. `threads` is then for that process, and search has one unless

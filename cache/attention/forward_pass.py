@@ -11,7 +11,7 @@ items any row is in, H key/value heads, G query heads per key/value head, D head
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -128,16 +128,17 @@ class Pass:
             self.calls[None], self.shift = sloped_calls(self.items, self._framed_positions(), arena.positions, slopes)
         elif any(r.offset for r in ranges):
             assert rotation is not None, "this model's modules cannot be moved"
-            cos, sin = rotation.angles(self._offsets())
+            cos, sin = rotation.angles(self._offsets)
             self.turn = cos.to(device), sin.to(device)
 
+    @cached_property
     def _offsets(self) -> Tensor:
         """How far the extent an item row reads is placed from where it was encoded: int64 `[R]`, in host memory."""
         return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
 
     def _framed_positions(self) -> Tensor:
         """Ids of item rows as the extents they read were encoded, int64 `[R]`."""
-        return self.positions[self.rows] - self._offsets().to(self.positions.device)
+        return self.positions[self.rows] - self._offsets.to(self.positions.device)
 
     def _calls(self, window: int | None) -> list[KernelCall]:
         """The kernel calls of a layer with a sliding window of that size, or without one."""
@@ -216,14 +217,16 @@ class Pass:
         """
         whole = self._by_part(lse, float("-inf")).logsumexp(1)  # [H, T, G]
         item_rows = per_item(self.items, torch.arange(len(self.rows), device=q.device))
+        offsets = self._offsets.to(q.device)
+        wanted = [(rows, *one) for rows, squares in self.scored for one in squares.items()]
         for item, call, of_item in zip(self.items, self.calls[None], item_rows, strict=True):
-            for rows, squares in self.scored:
-                if item.extent not in squares:
+            for rows, (extent, offset), squares in wanted:
+                if item.extent != extent:
                     continue
                 packed = self.rows[of_item]
-                is_scored = (packed >= rows.start) & (packed < rows.stop)
+                is_scored = (packed >= rows.start) & (packed < rows.stop) & (offsets[of_item] == offset)
                 mine, packed = of_item[is_scored], packed[is_scored]
-                keys = self.arena.keys[layer][item.extent.start : item.extent.end].float()  # [L, H, D]
+                keys = self.arena.keys[layer][extent.start : extent.end].float()  # [L, H, D]
                 scores = torch.einsum("hrgd,lhd->hrgl", q[:, mine].float(), keys) * scale
                 if call.bias is not None:
                     bias = call.bias[0].unsqueeze(2)  # [1 or H, 1 or all rows of the item, 1, L]
@@ -231,7 +234,7 @@ class Pass:
                 if self.shift is not None:
                     scores = scores + self.shift[:, mine, None, None]
                 weights = (scores - whole[:, packed].unsqueeze(-1)).exp().mean((0, 2))  # [r, L]
-                squares[item.extent][layer - self.scored_layers.start] += weights.square().sum(0)
+                squares[layer - self.scored_layers.start] += weights.square().sum(0)
         if self.ends_scored and layer == self.scored_layers[-1]:
             raise ScoringFinished
 

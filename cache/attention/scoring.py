@@ -12,16 +12,19 @@ from torch import Tensor
 from cache.attention.items import Chunk
 from cache.memory.allocator import Extent
 
+Placed = tuple[Extent, int]
+"""An extent that a chunk reads, and its offset there: an extent may be read at several places."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """A chunk of a pass whose last `rows` rows are scored. index: which chunk. squares: of the keys of each extent,
-    float32 `[scored layers, L]`: the pass adds the squared weights of these rows.
+    """A chunk of a pass whose last `rows` rows are scored. index: which chunk. squares: of the keys of each extent at
+    each place, float32 `[scored layers, L]`: the pass adds the squared weights of these rows.
     """
 
     index: int
     rows: int
-    squares: Mapping[Extent, Tensor]
+    squares: Mapping[Placed, Tensor]
 
     def packed_rows(self, chunks: Sequence[Chunk]) -> range:
         """The scored rows among all rows of the pass."""

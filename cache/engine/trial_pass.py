@@ -35,7 +35,7 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
     choose_tokens(logits, samplers, [()] * wanted)
     if model.info.places_modules:
         squares = {
-            view.extent: torch.zeros(len(model.info.scored_layers), MODULE_ROWS, device=model.device)
+            (view.extent, view.offset): torch.zeros(len(model.info.scored_layers), MODULE_ROWS, device=model.device)
             for view in chunks[0].views
         }
         scored = ScoredChunk(0, min(SCORED_ROWS, len(chunks[0].tokens)), squares)

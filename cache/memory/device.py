@@ -6,6 +6,7 @@ together. Rows of requests are runs of any length, from wherever slots are free.
 (`cache.memory.eviction`). Owned by the engine thread.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -20,6 +21,7 @@ from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
 TRIED_RUNS = 8
 """Runs of neighbours that are compared when a module needs memory in one piece."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +52,11 @@ class DeviceMemory:
     def __init__(self, slots: int, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
         self._on_eviction = on_eviction
         self.allocator = ExtentAllocator(slots)
-        self.prefixes = PrefixTree()
         self.entries: dict[str, CacheEntry] = {}
         self.evictions: Counter[str] = Counter()
         self.kept: Set[str] = frozenset()
         self._queue = EvictionQueue[Owner](self._is_evictable, cost, self._is_kept)
+        self.prefixes = PrefixTree(self._queue.add)
         self._by_start: dict[int, CacheEntry] = {}
         self._by_end: dict[int, CacheEntry] = {}
         self._evictable_slots = 0  # of modules
@@ -90,15 +92,13 @@ class DeviceMemory:
         """
         available = self.allocator.free_slots + self.evictable_slots
         if length + spare > available:
-            raise CapacityError(
-                f"{length} tokens of KV memory are needed, {available} can be had and the rest of "
-                f"{self.allocator.capacity} is in use: raise --memory or ask for less at once"
-            )
+            raise self._shortage(length, available)
         while (pieces := self.allocator.allocate_pieces(length)) is None:
             if not (victims := self._queue.lowest(1)):
-                pieces = self.allocator.allocate_pieces(length, least=1)
-                assert pieces is not None, ("evictable slots", self.evictable_slots)
-                return pieces
+                if (pieces := self.allocator.allocate_pieces(length, least=1)) is not None:
+                    return pieces
+                log.error("%d slots count as evictable and are not", self.evictable_slots)
+                raise self._shortage(length, self.allocator.free_slots)  # one request ends, not the engine
             self._evict(victims[0])
         return pieces
 
@@ -184,8 +184,6 @@ class DeviceMemory:
     def release_prefix(self, prefix: PrefixNode) -> None:
         """Undo one `pin_prefix`."""
         self.free(self.prefixes.unpin(prefix))
-        if prefix.is_leaf:
-            self._queue.add(prefix)
 
     def count_prefix_use(self, prefix: PrefixNode) -> None:
         """Count a request that begins to run behind a prefix that it found."""
@@ -201,8 +199,6 @@ class DeviceMemory:
         self.free(surplus)
         for step in last.path():
             step.marks = step.marks or self._queue.half_life.begin()
-        if last.is_leaf:
-            self._queue.add(last)
 
     def drop_prefixes(self, tenant: str) -> bool:
         """Remove what was computed for a tenant, but no modules. Gives whether all of it is gone: what a request in
@@ -212,18 +208,25 @@ class DeviceMemory:
         return not any(self.prefixes.nodes(tenant))
 
     def check_integrity(self, reserved: Iterable[Extent] = ()) -> None:
-        """Assert that extents tile the arena, that nothing is pinned, and that the books agree. For when no request is
-        in flight. reserved: extents of modules that are being loaded.
+        """Assert that extents tile the arena, that nothing is pinned and all can be evicted, and that the books agree.
+        For when no request is in flight. reserved: extents of modules that are being loaded.
         """
         owners: list[Owner] = [*self.entries.values(), *self.prefixes.nodes()]
         for owner in owners:
             assert owner.refs == 0, ("pinned while idle", owner)
+            assert owner in self._queue or not self._is_evictable(owner), ("not queued", owner)
         extents = [entry.extent for entry in self.entries.values()]
         assert self._evictable_slots == total_length(extents)
         assert self._by_start == {entry.extent.start: entry for entry in self.entries.values()}
         assert self._by_end == {entry.extent.end: entry for entry in self.entries.values()}
         self.prefixes.check_integrity()
         self.allocator.check_integrity([*extents, *self._prefix_extents(), *reserved])
+
+    def _shortage(self, length: int, available: int) -> CapacityError:
+        return CapacityError(
+            f"{length} tokens of KV memory are needed, {available} can be had and the rest of "
+            f"{self.allocator.capacity} is in use: raise --memory or ask for less at once"
+        )
 
     def _count_use(self, entry: CacheEntry) -> None:
         self._queue.count_use(entry, entry.header.key, len(self.entries))
@@ -297,11 +300,8 @@ class DeviceMemory:
             self.drop(victim)
             self.evictions["module"] += 1
         else:
-            parents = [*victim.path()][1:]
             self.free(self.prefixes.evict(victim))
             self.evictions["prefix"] += 1
-            if left := next((node for node in parents if not node.is_detached), None):
-                self._queue.add(left)
 
 
 def extents_of(owner: Owner) -> Sequence[Extent]:

@@ -54,12 +54,16 @@ class EvictionQueue(Generic[V]):
         self._is_short = False  # the half-life by which the heap is ordered
 
     def add(self, victim: V) -> None:
-        """It may be evicted from now on, until `is_evictable` says otherwise."""
+        """It may be evicted from now on, until `is_evictable` says otherwise. What has no marks was used now."""
+        victim.marks = victim.marks or self.half_life.begin()
         if len(self._heap) >= self._most:  # much of it may be gone by other ways than eviction
             self.refresh()
         if victim not in self._queued:
             self._queued[victim] = None
             heapq.heappush(self._heap, self._ranked(victim))
+
+    def __contains__(self, victim: V) -> bool:
+        return victim in self._queued
 
     def count_use(self, victim: V, name: str | None = None, room: int = 0) -> None:
         """Count one more use, and let the others fade. name: what it is known by when it comes back after an eviction,

@@ -7,7 +7,7 @@ the radix cache of SGLang (Zheng et al., 2024), with placed modules as edges of 
 extents back: at once, or when the last request in flight that reads them ends.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from cache.memory.allocator import Extent, part_of, total_length
@@ -89,13 +89,19 @@ def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return next(i for i in range(shorter) if a[i] != b[i])
 
 
+def ignore(_: PrefixNode) -> None:
+    """Nobody evicts."""
+
+
 class PrefixTree:
     """One tree per tenant; nothing is shared between tenants. A tree is kept while it holds anything: there may be as
-    many tenants as visitors. evictable_slots: how many slots are not needed by requests in flight.
+    many tenants as visitors. evictable_slots: how many slots are not needed by requests in flight. on_leaf: called
+    with every node that may be evicted from now on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_leaf: Callable[[PrefixNode], None] = ignore) -> None:
         self.evictable_slots = 0
+        self._on_leaf = on_leaf
         self._roots: dict[str, PrefixNode] = {}
         self._by_start: dict[int, PrefixNode] = {}  # of each extent
         self._by_end: dict[int, PrefixNode] = {}
@@ -143,6 +149,7 @@ class PrefixTree:
                 step = step.cut(common, len(step.tokens))
                 extents = extents if step.key is not None else part_of(extents, common, total_length(extents))
         self._drop_if_empty(top)
+        self._announce(node)
         return node, surplus
 
     def pin(self, node: PrefixNode) -> None:
@@ -162,6 +169,8 @@ class PrefixTree:
                 freed.extend(step.extents)
             elif not step.refs:
                 self.evictable_slots += total_length(step.extents)
+        if left := next((step for step in node.path() if not step.is_detached), None):
+            self._announce(left)
         return freed
 
     def leaves(self, tenant: str | None = None) -> Iterator[PrefixNode]:
@@ -246,6 +255,11 @@ class PrefixTree:
             self.evictable_slots -= total_length(node.extents)
         del node.parent.children[node.step.edge]
         self._drop_if_empty(node.parent)
+        self._announce(node.parent)
+
+    def _announce(self, node: PrefixNode) -> None:
+        if node.is_leaf:
+            self._on_leaf(node)
 
     def _drop_if_empty(self, node: PrefixNode) -> None:
         """Drop the tree of this root if it holds nothing; `insert` puts it back for a request that still has it."""

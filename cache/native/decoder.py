@@ -8,6 +8,7 @@ import ctypes
 import logging
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,10 +199,10 @@ class NativeDecoder:
         else:
             # the first ones of all lanes, then the second ones
             kind, packed = FLOAT32, torch.unflatten(together.float(), 2, (-1, 2)).permute(0, 2, 3, 1)
-        biases = [one.bias.detach().float() for one in linears if one.bias is not None]
+        biases = [torch.zeros(len(one.weight)) if one.bias is None else one.bias.detach().float() for one in linears]
         return _Linear(
             weights=self._keep(packed.contiguous()),
-            bias=self._keep(torch.cat(biases)) if biases else None,
+            bias=self._keep(torch.cat(biases)) if any(one.bias is not None for one in linears) else None,
             kind=kind,
             inputs=together.shape[2],
             outputs=together.shape[0] * self._lanes,
@@ -261,10 +262,11 @@ def plan_scored(
     for one in scored:
         rows = one.packed_rows(chunks)
         chunk = chunks[one.index].last_rows(one.rows)
-        for item in plan_items([chunk]) if rows else []:
-            if (squares := one.squares.get(item.extent)) is None:
+        placed = [(item, ranged) for item in plan_items([chunk]) for ranged in item.ranges] if rows else []
+        for item, ranged in placed:
+            if (squares := one.squares.get((item.extent, ranged.offset))) is None:
                 continue
-            runs, readers = plan_arrays([item], turns, rows.start)
+            runs, readers = plan_arrays([replace(item, ranges=(ranged,))], turns, rows.start)
             for at in range(0, len(runs), 4):
                 start, length, first_reader, num_readers = runs[at : at + 4]
                 to = squares.data_ptr() + (start - item.extent.start) * squares.element_size()

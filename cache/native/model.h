@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     int32_t start, length;         /* slots */
-    int32_t first_reader, readers; /* its readers: a part of the pass's list */
+    int32_t first_reader, readers; /* its readers: a part of the pass's list, by ascending rows */
 } Item;
 
 typedef struct {

@@ -1,8 +1,9 @@
 """An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
 
 If the process ends, whoever waits for it gets an error, and another one is begun, with empty memory; the disk tier
-stays. What is asked meanwhile is computed then. Prompts are arranged here, with the model's tokenizer. Not covered:
-what runs in the process (`engine_server`), and how it is started and ended (`child`).
+stays. What is asked meanwhile is computed then; a prompt that was there at two such ends is refused for a while.
+Prompts are arranged here, with the model's tokenizer. Not covered: what runs in the process (`engine_server`), and how
+it is started and ended (`child`).
 """
 
 import logging
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
-from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
+from cache.engine.restarts import BROKEN, REFUSED, RESTARTED, LostPrompts, RestartLimit
 from cache.errors import CacheError, EngineStopped
 from cache.memory.contents import ModuleCheck, TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
@@ -75,7 +76,7 @@ class EngineProcess(EngineElsewhere):
         except BaseException:
             self._child.end(0)
             raise
-        self._exchange, self._restart_limit = Exchange(), RestartLimit()
+        self._exchange, self._restart_limit, self._lost_prompts = Exchange(), RestartLimit(), LostPrompts()
         self._num_restarts = self._num_shortages = 0
         self._kept, self._is_closing = frozenset[str](), False
         self._last = DOWN
@@ -101,12 +102,18 @@ class EngineProcess(EngineElsewhere):
         """Queue a request; while another process is begun, until it is there. Raises EngineStopped, and ValueError for
         a request whose answer is given.
         """
-        sent = SentRequest.of(request)
-        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=False))
+        return self._begin_answer(request, is_idle=False)
 
     def compute_idle(self, request: Request) -> Generation:
+        return self._begin_answer(request, is_idle=True)
+
+    def _begin_answer(self, request: Request, *, is_idle: bool) -> Generation:
         sent = SentRequest.of(request)
-        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=True))
+        if self._lost_prompts.refuses(request.plan):
+            refused = Generation()
+            refused.deliver(CacheError(REFUSED))
+            return refused
+        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=is_idle), request)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
         check_tenant(tenant)
@@ -244,6 +251,7 @@ class EngineProcess(EngineElsewhere):
         self._num_restarts += self._last.num_restarts
         self._num_shortages += self._last.num_shortages
         self._last = replace(self._last, num_restarts=0, num_shortages=0)
+        self._lost_prompts.add(request.plan for request in self._exchange.open_requests)
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:

@@ -50,6 +50,7 @@ from cache.serving.messages import (
     encoded,
     read_all,
 )
+from cache.serving.processors import usable_processors
 from cache.serving.spec import EngineSpec
 from cache.serving.values import SentEncoded, SentError, segments_of
 
@@ -198,8 +199,7 @@ def as_cache_error(what: str, error: BaseException) -> CacheError:
 
 def load_engine(spec: EngineSpec) -> LocalEngine:
     """The running engine, with its model loaded. Raises CacheError."""
-    if spec.threads is not None:
-        torch.set_num_threads(spec.threads)
+    torch.set_num_threads(spec.threads or min(torch.get_num_threads(), usable_processors()))
     model = load_model(
         spec.model,
         device=spec.device,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from cache.engine.request import Generation
+from cache.engine.request import Generation, Request
 from cache.errors import CacheError, EngineStopped
 from cache.serving.connection import Connection
 from cache.serving.messages import Cancel, EncodingEnded, Ended, Failed, Piece, Returned, State, encoded
@@ -20,11 +20,11 @@ Reply = EncodingEnded | Returned | State
 
 
 class RemoteGeneration(Generation):
-    """An answer that is generated elsewhere."""
+    """An answer that is generated elsewhere. request: what it answers, if somebody wants to know."""
 
-    def __init__(self, cancel: Callable[[], None]) -> None:
+    def __init__(self, cancel: Callable[[], None], request: Request | None = None) -> None:
         super().__init__()
-        self._cancel = cancel
+        self._cancel, self.request = cancel, request
 
     def cancel(self) -> None:
         """Stop generating; what was generated so far still arrives as the completion."""
@@ -66,10 +66,17 @@ class Exchange:
         """How much has been asked and has not ended."""
         return len(self._open)
 
-    def begin_answer(self, message: Callable[[int], Any]) -> Generation:
-        """Ask for an answer. message: with its number. Raises EngineStopped."""
+    @property
+    def open_requests(self) -> list[Request]:
+        """Those whose answers have not ended."""
+        with self._lock:
+            answers = [one for one in self._open.values() if isinstance(one, RemoteGeneration)]
+        return [one.request for one in answers if one.request is not None]
+
+    def begin_answer(self, message: Callable[[int], Any], request: Request) -> Generation:
+        """Ask for the answer to a request. message: with its number. Raises EngineStopped."""
         number = next(self._numbers)
-        generation = RemoteGeneration(lambda: self._cancel(number))
+        generation = RemoteGeneration(lambda: self._cancel(number), request)
         self._send(message(number), number, generation)
         return generation
 

@@ -16,8 +16,8 @@ from cache.prompt.arrangement import Placement
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes
     on disk in `modules`; 0: no disk tier. shared: where the disk tier is instead, if engines share it: a folder or a
-    URL of fsspec. threads: CPU threads of computing; None: PyTorch's own choice. log_format, log_level: of a process of
-    its own. The others: see `Engine`.
+    URL of fsspec. threads: CPU threads of computing; None: PyTorch's own choice, but no more than the process may
+    use processors. log_format, log_level: of a process of its own. The others: see `Engine`.
     """
 
     model: str | None

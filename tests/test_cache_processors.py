@@ -1,0 +1,80 @@
+"""How many processors a process may use, by what the system says of its cgroups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cache.errors import ModelError
+from cache.serving.engine_server import load_engine
+from cache.serving.processors import usable_processors
+from cache.serving.spec import EngineSpec
+
+
+@pytest.fixture(autouse=True)
+def _eight_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+
+def usable(folder: Path, own: str, files: dict[str, str]) -> int:
+    (folder / "own").write_text(own)
+    for name, text in files.items():
+        path = folder / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return usable_processors(folder / "cgroup", folder / "own")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "6400000 100000\n"}, 8),
+        ("0::/desk.slice/engine\n", {"desk.slice/cpu.max": "300000 100000\n"}, 3),
+        ("0::/a/b\n", {"a/cpu.max": "300000 100000\n", "a/b/cpu.max": "max 100000\n"}, 3),
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/docker/12\n0::/\n",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+            4,
+        ),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "strange\n"}, 8),
+        ("0::/\n", {}, 8),
+        ("strange\n", {}, 8),
+        ("", {}, 8),
+    ],
+)
+def test_the_quota_of_a_cgroup_counts(own: str, files: dict[str, str], expected: int, tmp_path: Path) -> None:
+    assert usable(tmp_path, own, files) == expected
+
+
+def test_a_system_without_cgroups(tmp_path: Path) -> None:
+    assert usable_processors(tmp_path, tmp_path / "none") == 8
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize(("wanted", "usable", "expected"), [(None, 2, 2), (None, 64, 3), (5, 2, 5)])
+def test_an_engine_has_no_more_threads_than_processors(
+    wanted: int | None, usable: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it is told to."""
+    monkeypatch.setattr("cache.serving.engine_server.usable_processors", lambda: usable)
+    torch.set_num_threads(3)
+    spec = EngineSpec(model=str(tmp_path / "none"), converted=tmp_path, modules=tmp_path, memory=1, threads=wanted)
+    with pytest.raises(ModelError):
+        load_engine(spec)
+    assert torch.get_num_threads() == expected
