@@ -9,16 +9,15 @@ from app.access.addresses import address_of
 from app.access.login_rate import LoginRateLimiter
 from app.access.passwords import verified
 from app.domain.callers import Caller
+from app.domain.errors import DeskError
 from app.storage.accounts import ADMIN, Accounts
 from app.storage.audit import Audit
 from app.storage.sessions import LIFETIME_S, Sessions
 from app.web.admin_frame import home_of
-from app.web.guard import COOKIE
+from app.web.guard import COOKIE, come_again
 from app.web.languages import page_language
 from app.web.rendering import render
 from app.web.site import Site
-
-LONGEST_NAME = 80
 
 
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
@@ -42,9 +41,15 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         if wait_s := limiter.attempt(address):
             page = login_html(request, "wait", name, minutes=(wait_s + 59) // 60)
             return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
-        account = verified(accounts, name.strip(), password)
+        try:
+            account = verified(accounts, name.strip(), password)
+        except DeskError as error:
+            if error.code != "sign-in-busy":
+                raise
+            return come_again(request)
         if account is None:
-            audit.record(name.strip()[:LONGEST_NAME], "sign-in-failed")
+            # A name that no account has may be a password in the wrong field, or made up to be read in the log.
+            audit.record(name.strip() if accounts.named(name.strip()) else "", "sign-in-failed")
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
         audit.record(account.name, "sign-in")
