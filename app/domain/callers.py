@@ -35,6 +35,10 @@ class Caller:
 NOBODY = Caller()
 
 
+CUSTOMERS = ("v-", "u-")
+"""What the owners begin with that are visitors, known to the company or not: neither the operator nor a program."""
+
+
 def is_customer(owner: str) -> bool:
-    """Whether conversations are of a visitor, known to the company or not: neither the operator's nor a program's."""
-    return owner.startswith(("v-", "u-"))
+    """Whether conversations are a visitor's."""
+    return owner.startswith(CUSTOMERS)

@@ -156,8 +156,8 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
 
 
 def is_left_out(path: str, settings: Settings) -> bool:
-    """Whether no backup holds a path of the data folder: what is computed again, and may be code that runs; what belongs
-    to a running process or to another backup. Also where a file system takes capitals for small letters.
+    """Whether no backup holds a path of the data folder: what is computed again, and may be code that runs, and what
+    belongs to a running process or to another backup. Also where a file system takes capitals for small letters.
     """
     name = path.partition("/")[0].casefold()
     own = {settings.models_folder.name, EVALS, f"{settings.settings_file.stem}.tmp", *_NOT_FILES}
