@@ -37,8 +37,8 @@ class AgentQueue:
         return self._handoffs.queue()
 
     def case(self, handoff_id: int, agent: str = "") -> OpenCase:
-        """A hand-off and its conversation. agent: who looks, unless it is an admin. Raises DeskError "handoff-closed" for
-        one that went back to the machine and was not this agent's: nobody handed them what is said there now.
+        """A hand-off and its conversation. agent: who looks, unless it is an admin. Raises DeskError "handoff-closed"
+        for one that went back to the machine and was not this agent's: nobody handed them what is said there now.
         """
         self._handoffs.watch(self._now())
         found = self._handoffs.named(handoff_id)
