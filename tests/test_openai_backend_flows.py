@@ -74,6 +74,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, server: FakeServer) -> Iter
         patched.setattr("cache.remote.remote_engine.ChatServer", partial(ChatServer, first_wait_s=0))
         patched.setattr("cache.remote.remote_engine.FRESH_S", 0)
         patched.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
+        patched.setenv("WARMDESK_OPENAI_URL", "http://model.test")
         settings = {
             "answer_mode": "checked",
             "show_technical": True,

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapt
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.errors import DeskError
-from app.domain.model_server import KEY_VARIABLE, ModelServer, model_server
+from app.domain.model_server import NO_SETTINGS, ModelServer, model_server
 from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
 from app.domain.setting_text import lines_of, table_of
@@ -475,7 +475,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     variables = {
         name.removeprefix(PREFIX).lower(): text
         for name, text in environ.items()
-        if name.startswith(PREFIX) and name != KEY_VARIABLE and text.strip()
+        if name.startswith(PREFIX) and name not in NO_SETTINGS and text.strip()
     }
     sources = (
         _Source(given, lambda key: f"the flag --{key.replace('_', '-')}"),
