@@ -53,6 +53,21 @@ def test_own_host_names_are_accepted(site: Site, host: str) -> None:
     assert site.client().get("/healthz", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.parametrize("header", ["x-forwarded-host", "x-gradio-server"])
+def test_nobody_names_another_desk_to_the_page(site: Site, header: str) -> None:
+    named = {header: "http://evil.example" if "server" in header else "evil.example"}
+    for path in ("/", "/config", "/admin/config"):
+        answer = site.admin().get(path, headers=named)
+        assert (answer.status_code, "evil.example" in answer.text) == (200, False)
+
+
+def test_a_proxy_may_name_the_public_address(tmp_path: Path, database: Database) -> None:
+    app = create_app(FakeDesk(), database, Settings(data_dir=tmp_path, public_url="https://Help.example/"))
+    client = TestClient(app, base_url=BASE)
+    forwarded = {"x-forwarded-proto": "https", "x-forwarded-host": "help.example"}
+    assert client.get("/config", headers=forwarded).json()["root"] == "https://help.example"
+
+
 def test_any_host_name_when_bound_to_the_network(tmp_path: Path, database: Database) -> None:
     app = create_app(FakeDesk(), database, Settings(data_dir=tmp_path, host="0.0.0.0"))
     client = TestClient(app, base_url="http://desk.example")

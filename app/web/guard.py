@@ -71,6 +71,7 @@ class Guard:
         headers = _HEADERS | {"content-security-policy": _CSP.format(nonce=nonce)}
         send = _secured(send, self._widget.loosened(scope["path"], headers))
         request = Request(scope)
+        self._drop_foreign_names(request)
         try:
             refusal = self._refused_unread(request) or await self._refused_by_rule(request)
         except DeskError as error:  # of the database, which knows who is signed in
@@ -88,6 +89,13 @@ class Guard:
             if not caller_of(request).owner:
                 send = _with_cookie(send, self._visitor_cookie(request, visitors.new_token()))
         await self._app(scope, receive, send)
+
+    def _drop_foreign_names(self, request: Request) -> None:
+        """Gradio believes whoever sends these headers, and puts the name into its page."""
+        headers = MutableHeaders(scope=request.scope)
+        del headers["x-gradio-server"]
+        if not self._site.is_called(headers.get("x-forwarded-host", "")):
+            del headers["x-forwarded-host"]
 
     def _refused_unread(self, request: Request) -> Response | None:
         """The answer to a request that is not looked at: wrong host, wrong length, another site's page."""

@@ -48,8 +48,10 @@ class DeskServer(uvicorn.Server):
     def __init__(self, application: Opening, end_answers: Callable[[], None]) -> None:
         config = uvicorn.Config(
             RequestLog(application),
+            http="h11",  # httptools, which the extra "cluster" brings, takes a header without end
+            ws="none",
             log_config=None,  # as everything else
-            log_level="warning",
+            log_level="error",  # its warnings are written by whoever sends what is no request
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,
