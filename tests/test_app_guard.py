@@ -21,7 +21,7 @@ from app.domain.settings import Settings
 from app.storage.api_keys import ApiKeyTable
 from app.storage.database import Database, open_database
 from app.storage.sessions import Sessions
-from app.web.guard import COOKIE
+from app.web.cookies import ADMIN
 from app.web.server import MAX_BODY, create_app
 
 
@@ -81,7 +81,7 @@ def test_without_its_database_the_desk_asks_to_try_again(site: Site, monkeypatch
     monkeypatch.setattr(Sessions, "account", unreachable)
     monkeypatch.setattr(ApiKeyTable, "find", unreachable)
     key = {"authorization": "Bearer wd_any"}
-    for path, headers in (("/admin/", {"cookie": f"{COOKIE}=any"}), ("/v1/models", key)):
+    for path, headers in (("/admin/", {"cookie": f"{ADMIN.name}=any"}), ("/v1/models", key)):
         reply = site.client().get(path, headers=headers)
         assert reply.status_code == 503
         assert "postgresql" not in reply.text
@@ -125,7 +125,7 @@ def test_parts_of_gradio_that_no_page_needs_are_not_there(site: Site, path: str)
     for client in (site.client(), site.admin()):
         for prefix in ("", "/admin"):
             for method in ("GET", "POST"):
-                if (COOKIE in client.cookies or prefix == "") and prefix + path not in (
+                if (ADMIN.name in client.cookies or prefix == "") and prefix + path not in (
                     "/admin/login",
                     "/admin/logout",
                     "/admin/openapi.json",  # our own, of the API

@@ -35,7 +35,9 @@ class Caller:
 NOBODY = Caller()
 
 
-CUSTOMERS = ("v-", "u-")
+KNOWN = "u-"
+"""What the owners begin with whom the company's site signed in."""
+CUSTOMERS = ("v-", KNOWN)
 """What the owners begin with that are visitors, known to the company or not: neither the operator nor a program."""
 
 

@@ -253,8 +253,8 @@ class Settings(BaseSettings):
     """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, as ["127.0.0.1"]; from
     anybody else these headers are ignored."""
     visitor_secret: Secret = Field(default=None, repr=False)
-    """Signs visitor tokens (JSON Web Token, HS256, claims sub and exp) with which your own site hands over who the
-    customer is: link to the chat with ?visitor=TOKEN. Unset: customers are known by a cookie only."""
+    """Signs visitor tokens (JSON Web Token, HS256, claims sub and exp, in a link also iat) with which your own site
+    hands over who the customer is (docs/serving.md, docs/widget.md). Unset: customers are known by a cookie only."""
     widget_origins: Origins = ()
     """Addresses of your own sites that may show the chat in a corner of their pages, as ["https://www.example.com"]
     (docs/widget.md). None: the widget is off."""

@@ -78,7 +78,7 @@ RULES = (
     _rule("GET POST", rf"/admin({_PAGE}|{_EVENTS})", "admin"),
     _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),
     _rule("GET", r"/my-data", "visitor"),
-    _rule("POST", r"/my-data/delete", "visitor"),
+    _rule("POST", r"/my-data/delete|/sign-out", "visitor"),
     _rule("POST", r"/typing", "visitor"),
     _rule("GET POST", _PAGE, "everyone"),
     _rule("GET POST", _EVENTS, "visitor"),

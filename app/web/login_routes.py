@@ -14,7 +14,8 @@ from app.storage.accounts import ADMIN, Accounts
 from app.storage.audit import Audit
 from app.storage.sessions import LIFETIME_S, Sessions
 from app.web.admin_frame import home_of
-from app.web.guard import COOKIE, come_again
+from app.web.cookies import ADMIN as ADMIN_COOKIE
+from app.web.guard import come_again
 from app.web.languages import page_language
 from app.web.rendering import render
 from app.web.site import Site
@@ -54,20 +55,12 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         limiter.succeeded(address)
         audit.record(account.name, "sign-in")
         response = RedirectResponse(home_of(Caller(name=account.name, role=account.role)), status_code=303)
-        response.set_cookie(
-            COOKIE,
-            sessions.start(account),
-            max_age=LIFETIME_S,
-            path="/admin",
-            httponly=True,
-            samesite="strict",
-            secure=site.is_secure(request),
-        )
+        ADMIN_COOKIE.give(response, sessions.start(account), LIFETIME_S, request, site)
         return response
 
     @app.post("/admin/logout")
     def logout(request: Request) -> Response:
-        sessions.end(request.cookies.get(COOKIE, ""))
+        sessions.end(ADMIN_COOKIE.read(request, site))
         response = RedirectResponse("/admin/login", status_code=303)
-        response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
+        ADMIN_COOKIE.drop(response, request, site)
         return response
