@@ -18,6 +18,7 @@ from made_database import put_database
 from quick_account import quick_account
 
 from app.desk.service import Service
+from app.domain.callers import Role
 from app.domain.settings import Settings
 from app.storage.accounts import Accounts
 from app.storage.database import open_database
@@ -78,10 +79,10 @@ class Site(Served):
 
 
 class RealSite(Served):
-    """A real desk, served, and the agent's password."""
+    """A real desk, served, and the password of Ann, who looks after it."""
 
-    def __init__(self, desk: Service) -> None:
-        self.password = quick_account(Accounts(desk.database), "Ann", "agent")
+    def __init__(self, desk: Service, role: Role = "agent") -> None:
+        self.password = quick_account(Accounts(desk.database), "Ann", role)
         super().__init__(create_app(desk, desk.database, desk.settings))
 
 

@@ -14,7 +14,7 @@ TAGS = {
 
 
 LINKS = re.compile(
-    r"/|/my-data|/admin/[\w?=&;%-]*|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
+    r"/|/my-data|/sign-out|/admin/[\w?=&;%-]*|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
     r"|/conversations/[\w%./~-]+/export\.(md|csv|json)"
 )
 

@@ -24,8 +24,8 @@ from app.access.visitors import COOKIE, new_token
 from app.domain.callers import Caller
 from app.storage.accounts import Accounts
 from app.storage.sessions import Sessions
-from app.web import guard
 from app.web.access_rules import find_rule
+from app.web.cookies import ADMIN as ADMIN_COOKIE
 from app.web.guard import Guard
 from app.web.site import Site as Address
 
@@ -77,6 +77,7 @@ TABLE: dict[str, set[str]] = {
     "GET /conversations/1/export.1": VISITORS,
     "GET /my-data": VISITORS,
     "POST /my-data/delete": VISITORS,
+    "POST /sign-out": VISITORS,
     "POST /typing": VISITORS,
     "GET /widget": EVERYBODY,
     "GET /widget.js": EVERYBODY,
@@ -92,12 +93,12 @@ TABLE: dict[str, set[str]] = {
     "GET /admin/login": EVERYBODY,
     "POST /admin/login": EVERYBODY,
     "POST /admin/logout": EVERYBODY,
-    "GET /admin/quality": STAFF,
+    "GET /admin/quality": ADMIN,
     "GET /admin/faq": STAFF,
     "POST /admin/faq": STAFF,
     "POST /admin/faq/delete": STAFF,
-    "GET /admin/conversations": STAFF,
-    "GET /admin/conversations/1": STAFF,
+    "GET /admin/conversations": ADMIN,
+    "GET /admin/conversations/1": ADMIN,
     "GET /admin/search": STAFF,
     "GET /admin/documents": ADMIN,
     "GET /admin/documents/1": ADMIN,
@@ -192,7 +193,7 @@ def doors(site: Site) -> Iterator[dict[str, TestClient]]:
     for name in ("agent", "admin"):
         account = accounts.named(name)
         assert account is not None
-        headers[name] = {"cookie": f"{guard.COOKIE}={sessions.start(account)}"}
+        headers[name] = {"cookie": f"{ADMIN_COOKIE.name}={sessions.start(account)}"}
     clients = {name: TestClient(app, base_url=BASE, headers=headers[name], follow_redirects=False) for name in CALLERS}
     with start_blocking_portal() as portal:
         for client in clients.values():

@@ -301,6 +301,17 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, member: tarfil
     assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-damaged", [file])
 
 
+@pytest.mark.parametrize(
+    "name", ["models/decoder-1.so", "Models/decoder-1.so", "evals/vectors.npy", "warmdesk.swap.json", ".restore-1/a"]
+)
+def test_what_no_backup_holds_is_not_put_back(tmp_path: Path, name: str) -> None:
+    """Was wrong once: compiled code in models/ was restored, and run at the next start."""
+    file = packed(tmp_path / "bad.tar.gz", (named("uploads/a.md"), b"# A"), (named(name), b"code"))
+    with pytest.raises(DeskError, match=re.escape(f"{name!r}, as no backup does")) as caught:
+        restore_folder(Settings(data_dir=tmp_path / "desk"), file)
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-damaged", [file])
+
+
 def test_an_archive_is_read_to_its_end_before_anything_is_changed(tmp_path: Path) -> None:
     settings = filled(tmp_path / "desk")
     whole = back_up_folder(settings, tmp_path / "desk.tar.gz").file.read_bytes()

@@ -21,7 +21,7 @@ from app.domain.settings import Settings
 from app.storage.api_keys import ApiKeyTable
 from app.storage.database import Database, open_database
 from app.storage.sessions import Sessions
-from app.web.guard import COOKIE
+from app.web.cookies import ADMIN
 from app.web.server import MAX_BODY, create_app
 
 
@@ -53,6 +53,21 @@ def test_own_host_names_are_accepted(site: Site, host: str) -> None:
     assert site.client().get("/healthz", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.parametrize("header", ["x-forwarded-host", "x-gradio-server"])
+def test_nobody_names_another_desk_to_the_page(site: Site, header: str) -> None:
+    named = {header: "http://evil.example" if "server" in header else "evil.example"}
+    for path in ("/", "/config", "/admin/config"):
+        answer = site.admin().get(path, headers=named)
+        assert (answer.status_code, "evil.example" in answer.text) == (200, False)
+
+
+def test_a_proxy_may_name_the_public_address(tmp_path: Path, database: Database) -> None:
+    app = create_app(FakeDesk(), database, Settings(data_dir=tmp_path, public_url="https://Help.example/"))
+    client = TestClient(app, base_url=BASE)
+    forwarded = {"x-forwarded-proto": "https", "x-forwarded-host": "help.example"}
+    assert client.get("/config", headers=forwarded).json()["root"] == "https://help.example"
+
+
 def test_any_host_name_when_bound_to_the_network(tmp_path: Path, database: Database) -> None:
     app = create_app(FakeDesk(), database, Settings(data_dir=tmp_path, host="0.0.0.0"))
     client = TestClient(app, base_url="http://desk.example")
@@ -66,7 +81,7 @@ def test_without_its_database_the_desk_asks_to_try_again(site: Site, monkeypatch
     monkeypatch.setattr(Sessions, "account", unreachable)
     monkeypatch.setattr(ApiKeyTable, "find", unreachable)
     key = {"authorization": "Bearer wd_any"}
-    for path, headers in (("/admin/", {"cookie": f"{COOKIE}=any"}), ("/v1/models", key)):
+    for path, headers in (("/admin/", {"cookie": f"{ADMIN.name}=any"}), ("/v1/models", key)):
         reply = site.client().get(path, headers=headers)
         assert reply.status_code == 503
         assert "postgresql" not in reply.text
@@ -110,7 +125,7 @@ def test_parts_of_gradio_that_no_page_needs_are_not_there(site: Site, path: str)
     for client in (site.client(), site.admin()):
         for prefix in ("", "/admin"):
             for method in ("GET", "POST"):
-                if (COOKIE in client.cookies or prefix == "") and prefix + path not in (
+                if (ADMIN.name in client.cookies or prefix == "") and prefix + path not in (
                     "/admin/login",
                     "/admin/logout",
                     "/admin/openapi.json",  # our own, of the API

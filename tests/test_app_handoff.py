@@ -13,6 +13,7 @@ from desks import finish, small_desk, write_pages
 from stored_answers import add_turn
 
 from app.answering.past import with_agents
+from app.api.errors import told
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.office_hours import is_open, office_hours
@@ -67,6 +68,17 @@ def failure(error: pytest.ExceptionInfo[DeskError]) -> str:
 
 
 # ------------------------------------------------------------------ states
+
+
+def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: Path) -> None:
+    """Was wrong once: a program could hand off 500 conversations, and no more."""
+    people.settings(Settings(data_dir=tmp_path, conversations_kept=1))
+    for _ in range(2):
+        assert people.customers.hand_off("api", owner="k-1", text="Help").state == "waiting"
+    people.customers.hand_off("button", owner=ANN, text="Help")
+    with pytest.raises(DeskError) as caught:
+        people.customers.hand_off("button", owner=ANN, text="Help")
+    assert told(caught.value).status == 409, "the API can say it"
 
 
 def test_from_the_machine_to_a_person_and_back(people: People) -> None:

@@ -237,7 +237,7 @@ def test_chinese_pages_hold_no_english_words_of_ours() -> None:
         render("chat/empty.html", language="zh", examples=["问"], ready=False, greeting=None),
         render("chat/conversations.html", language="zh", summaries=[summary], **listing),
         render("chat/conversations.html", language="zh", summaries=[], **listing),
-        *(render(f"chat/{part}.html", language="zh", name="客服", prefetch=True) for part in FRAME),
+        *(render(f"chat/{part}.html", language="zh", name="客服", prefetch=True, is_known=True) for part in FRAME),
         *(render(f"admin/{name}.html", language="zh", overview=overview, **admin) for name in PARTS),
         render("admin/welcome.html", language="zh", overview=replace(overview, answers=0), **admin),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.web.opening import Opening
+from app.web.serve import DeskServer, bind
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.spec import EngineSpec
@@ -64,6 +67,28 @@ def test_a_desk_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         service.engine  # noqa: B018
     assert seen == ["0 of 2 engines run: the others begin", "nothing"]
+
+
+def test_a_request_without_end_is_refused_and_writes_nothing_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Was wrong once: with httptools a header could fill the memory, and each handshake was an error in the log."""
+    handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    listener = bind("127.0.0.1", 0)
+    server = DeskServer(Opening(lambda: ["models"]), lambda: None)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+
+    def answer(request: str) -> bytes:
+        with socket.create_connection(listener.getsockname(), timeout=20) as stranger:
+            stranger.sendall(request.encode())
+            return stranger.recv(15)
+
+    start = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    assert answer(f"{start}{handshake}Sec-WebSocket-Version: 13\r\n\r\n") == b"HTTP/1.1 200 OK"
+    assert answer(f"{start}X-A: {'a' * 100_000}") == b"HTTP/1.1 400 Ba"
+    assert answer("no request at all\r\n\r\n") == b"HTTP/1.1 400 Ba"
+    server.should_exit = True
+    thread.join(20)
+    assert caplog.text == ""
 
 
 def test_the_application_takes_over_and_ends_with_the_server() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -236,6 +237,17 @@ def test_passwords_are_checked_one_at_a_time(accounts: Accounts, monkeypatch: py
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: verified(accounts, "ann", "x"), range(8)))
     assert set(most) == {1}
+
+
+def test_who_finds_many_signing_in_is_refused_at_once(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait keep threads of all pages: tries from many addresses would stop every page."""
+    password = new_account(accounts, "ann", "admin")
+    monkeypatch.setattr("app.access.passwords._PLACES", places := threading.BoundedSemaphore(1))
+    with places, pytest.raises(DeskError, match="many sign in at this moment") as caught:
+        verified(accounts, "ann", password)
+    assert caught.value.code == "sign-in-busy"
+    assert verified(accounts, "ann", "wrong") is None
+    assert verified(accounts, "ann", password) is not None, "a place is given back"
 
 
 def test_many_tries_at_once_do_not_all_pass() -> None:

@@ -129,8 +129,12 @@ def test_the_last_question_before_a_person_was_asked_for_is_there(desk: Service)
     assert (liked.message_id, ("handed",)) in [(one.message_id, one.causes) for one in handed]
 
 
-def test_transcripts_are_of_everybody(desk: Service) -> None:
+def test_transcripts_are_of_every_customer(desk: Service) -> None:
     transcripts = Transcripts(desk.database)
+    for owner in ("operator", "k-1", "k-1.ann", "u-dora"):
+        finish(desk, "Do stores have a stool?", owner=owner)
+    assert [one.owner for one in transcripts.conversations(query="stool")] == ["u-dora"]
+    assert transcripts.conversations(owner="operator") == []
     said = finish(desk, "Do stores have a bench?", owner="v-cleo")
     [listed] = transcripts.conversations(query="BENCH stores", owner="v-cleo")
     assert (listed.id, listed.owner, listed.turns) == (said.conversation_id, "v-cleo", 2)
@@ -187,25 +191,29 @@ def agent(site: Site) -> TestClient:
     return client
 
 
+@pytest.fixture(scope="module")
+def admin(site: Site) -> TestClient:
+    return site.admin()
+
+
 def result(response: Any) -> dict[str, Any]:
     lines = [json.loads(line) for line in response.text.splitlines()]
     assert [line["stage"] for line in lines[:-1]] == ["reading", "embedding", "encoding", "asking"]
     return dict(lines[-1]["result"])
 
 
-def test_an_agent_sees_groups_with_causes_and_hostile_text_stays_text(agent: TestClient) -> None:
-    page = agent.get("/admin/quality", headers=HTML)
+def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin: TestClient) -> None:
+    page = admin.get("/admin/quality", headers=HTML)
     assert page.status_code == 200
     assert "weather in Galway tomorrow" in page.text
     assert "not &lt;b&gt;helpful&lt;/b&gt;" in page.text
     assert 'href="/admin/conversations/' in page.text
-    assert "/admin/documents" not in page.text  # for admins only
-    only = agent.get("/admin/quality?cause=unsure", headers=HTML).text
+    only = admin.get("/admin/quality?cause=unsure", headers=HTML).text
     assert "the pan covered" in only
     assert "weather" not in only
     assert "Handed off 1" in " ".join(page.text.split())
-    assert "weather" not in agent.get("/admin/quality?cause=handed", headers=HTML).text
-    assert agent.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
+    assert "weather" not in admin.get("/admin/quality?cause=handed", headers=HTML).text
+    assert admin.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
 
 
 def test_a_pair_is_saved_listed_changed_and_deleted(site: Site, agent: TestClient) -> None:
@@ -231,22 +239,22 @@ def test_search_is_tested_on_a_page(agent: TestClient) -> None:
     assert 'id="decision"' not in agent.get("/admin/search", headers=HTML).text
 
 
-def test_an_answer_is_corrected_from_its_transcript(agent: TestClient, site: Site, tmp_path: Path) -> None:
+def test_an_answer_is_corrected_from_its_transcript(admin: TestClient, site: Site, tmp_path: Path) -> None:
     with small_desk(tmp_path, database_url=site.settings.database_url) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         answer = finish(desk, "How long do <b>returns</b> take?", owner="v-ann")
-    listed = agent.get("/admin/conversations?query=returns+take&owner=v-ann", headers=HTML).text
+    listed = admin.get("/admin/conversations?query=returns+take&owner=v-ann", headers=HTML).text
     assert f'href="/admin/conversations/{answer.conversation_id}"' in listed
-    page = agent.get(f"/admin/conversations/{answer.conversation_id}", headers=HTML).text
+    page = admin.get(f"/admin/conversations/{answer.conversation_id}", headers=HTML).text
     assert "How long do &lt;b&gt;returns&lt;/b&gt; take?" in page
     assert f"/admin/faq?message={answer.message_id}" in page
     assert "data-pin" in page
-    form = agent.get(f"/admin/faq?message={answer.message_id}", headers=HTML).text
+    form = admin.get(f"/admin/faq?message={answer.message_id}", headers=HTML).text
     assert 'value="How long do &lt;b&gt;returns&lt;/b&gt; take?"' in form
-    assert agent.get("/admin/conversations/nobody", headers=HTML).status_code == 404
+    assert admin.get("/admin/conversations/nobody", headers=HTML).status_code == 404
 
 
-def test_the_pages_in_chinese(agent: TestClient) -> None:
+def test_the_pages_in_chinese(admin: TestClient) -> None:
     chinese = {**HTML, "accept-language": "zh-CN"}
     for path, words in (
         ("quality", "回答不佳的问题"),
@@ -254,4 +262,4 @@ def test_the_pages_in_chinese(agent: TestClient) -> None:
         ("conversations", "会话"),
         ("search?question=pan", "文档能够回答的概率介于两个阈值之间。"),
     ):
-        assert words in agent.get(f"/admin/{path}", headers=chinese).text
+        assert words in admin.get(f"/admin/{path}", headers=chinese).text

@@ -1,4 +1,4 @@
-"""An agent closes a gap in the documents: from a question that was not answered to an FAQ that answers it. Needs
+"""An admin closes a gap in the documents: from a question that was not answered to an FAQ that answers it. Needs
 Chromium.
 """
 
@@ -35,7 +35,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def site(desk: Service, browser: Browser) -> Iterator[RealSite]:
-    site = RealSite(desk)
+    site = RealSite(desk, "admin")
     yield site
     browser.leave()
     site.close()

@@ -191,9 +191,32 @@ def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> N
         assert office.ann.get(f"/admin/queue/{wrong}").status_code == 404
 
 
+def test_what_went_back_is_open_to_whoever_had_it(office: Office) -> None:
+    """Was wrong once: every agent could read every closed case, and what the customer asked the machine afterwards."""
+    case, conversation = office.waiting()
+    left, _ = office.waiting()
+    for agent in (office.ann, office.ben):
+        assert agent.get(f"{case}/now").status_code == 200
+    office.ann.post(f"{case}/take", json={})
+    office.ann.post(f"{case}/close", json={})
+    add_turn(office.history, conversation, 7)
+    assert office.ann.get(case).status_code == office.site.admin().get(case).status_code == 200
+    refused = office.ben.get(case)
+    assert refused.status_code == 404
+    assert "question 7?" not in refused.text
+    for answer in (office.ben.get(f"{case}/now"), office.ben.post(f"{case}/close", json={})):
+        assert (answer.status_code, [*answer.json()]) == (409, ["error"])
+    closed = office.ben.post(f"{left}/close", json={}).json()
+    assert "This conversation is with the assistant again." in closed["controls"]
+    assert office.ben.get(left).status_code == 404, "nobody took it"
+
+
 def test_agents_see_the_queue_and_no_more(office: Office) -> None:
-    for path in ("/admin/documents", "/admin/", "/admin/config"):
-        assert office.ann.get(path).status_code == 403
+    for path in ("documents", "", "config", "quality", "conversations", "conversations/1", "faq?message=1"):
+        assert office.ann.get(f"/admin/{path}").status_code == 403
+    page = office.ann.get("/admin/faq")
+    assert "/admin/conversations" not in page.text + office.ann.get("/admin/queue").text
+    assert page.status_code == 200
     assert office.site.admin().get("/admin/queue").status_code == 200
     nobody = office.site.client()
     assert nobody.get("/admin/queue/rows").status_code == 401

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from desk_site import BASE, HTML, Site, call
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
+from app.access import passwords
 from app.access.login_rate import FREE_FAILURES
 from app.access.passwords import reset_password
 from app.storage.accounts import Accounts
@@ -189,6 +191,13 @@ def test_login_opens_the_page_and_logout_closes_it(site: Site) -> None:
     assert client.get("/admin/config").status_code == 401
     kept = site.client().get("/admin/config", headers={"cookie": f"warmdesk_admin={token}"})
     assert kept.status_code == 401
+
+
+def test_who_finds_many_signing_in_is_told_to_come_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_PLACES", threading.BoundedSemaphore(1))
+    with passwords._PLACES:
+        response = site.client().post("/admin/login", data={"password": site.password})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
 
 
 def test_a_new_password_ends_sessions(tmp_path: Path) -> None:

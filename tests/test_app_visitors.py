@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import jwt
 import pytest
-from desk_site import Site
+from desk_site import BASE, Site, call
 from fastapi.testclient import TestClient
+from httpx import Response
 
 from app.access.limits import QuestionLimits, TooMany
-from app.access.visitors import COOKIE, new_token, visitor
+from app.access.visitors import COOKIE, SESSION_S, linked, new_session, new_token, of_cookie, owner_of_user, visitor
 from app.access.windows import Windows
 from app.domain.callers import NOBODY
+from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 
 SECRET = "a secret of the company, 32 characters or more"
 
 
-def signed(subject: str | None = "customer 17", secret: str = SECRET, seconds: int = 60, **more: str) -> str:
-    claims: dict[str, object] = {"exp": int(time.time()) + seconds, **more}
+def signed(subject: str | None = "customer 17", secret: str = SECRET, seconds: float = 60, **more: object) -> str:
+    claims: dict[str, object] = {"exp": time.time() + seconds, **more}
     if subject is not None:
         claims["sub"] = subject
     return jwt.encode(claims, secret, algorithm="HS256")
+
+
+def link(subject: str = "customer 17", age_s: float = 0, lasts_s: float = 300) -> str:
+    """A token for a link, made so long ago."""
+    made = time.time() - age_s
+    return signed(subject, seconds=made + lasts_s - time.time(), iat=made)
 
 
 @pytest.fixture
@@ -51,6 +60,7 @@ def test_owners_tell_visitors_apart_and_say_nothing_of_them() -> None:
     assert owner.startswith("u-")
     assert "customer" not in owner
     assert visitor(signed(seconds=90), SECRET).owner == owner, "the same user in another token"
+    assert of_cookie(new_session(owner, SECRET), SECRET).owner == owner
     for made in (visitor(one, None).owner, owner):
         check_tenant(made)
         assert made not in (PUBLIC_TENANT, "operator", "pml")
@@ -70,11 +80,32 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_no_token_is_nobody(what: str) -> None:
-    assert visitor(WRONG[what], SECRET) == NOBODY
+    assert visitor(WRONG[what], SECRET) == of_cookie(WRONG[what], SECRET) == NOBODY
 
 
 def test_without_a_secret_nobody_is_handed_over() -> None:
     assert visitor(signed(), None) == NOBODY
+    assert of_cookie(new_session("u-1", SECRET), None) == NOBODY
+    with pytest.raises(DeskError, match="This link has ended"):
+        linked(link(), None)
+
+
+def test_a_session_is_the_desks_own() -> None:
+    """What a company signs is no cookie, and a cookie says nothing in a header or a link."""
+    session = new_session("u-1", SECRET)
+    assert of_cookie(link(), SECRET) == NOBODY
+    assert visitor(session, SECRET) == NOBODY
+    assert of_cookie(session, f"another {SECRET}") == NOBODY
+    with pytest.raises(DeskError):
+        linked(session, SECRET)
+
+
+def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.time() - SESSION_S - 1
+    with monkeypatch.context() as before:
+        before.setattr("time.time", lambda: began)
+        session = new_session("u-1", SECRET)
+    assert of_cookie(session, SECRET) == NOBODY
 
 
 # ------------------------------------------------------------------ cookies
@@ -84,10 +115,12 @@ def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
     page = stranger(site).get("/")
     cookie = page.headers["set-cookie"]
     assert page.status_code == 200
-    for part in (f"{COOKIE}=", "HttpOnly", "SameSite=Lax", "Path=/", "Secure"):
+    for part in (f"__Host-{COOKIE}=", "HttpOnly", "SameSite=lax", "Path=/", "Secure"):
         assert part in cookie
     kept = stranger(site).get("/", headers={"cookie": cookie.partition(";")[0]})
     assert "set-cookie" not in kept.headers
+    planted = stranger(site).get("/", headers={"cookie": cookie.removeprefix("__Host-").partition(";")[0]})
+    assert "set-cookie" in planted.headers, "a neighbouring domain may have set a name without the prefix"
 
 
 def test_without_a_cookie_nothing_can_be_asked(site: Site) -> None:
@@ -96,15 +129,75 @@ def test_without_a_cookie_nothing_can_be_asked(site: Site) -> None:
     assert "allow cookies" in reply.text
 
 
+def follow(browser: TestClient, token: str) -> Response:
+    return browser.get("/", params={"visitor": token})
+
+
+def owner_in(browser: TestClient) -> str:
+    return of_cookie(browser.cookies.get(f"__Host-{COOKIE}") or "", SECRET).owner
+
+
 def test_the_companys_site_hands_a_customer_over(site: Site) -> None:
-    token = signed()
-    reply = stranger(site).get("/", params={"visitor": token})
+    browser, token = stranger(site), link()
+    reply = follow(browser, token)
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
-    assert f"{COOKIE}={token};" in reply.headers["set-cookie"]
-    ended = stranger(site).get("/", params={"visitor": signed(seconds=-10)})
-    assert ended.status_code == 401
-    assert "open it again" in ended.text
-    assert stranger(site).get("/", params={"visitor": new_token()}).status_code == 401, "nobody may choose a cookie"
+    assert token not in reply.headers["set-cookie"]
+    assert f"Max-Age={SESSION_S};" in reply.headers["set-cookie"]
+    assert owner_in(browser) == owner_of_user("customer 17")
+    assert browser.get("/my-data").status_code == 200
+    assert "set-cookie" not in browser.get("/").headers, "the session stays"
+
+
+def test_only_a_link_that_was_made_for_it_hands_a_customer_over(site: Site) -> None:
+    for token in (new_token(), link(age_s=400), signed(seconds=-60), link()[:-1], new_session("u-1", SECRET)):
+        reply = follow(stranger(site), token)
+        assert (reply.status_code, "open it again" in reply.text) == (401, True), "nobody may choose a cookie"
+        assert "set-cookie" not in reply.headers
+    for token in (signed(), link(lasts_s=301), link(lasts_s=-10, age_s=-20), signed(iat=time.time(), seconds=86_400)):
+        reply = follow(stranger(site), token)
+        assert reply.status_code == 401
+        assert "its token has iat, and exp 5 minutes later at most (docs/serving.md)" in reply.text
+    for token in (link(age_s=290), link(age_s=-20)):  # clocks differ
+        assert follow(stranger(site), token).status_code == 303
+
+
+def test_a_link_does_not_sign_a_customer_in_as_somebody_else(site: Site) -> None:
+    """Was wrong once: a link with somebody else's token, a day old, changed the account without a word."""
+    browser = stranger(site)
+    browser.get("/")
+    assert follow(browser, link("ann", age_s=200)).status_code == 303, "nobody was signed in"
+    reply = follow(browser, link("eve", age_s=200))
+    assert (reply.status_code, "Another customer is signed in" in reply.text) == (409, True)
+    assert owner_in(browser) == owner_of_user("ann")
+    assert follow(browser, link("ann", age_s=200)).status_code == 303
+    assert follow(browser, link("bob", age_s=5)).status_code == 303, "just made: the site's own page was left"
+    assert owner_in(browser) == owner_of_user("bob")
+
+
+def test_who_is_signed_in_is_told_so_and_can_sign_out(site: Site) -> None:
+    site = Site(site.folder / "plain", visitor_secret=SECRET)
+    with TestClient(site.app, base_url=BASE) as site.running:
+        browser = site.client()
+        browser.cookies.clear()
+        browser.get("/")
+        shown = json.dumps(call(browser, "", "load", [""], "s1"))
+        assert ("signed in" in shown, "/sign-out" in shown) == (False, False)
+        follow(browser, link())
+        shown = json.dumps(call(browser, "", "load", [""], "s2"))
+        assert ("Your data (signed in)" in shown, "/sign-out" in shown) == (True, True)
+        out = browser.post("/sign-out")
+        assert (out.status_code, out.headers["location"], COOKIE in browser.cookies) == (303, "/", False)
+    site.close()
+
+
+def test_browsers_keep_to_tls(site: Site, tmp_path: Path) -> None:
+    assert stranger(site).get("/healthz").headers["strict-transport-security"] == "max-age=31536000"
+    assert "strict-transport-security" not in stranger(site, BASE).get("/healthz").headers, "of the whole machine"
+    signed_in = stranger(site).post("/admin/login", data={"password": site.password})
+    assert signed_in.headers["set-cookie"].startswith("__Secure-warmdesk_admin=")
+    plain = Site(tmp_path / "plain")
+    assert "strict-transport-security" not in plain.client().get("/healthz").headers
+    plain.close()
 
 
 # ------------------------------------------------------------------ behind a proxy

@@ -227,6 +227,18 @@ def test_the_site_hands_its_customer_over(widget: Widget, site: Site) -> None:
     widget.driver.get_log("browser")  # the browser notes the 401
 
 
+def test_a_link_to_the_chat_page_signs_in_and_there_is_a_way_out(widget: Widget, site: Site) -> None:
+    now = time.time()
+    token = jwt.encode({"sub": "customer-7", "iat": now, "exp": now + 300}, SECRET, "HS256")
+    widget.leave()
+    widget.driver.get(f"{site.url}/?visitor={token}")
+    widget.said(".wd-data summary", "Your data (signed in)")
+    assert widget.driver.current_url == f"{site.url}/"
+    widget.press(".wd-data summary")
+    widget.press(".wd-data form button")
+    until(lambda: [one.text for one in widget.all(".wd-data summary")] == ["Your data"])
+
+
 def test_a_site_that_is_not_named_gets_no_frame(widget: Widget) -> None:
     widget.go(widget.shop.other)
     widget.button().click()

@@ -23,9 +23,10 @@ from app.api.replies import usage_reply
 from app.cli.main import app as command_line
 from app.cli.reports import print_forgotten
 from app.desk.doctor import examine
+from app.desk.parts import remote_engine
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.model_server import key_in, model_server
+from app.domain.model_server import ModelServer, key_for, model_server
 from app.domain.plain import PlainOptions, Said
 from app.domain.reuse_words import reuse_line
 from app.domain.settings import Settings, load_settings
@@ -93,6 +94,8 @@ def test_openai_backend_refuses_other_names(model: str) -> None:
 def test_openai_backend_key_is_of_the_environment_only(tmp_path: Path) -> None:
     environ = {"WARMDESK_OPENAI_API_KEY": "sk-secret", "WARMDESK_DATA_DIR": str(tmp_path), "OPENAI_API_KEY": "sk-other"}
     assert "sk-" not in repr(load_settings({}, environ))
+    server = ModelServer("http://model.test/v1", "m")
+    key_in = partial(key_for, server, is_of_file=False)
     assert key_in(environ) == "sk-secret"
     assert key_in({"WARMDESK_OPENAI_API_KEY": " ", "OPENAI_API_KEY": "sk-other\n"}) == "sk-other"
     assert key_in({}) is None
@@ -102,6 +105,37 @@ def test_openai_backend_key_is_of_the_environment_only(tmp_path: Path) -> None:
     (tmp_path / "warmdesk.toml").write_text("openai_api_key = 'sk-file'")
     with pytest.raises(DeskError, match="unknown setting 'openai_api_key'"):
         load_settings({}, environ)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_of_file", "is_sent"),
+    [
+        ("", False, True),
+        ("", True, False),
+        ("http://model.test", True, True),
+        ("HTTP://Model.Test:80/v2", True, True),
+        *((other, of_file, False) for of_file in (True, False) for other in ("https://model.test", "http://a.test")),
+        *((wrong, False, False) for wrong in ("model.test", "http://model.test@a.test", "http://model.test:x", "-")),
+    ],
+)
+def test_openai_backend_key_goes_to_one_server(url: str, is_of_file: bool, is_sent: bool) -> None:
+    """A restored settings file cannot send it elsewhere."""
+    environ = {"OPENAI_API_KEY": "sk-other", "WARMDESK_OPENAI_URL": url}
+    assert load_settings({}, environ).model is None, "it is no setting"
+    server = ModelServer("http://model.test/v1", "m")
+    if is_sent:
+        assert key_for(server, environ, is_of_file=is_of_file) == "sk-other"
+        return
+    with pytest.raises(DeskError, match=r"set WARMDESK_OPENAI_URL=http://model\.test/v1;") as raised:
+        key_for(server, environ, is_of_file=is_of_file)
+    assert "sk-other" not in str(raised.value)
+
+
+def test_openai_backend_key_is_not_sent_where_the_file_says(tmp_path: Path, server: FakeServer) -> None:
+    (tmp_path / "warmdesk.toml").write_text(f'model = "{MODEL}"\n')
+    with pytest.raises(DeskError, match=r"^WARMDESK_OPENAI_API_KEY is sent where only"):
+        remote_engine(load_settings({"data_dir": str(tmp_path)}, {}), ModelServer("http://model.test/v1", "m"))
+    assert not server.requests
 
 
 # --- answers -------------------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, server: FakeServer) -> Iter
         patched.setattr("cache.remote.remote_engine.ChatServer", partial(ChatServer, first_wait_s=0))
         patched.setattr("cache.remote.remote_engine.FRESH_S", 0)
         patched.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
+        patched.setenv("WARMDESK_OPENAI_URL", "http://model.test")
         settings = {
             "answer_mode": "checked",
             "show_technical": True,
@@ -367,12 +368,7 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
     assert "the model's server does not say how many prompt tokens were computed" in capsys.readouterr().out
 
 
-def test_openai_flows_settings_say_what_another_model_costs(site: TestClient) -> None:
-    other = site.post("/admin/settings", data={"key": "model", "value": "openai:http://model.test#n"})
-    assert "This model runs elsewhere: its server reads questions and documents" in other.text
-    here = site.post("/admin/settings", data={"key": "model", "value": "org/some-model"}).text
-    assert "needs warmdesk calibrate" in here
-    assert "reads 0 passages" not in here
+def test_openai_flows_settings_make_nothing_read_again(site: TestClient) -> None:
     saved = site.post("/admin/settings", data={"key": "system_text", "value": "Be brief."}, follow_redirects=False)
     assert saved.status_code == 303, "no passage is read again"
 

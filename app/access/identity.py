@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
-from app.access.visitors import visitor
+from app.access.visitors import Linked, linked, new_session, of_cookie, visitor
 from app.domain.callers import NOBODY, OPERATOR, Caller
 from app.storage.sessions import Sessions
 
@@ -31,8 +31,17 @@ class Identity:
 
     def bearer(self, token: str) -> Caller:
         """The API key or the visitor of an Authorization header. Asks the database."""
-        return self._find_key(token) or self.visitor(token)
+        return self._find_key(token) or visitor(token, self._visitor_secret)
 
     def visitor(self, token: str) -> Caller:
-        """The visitor of a token. Asks nobody."""
-        return visitor(token, self._visitor_secret)
+        """The visitor of a cookie. Asks nobody."""
+        return of_cookie(token, self._visitor_secret)
+
+    def linked(self, token: str) -> Linked:
+        """Whom a link to the chat signs in. Raises DeskError."""
+        return linked(token, self._visitor_secret)
+
+    def session(self, owner: str) -> str:
+        """The cookie of somebody whom a link signed in."""
+        assert self._visitor_secret is not None, "no link signs anybody in without it"
+        return new_session(owner, self._visitor_secret)

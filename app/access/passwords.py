@@ -20,6 +20,9 @@ OLD_FILE = "admin.json"
 MAX_PASSWORD = 1024
 _ONE_AT_A_TIME = threading.Lock()
 """Checking a password takes 64 MiB: forty tries sent at once would take 2.5 GiB."""
+WAITING = 8
+_PLACES = threading.BoundedSemaphore(WAITING)
+"""So many checks run or wait, and one more is refused: those that wait keep threads that all pages share."""
 _NOBODY = PasswordHasher().hash(secrets.token_urlsafe(18))
 """Checked where there is no such account, so that the time does not tell which names exist."""
 
@@ -59,16 +62,20 @@ def reset_password(accounts: Accounts, name: str = ADMIN) -> str:
 
 def verified(accounts: Accounts, name: str, password: str) -> Account | None:
     """The account whose name and password these are. Takes some 50 ms on purpose, whether there is such an account or
-    not; overlong input is refused before it costs anything. Raises DeskError.
+    not; overlong input is refused before it costs anything. Raises DeskError, "sign-in-busy" where many others sign in.
     """
     if len(password) > MAX_PASSWORD:
         return None
     account = accounts.named(name)
+    if not _PLACES.acquire(blocking=False):
+        raise DeskError("many sign in at this moment: try again in some seconds", code="sign-in-busy")
     try:
         with _ONE_AT_A_TIME:
             PasswordHasher().verify(_NOBODY if account is None else account.password_hash, password)
     except VerificationError:
         return None
+    finally:
+        _PLACES.release()
     return account
 
 

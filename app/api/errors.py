@@ -57,6 +57,7 @@ KNOWN = {
     "conversation-unknown": _Known(404, "there is no such conversation"),
     "no-such-conversation": _Known(404, "there is no such conversation"),
     "no-such-message": _Known(404, "there is no such answer"),
+    "too-many": _Known(409, "there are too many conversations: delete some first"),
     "with-person": _Known(409, "a person answers this conversation: send to /v1/handoffs/ID/messages"),
     "handoff-off": _Known(409, "no person steps in at this desk"),
     "outside-hours": _Known(409, "nobody answers now: send an e-mail address"),

@@ -19,7 +19,7 @@ from app.answering.savings_meter import SavingsMeter
 from app.desk.calibration import Calibration, find_calibration
 from app.desk.search_calibration import find_classifier, find_ranker
 from app.domain.errors import DeskError
-from app.domain.model_server import ModelServer, key_in
+from app.domain.model_server import ModelServer, key_for
 from app.domain.policies import AnswerMode, Policy
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder
@@ -36,6 +36,7 @@ from app.storage.faq import FaqStore
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.savings import SavingsSamples
+from app.storage.settings_file import SettingsFile
 from cache.engine.limits import Limits
 from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
@@ -106,10 +107,11 @@ def engine_spec(settings: Settings) -> EngineSpec:
 
 def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
     """How the server of a model that runs elsewhere is asked. Raises DeskError."""
+    in_file = SettingsFile(settings.settings_file).settings().model
     return ServerSpec(
         url=server.url,
         name=server.name,
-        key=key_in(os.environ),
+        key=key_for(server, os.environ, is_of_file=in_file == settings.model),
         context_tokens=settings.context_tokens,
         first_token_s=settings.first_token_seconds,
         session_headers=settings.session_headers,

@@ -35,6 +35,12 @@ class Caller:
 NOBODY = Caller()
 
 
+KNOWN = "u-"
+"""What the owners begin with whom the company's site signed in."""
+CUSTOMERS = ("v-", KNOWN)
+"""What the owners begin with that are visitors, known to the company or not: neither the operator nor a program."""
+
+
 def is_customer(owner: str) -> bool:
-    """Whether conversations are of a visitor, known to the company or not: neither the operator's nor a program's."""
-    return owner.startswith(("v-", "u-"))
+    """Whether conversations are a visitor's."""
+    return owner.startswith(CUSTOMERS)

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapt
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.errors import DeskError
-from app.domain.model_server import KEY_VARIABLE, ModelServer, model_server
+from app.domain.model_server import NO_SETTINGS, ModelServer, model_server
 from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
 from app.domain.setting_text import lines_of, table_of
@@ -254,8 +254,8 @@ class Settings(BaseSettings):
     """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, as ["127.0.0.1"]; from
     anybody else these headers are ignored."""
     visitor_secret: Secret = Field(default=None, repr=False)
-    """Signs visitor tokens (JSON Web Token, HS256, claims sub and exp) with which your own site hands over who the
-    customer is: link to the chat with ?visitor=TOKEN. Unset: customers are known by a cookie only."""
+    """Signs visitor tokens (JSON Web Token, HS256, claims sub and exp, in a link also iat) with which your own site
+    hands over who the customer is (docs/serving.md, docs/widget.md). Unset: customers are known by a cookie only."""
     widget_origins: Origins = ()
     """Addresses of your own sites that may show the chat in a corner of their pages, as ["https://www.example.com"]
     (docs/widget.md). None: the widget is off."""
@@ -481,7 +481,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     variables = {
         name.removeprefix(PREFIX).lower(): text
         for name, text in environ.items()
-        if name.startswith(PREFIX) and name != KEY_VARIABLE and text.strip()
+        if name.startswith(PREFIX) and name not in NO_SETTINGS and text.strip()
     }
     sources = (
         _Source(given, lambda key: f"the flag --{key.replace('_', '-')}"),

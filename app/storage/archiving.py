@@ -25,6 +25,7 @@ from app.storage.backup import ENDING
 from app.storage.database import sqlite_file
 from app.storage.files import PARTIAL, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
+from app.storage.swap import SWAP_FILE
 
 DATABASE = "warmdesk.sqlite3"
 """Where a database stands in the archive that does not lie in the data folder."""
@@ -34,7 +35,7 @@ STAGED = ".restore-"
 """And those that are being restored."""
 EVALS = "evals"
 """What measurements keep for their next run."""
-_NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE})
+_NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +140,28 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
     running process, and the database.
     """
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
-    made = {settings.models_folder.name, EVALS} | (set() if with_modules else {settings.modules_folder.name})
+    modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):
         here = Path(place)
         for path in [here / name for name in (*folders, *names)]:
             if path.is_symlink():
                 links.append(path.relative_to(folder).as_posix())
         if here == folder:
-            folders[:] = [one for one in folders if one not in made and not one.startswith((REPLACED, STAGED))]
-            names = [one for one in names if one not in _NOT_FILES and one != f"{settings.settings_file.stem}.tmp"]
+            folders[:] = [one for one in folders if one != modules and not is_left_out(one, settings)]
+            names = [one for one in names if not is_left_out(one, settings)]
         for path in [here / name for name in names if not name.startswith(PARTIAL)]:
             if path.is_file() and not path.is_symlink() and not _is_of_database(path, database):
                 files.append((path.relative_to(folder).as_posix(), path))
     return sorted(files), sorted(links)
+
+
+def is_left_out(path: str, settings: Settings) -> bool:
+    """Whether no backup holds a path of the data folder: what is computed again, and may be code that runs, and what
+    belongs to a running process or to another backup. Also where a file system takes capitals for small letters.
+    """
+    name = path.partition("/")[0].casefold()
+    own = {settings.models_folder.name, EVALS, f"{settings.settings_file.stem}.tmp", *_NOT_FILES}
+    return name in own or name.startswith((REPLACED, STAGED))
 
 
 def _is_of_database(path: Path, database: Path | None) -> bool:

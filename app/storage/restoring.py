@@ -19,7 +19,7 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, read_archive
-from app.storage.archiving import REPLACED, STAGED, check_database, explained
+from app.storage.archiving import REPLACED, STAGED, check_database, explained, is_left_out
 from app.storage.files import sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrations import MIGRATIONS
@@ -56,6 +56,9 @@ def restore_folder(
             raise DeskError(f"there is no file {str(file)!r}", code="no-such-file")
         manifest = read_archive(file, progress=progress)
         check_version(file, manifest)
+        foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
+        if foreign is not None:  # compiled code in models/ would run at the next start
+            raise DeskError(f"{file} holds {foreign!r}, as no backup does: take another one", code="archive-damaged")
         with lock_data_folder(folder, "warmdesk restore"):
             found = [path for path in sorted(folder.iterdir()) if path.name not in stays]
             there = [path for path in found if not path.name.startswith((REPLACED, STAGED))]

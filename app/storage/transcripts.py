@@ -11,6 +11,7 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import aliased
 
 from app.domain.answers import Outcome, Turn, from_documents
+from app.domain.callers import CUSTOMERS
 from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
 from app.storage.answer_rows import turn
 from app.storage.database import Database
@@ -28,13 +29,14 @@ class Transcripts:
         self._database = database
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        """The latest conversations with a message, most recently used first. query: each of its words stands in the
-        title or a message. owner: only those of this one.
+        """The latest conversations of customers with a message, most recently used first. query: each of its words
+        stands in the title or a message. owner: only those of this one.
         """
         table = ConversationRow
         number = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
         listed = select(table.id, table.owner, table.title, table.updated, number.label("turns"))
         listed = listed.where(table.deleted.is_(None), number > 0, *(holds(word) for word in query[:MAX_QUERY].split()))
+        listed = listed.where(or_(*map(table.owner.startswith, CUSTOMERS)))
         if owner:
             listed = listed.where(table.owner == owner)
         rows = self._database.rows(listed.order_by(table.updated.desc(), table.id).limit(limit))

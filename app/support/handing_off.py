@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from app.domain.callers import is_customer
 from app.domain.errors import DeskError
 from app.domain.handoffs import Handoff, HandoffReason, HandoffState
 from app.domain.office_hours import is_open
@@ -62,7 +63,7 @@ class HandingOff:
         if state == "left" and not email:
             raise DeskError("nobody answers now: leave an e-mail address", code="outside-hours")
         if owned is None:
-            most = self._settings.conversations_kept
+            most = self._settings.conversations_kept if is_customer(owner) else None
             title = redact(email) if self._settings.redact else email
             owned = self._history.start_conversation(text or title, owner, most)
         handoff = self._handoffs.request(owned, owner, state, reason, email, self._now())

@@ -36,10 +36,14 @@ class AgentQueue:
         self._handoffs.watch(self._now())
         return self._handoffs.queue()
 
-    def case(self, handoff_id: int) -> OpenCase:
-        """A hand-off and its conversation."""
+    def case(self, handoff_id: int, agent: str = "") -> OpenCase:
+        """A hand-off and its conversation. agent: who looks, unless it is an admin. Raises DeskError "handoff-closed"
+        for one that went back to the machine and was not this agent's: nobody handed them what is said there now.
+        """
         self._handoffs.watch(self._now())
         found = self._handoffs.named(handoff_id)
+        if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
+            raise DeskError("this conversation went back to the machine", code="handoff-closed")
         return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
 
     def take(self, handoff_id: int, agent: str) -> None:

@@ -45,8 +45,12 @@ ACTIONS: Mapping[str, str] = {
     "module-verify": translatable("verified the passage"),
 }
 """What was done, in words; an action that is not here is shown as it is called."""
-WHO: Mapping[str, str] = {COMMAND_LINE: translatable("command line"), SCHEDULE: translatable("the schedule")}
-"""Who did it, where that is no name."""
+WHO: Mapping[str, str] = {
+    COMMAND_LINE: translatable("command line"),
+    SCHEDULE: translatable("the schedule"),
+    "": translatable("somebody"),
+}
+"""Who did it, where that is no name. "": whoever tried to sign in under a name that no account has."""
 SHOWN = 100
 
 

@@ -16,6 +16,7 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
+from app.domain.callers import KNOWN
 from app.domain.logs import enter_request, steps_of_request
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking
@@ -73,6 +74,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         with speaking(translations(reader.language)):
             box = {"label": gettext("Your question"), "placeholder": gettext("Ask a question")}
         shown = {"name": settings.desk_name, "prefetch": settings.foresees}
+        shown["is_known"] = reader.owner.startswith(KNOWN)
         frame = (render(f"chat/{part}.html", language=reader.language, **shown) for part in FRAME)
         return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
 

@@ -37,7 +37,9 @@ def held(scope: Scope) -> Iterator[None]:
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. uvicorn makes it, and calls its methods in the event loop."""
+    """One connection. uvicorn makes it, and calls its methods in the event loop. h11 bounds a request's head, which
+    httptools does not, the other parser that uvicorn knows.
+    """
 
     _since = 0.0
     """When the other end began to keep us waiting, or sent what we now work on; seconds of the loop's clock."""

@@ -36,12 +36,8 @@ _FOR_ADMINS = {
     "bad-limit": translatable("A key may send 1 to 100,000 requests a minute."),
     "key-exists": translatable("There is a key of this name already. Revoke it first, or choose another name."),
     "key-unknown": translatable("There is no key of this name in use."),
-    "secret-empty": translatable("Write the new secret, or remove the old one with its button."),
-    "webhook-unsigned": translatable(
-        "handoff_webhook needs handoff_webhook_secret, which signs it: set the secret first."
-    ),
     "runs-elsewhere": translatable("The language model runs elsewhere: nothing of its memory can be changed here."),
-    "setting-closed": translatable("This setting cannot be changed here."),
+    "setting-closed": translatable("This setting is changed in the settings file or on the command line."),
 }
 
 _OF_DOCUMENTS = {

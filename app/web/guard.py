@@ -22,11 +22,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access import visitors
 from app.access.identity import Identity, caller_of
 from app.api.errors import BUSY_S, ApiError
-from app.domain.callers import NOBODY, Caller
+from app.domain.callers import KNOWN, NOBODY, Caller
 from app.domain.errors import DeskError
 from app.domain.translation import gettext, speaking, translatable
 from app.web.access_rules import find_rule
 from app.web.admin_frame import home_of
+from app.web.cookies import ADMIN, VISITOR
 from app.web.error_words import UNAVAILABLE
 from app.web.languages import LANGUAGES, page_language, translations
 from app.web.pacing import Pacing
@@ -35,8 +36,6 @@ from app.web.widget_frame import WidgetFrame
 
 log = logging.getLogger(__name__)
 
-COOKIE = "warmdesk_admin"
-"""Of people who are signed in; sent to /admin only."""
 GRADIO = "/gradio_api/"
 """In paths of the pages' events, whose script reads answers as JSON."""
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
@@ -73,8 +72,11 @@ class Guard:
             return  # no page uses websockets
         nonce = secrets.token_urlsafe(16)
         headers = _HEADERS | {"content-security-policy": _CSP.format(nonce=nonce)}
-        send = _secured(send, self._widget.loosened(scope["path"], headers))
         request = Request(scope, receive)
+        self._drop_foreign_names(request)
+        if self._site.keeps_to_tls(request):
+            headers["strict-transport-security"] = f"max-age={visitors.LIFETIME_S}"
+        send = _secured(send, self._widget.loosened(scope["path"], headers))
         try:
             refusal = self._refused_unread(request) or await self._refused_by_rule(request)
         except DeskError as error:  # of the database, which knows who is signed in
@@ -98,8 +100,17 @@ class Guard:
                 await self._handed_over(request)(scope, receive, send)
                 return
             if not caller_of(request).owner:
-                send = _with_cookie(send, self._visitor_cookie(request, visitors.new_token()))
+                given = Response()
+                VISITOR.give(given, visitors.new_token(), visitors.LIFETIME_S, request, self._site)
+                send = _with_cookie(send, given.headers["set-cookie"].encode())
         await self._app(scope, receive, send)
+
+    def _drop_foreign_names(self, request: Request) -> None:
+        """Gradio believes whoever sends these headers, and puts the name into its page."""
+        headers = MutableHeaders(scope=request.scope)
+        del headers["x-gradio-server"]
+        if not self._site.is_called(headers.get("x-forwarded-host", "")):
+            del headers["x-forwarded-host"]
 
     def _refused_unread(self, request: Request) -> Response | None:
         """The answer to a request that is not looked at: wrong host, wrong length, another site's page."""
@@ -143,29 +154,29 @@ class Guard:
 
     async def _caller(self, request: Request, is_admin_area: bool) -> Caller:
         if is_admin_area:
-            return await run_in_threadpool(self._identity.signed_in, request.cookies.get(COOKIE, ""))
+            return await run_in_threadpool(self._identity.signed_in, ADMIN.read(request, self._site))
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return await run_in_threadpool(self._identity.bearer, token.strip())
-        return self._identity.visitor(request.cookies.get(visitors.COOKIE, ""))
+        return self._identity.visitor(VISITOR.read(request, self._site))
 
     def _handed_over(self, request: Request) -> Response:
-        """A company's site named the visitor: the token goes into the cookie and out of the address."""
-        token = request.query_params[visitors.PARAMETER]
-        if not self._identity.visitor(token).owner or "." not in token:
-            return _refused(
-                request,
-                401,
-                translatable("This link has ended: go back to the page where it stands, and open it again."),
+        """A company's site named the visitor: a session goes into the cookie, and the token out of the address."""
+        try:
+            linked = self._identity.linked(request.query_params[visitors.PARAMETER])
+        except DeskError as error:
+            return _refused(request, 401, str(error))
+        here = caller_of(request).owner
+        if here.startswith(KNOWN) and here != linked.owner and not linked.is_fresh:
+            words = translatable(
+                'Another customer is signed in to this chat. Sign out below "Your data" first, or go back to the page '
+                "where this link stands, and open it again."
             )
+            return _refused(request, 409, words)
         response = RedirectResponse("/", 303)
-        response.raw_headers.append((b"set-cookie", self._visitor_cookie(request, token)))
+        session = self._identity.session(linked.owner)
+        VISITOR.give(response, session, visitors.SESSION_S, request, self._site)
         return response
-
-    def _visitor_cookie(self, request: Request, token: str) -> bytes:
-        secure = "; Secure" if self._site.is_secure(request) else ""
-        cookie = f"{visitors.COOKIE}={token}; Path=/; Max-Age={visitors.LIFETIME_S}; HttpOnly; SameSite=Lax{secure}"
-        return cookie.encode()
 
 
 def _refused(request: Request, status: int, words: str) -> Response:

@@ -9,16 +9,16 @@ from app.access.addresses import address_of
 from app.access.login_rate import LoginRateLimiter
 from app.access.passwords import verified
 from app.domain.callers import Caller
+from app.domain.errors import DeskError
 from app.storage.accounts import ADMIN, Accounts
 from app.storage.audit import Audit
 from app.storage.sessions import LIFETIME_S, Sessions
 from app.web.admin_frame import home_of
-from app.web.guard import COOKIE
+from app.web.cookies import ADMIN as ADMIN_COOKIE
+from app.web.guard import come_again
 from app.web.languages import page_language
 from app.web.rendering import render
 from app.web.site import Site
-
-LONGEST_NAME = 80
 
 
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
@@ -42,27 +42,25 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         if wait_s := limiter.attempt(address):
             page = login_html(request, "wait", name, minutes=(wait_s + 59) // 60)
             return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
-        account = verified(accounts, name.strip(), password)
+        try:
+            account = verified(accounts, name.strip(), password)
+        except DeskError as error:
+            if error.code != "sign-in-busy":
+                raise
+            return come_again(request)
         if account is None:
-            audit.record(name.strip()[:LONGEST_NAME], "sign-in-failed")
+            # A name that no account has may be a password in the wrong field, or made up to be read in the log.
+            audit.record(name.strip() if accounts.named(name.strip()) else "", "sign-in-failed")
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
         audit.record(account.name, "sign-in")
         response = RedirectResponse(home_of(Caller(name=account.name, role=account.role)), status_code=303)
-        response.set_cookie(
-            COOKIE,
-            sessions.start(account),
-            max_age=LIFETIME_S,
-            path="/admin",
-            httponly=True,
-            samesite="strict",
-            secure=site.is_secure(request),
-        )
+        ADMIN_COOKIE.give(response, sessions.start(account), LIFETIME_S, request, site)
         return response
 
     @app.post("/admin/logout")
     def logout(request: Request) -> Response:
-        sessions.end(request.cookies.get(COOKIE, ""))
+        sessions.end(ADMIN_COOKIE.read(request, site))
         response = RedirectResponse("/admin/login", status_code=303)
-        response.delete_cookie(COOKIE, path="/admin", httponly=True, samesite="strict")
+        ADMIN_COOKIE.drop(response, request, site)
         return response

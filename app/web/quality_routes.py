@@ -1,6 +1,7 @@
-"""The agents' pages: questions that were answered badly, the FAQ, everybody's conversations, and a test of search.
+"""The pages for the quality of answers: questions that were answered badly, the FAQ, customers' conversations, and a
+test of search.
 
-Their behaviour is in quality.js. The guard shows them to agents and admins only.
+Their behaviour is in quality.js. Agents may open the FAQ and the test of search, which show nothing of customers.
 """
 
 from dataclasses import replace
@@ -17,11 +18,13 @@ from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
+from app.domain.translation import translatable
 from app.storage.tables import LARGEST_NUMBER
 from app.storage.transcripts import Transcripts
 from app.support.faq import folded_line
 from app.web.admin_frame import admin_page
 from app.web.event_stream import events
+from app.web.guard import refused
 
 PERIODS = (7, 30, 90, 365)
 """Days that the quality page offers."""
@@ -57,7 +60,9 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
         message: str = "",
         question: str = "",
         wording: Annotated[list[str] | None, Query(max_length=50)] = None,
-    ) -> HTMLResponse:
+    ) -> Response:
+        if message and caller_of(request).role != "admin":  # it may be of any conversation
+            return refused(request, 403, translatable("Your account may not do that."), "forbidden")
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
         draft = (transcripts.answered(message) if message else None) or asked

@@ -16,7 +16,7 @@ from app.domain.errors import DeskError
 from app.domain.handoffs import REASONS
 from app.domain.translation import gettext, speaking, translatable
 from app.storage.audit import Audit
-from app.support.queue import AgentQueue
+from app.support.queue import AgentQueue, OpenCase
 from app.web.admin_frame import links_for
 from app.web.error_words import UNEXPECTED
 from app.web.languages import page_language, translations
@@ -40,8 +40,12 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         values |= {"reasons": REASONS, "caller": caller, "links": links_for(caller), "now": datetime.now(UTC)}
         return render(f"queue/{template}.html", language=page_language(request.headers), **values)
 
-    def case(request: Request, number: int) -> dict[str, Any]:
-        found = queue.case(number)
+    def reader(request: Request) -> str:
+        """Who looks, for `AgentQueue.case`."""
+        caller = caller_of(request)
+        return "" if caller.role == "admin" else caller.name
+
+    def case(request: Request, found: OpenCase) -> dict[str, Any]:
         values: dict[str, Any] = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
         return {name: drawn(request, name, **values) for name in ("turns", "controls")}
 
@@ -57,9 +61,10 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
 
     def done(request: Request, number: int, action: str, work: Callable[[str], None]) -> Response:
         def then_case() -> dict[str, Any]:
+            queue.case(number, reader(request))  # raises for what this agent may not see
             work(caller_of(request).name)
             audit.record(caller_of(request).name, f"handoff-{action}", str(number))
-            return case(request, number)
+            return case(request, queue.case(number))
 
         return answered(request, then_case)
 
@@ -79,7 +84,7 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
     @app.get("/admin/queue/{number}")
     def case_page(request: Request, number: int) -> Response:
         try:
-            found = queue.case(number)
+            found = queue.case(number, reader(request))
         except DeskError as error:
             if error.is_of_database:
                 raise
@@ -89,7 +94,7 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
 
     @app.get("/admin/queue/{number}/now")
     def case_now(request: Request, number: int) -> Response:
-        return answered(request, lambda: case(request, number))
+        return answered(request, lambda: case(request, queue.case(number, reader(request))))
 
     @app.post("/admin/queue/{number}/take")
     def take(request: Request, number: int) -> Response:

@@ -52,7 +52,7 @@ class DeskServer(uvicorn.Server):
             http=BoundedConnection,
             ws="none",
             log_config=None,  # as everything else
-            log_level="warning",
+            log_level="error",  # its warnings are written by whoever sends what is no request
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,

@@ -102,7 +102,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_audit_page(app, audit)
     add_quality_routes(app, desk, Transcripts(database), audit.record)
     add_source_routes(app, desk)
-    add_visitor_routes(app, desk)
+    add_visitor_routes(app, desk, site)
     add_queue_routes(app, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)

@@ -15,16 +15,32 @@ from app.domain.translation import translatable
 from app.storage.settings_file import SettingsFile
 
 Form = Literal["line", "text", "list", "table", "choice", "secret"]
-"""How a setting is written. text: several lines. list: one entry a line. table: one `name = value` a line. secret: a
-line that is never shown.
+"""How a setting is written. text: several lines. list: one entry a line. table: one `name = value` a line. secret: not
+here, and never shown.
 """
-Reader = Literal["model", "search", "nobody"]
-"""Who has to read all passages again: the language model, or the embedder of search."""
+Reader = Literal["model", "nobody"]
+"""Who has to read all passages again."""
 
 HIDDEN = "database_url"
 """Not on the page at all: it holds a password, and names where everything is kept."""
-NOT_HERE = frozenset({"data_dir", "host", "port", "public_url", "device", "desk_logo"})
-"""Changed in the file or on the command line only: a mistake would keep the desk from starting, or admins out."""
+EDITABLE = frozenset(
+    {
+        *("context_tokens", "first_token_seconds", "send_cache_salt", "send_prompt_cache_key"),
+        *("weights", "threads", "engine_process", "device_memory", "host_memory", "kv_storage", "disk"),
+        *("cluster_engines", "cluster_engines_most", "cluster_engine_load", "log_format", "log_level"),
+        *("questions_per_minute", "answers_at_once", "conversations_kept", "keep_days", "redact", "show_technical"),
+        *("questions_at_once", "questions_waiting", "answer_seconds", "max_question_chars"),
+        *("desk_name", "desk_colour", "greeting", "example_questions", "page_urls"),
+        *("passages", "passage_tokens", "prefetch", "neighbours", "placement", "slot_tokens", "answer_tokens"),
+        *("policy", "answer_mode", "temperature", "repetition_penalty", "refuse_below", "answer_above"),
+        *("savings_sample", "faq_answers", "faq_threshold", "system_text", "refusal_text"),
+        *("contact_email", "contact_phone", "contact_hours", "contact_url"),
+        *("handoff", "handoff_pause", "office_hours", "show_agent_names"),
+    }
+)
+"""Changed on the page. All others are changed in the file or on the command line only, by whoever has the machine: they
+hold secrets, send data or keys elsewhere, name what is loaded or who is trusted, or would keep admins out.
+"""
 SIZES = frozenset({"device_memory", "host_memory", "disk"})
 TEXTS = frozenset({"system_text", "refusal_text"})
 ORIGINS = {
@@ -44,42 +60,15 @@ class Effect:
 
 
 _NEXT_INGEST = translatable("This begins when the documents are taken in again.")
-_NEW_MODEL = translatable(
-    "Another model may take longer or shorter, and needs warmdesk calibrate. "
-    "One that cannot be loaded keeps the desk from starting."
-)
 EFFECTS = {
     "system_text": Effect("model"),
     "passage_tokens": Effect("model", _NEXT_INGEST),
     "neighbours": Effect("model", _NEXT_INGEST),
-    "model": Effect("model", _NEW_MODEL),
-    "adapter": Effect(
-        "model",
-        translatable(
-            "Another adapter needs warmdesk calibrate. One that cannot be loaded keeps the desk from starting."
-        ),
-    ),
     "weights": Effect("model"),
     "kv_storage": Effect("model"),
-    "embedder": Effect(
-        "search",
-        translatable(
-            "Another embedder needs warmdesk calibrate-search. One that cannot be loaded keeps the desk from starting."
-        ),
-    ),
-    "reranker": Effect("nobody", translatable("A reranker that cannot be loaded keeps the desk from starting.")),
 }
 """Settings that are not saved before somebody has read what that costs."""
-_EFFECTS_ELSEWHERE = {
-    "model": Effect(
-        "nobody",
-        translatable(
-            "This model runs elsewhere: its server reads questions and documents, and reuses exact beginnings of "
-            "prompts only. See docs/scale.md."
-        ),
-    ),
-    "passage_tokens": Effect("nobody", _NEXT_INGEST),
-}
+_EFFECTS_ELSEWHERE = {"passage_tokens": Effect("nobody", _NEXT_INGEST)}
 """Of these for what a model has to read, where the model runs elsewhere."""
 
 
@@ -87,7 +76,7 @@ _EFFECTS_ELSEWHERE = {
 class SettingRow:
     """A setting as the page shows it. value: in use now; written: in the file, and in use from the next start on, if
     that is another one; both are empty for a secret. choices: what it can be, if its form is that. is_open: it can be
-    changed here. is_set: it will have a value from the next start on.
+    changed here. is_set: it has a value.
     """
 
     key: str
@@ -115,7 +104,7 @@ def setting_rows(
         in_file, is_default = getattr(at_start, key), value == default_of(field, settings)
         origin = origin_of(key, value, in_file, is_default and in_file == default_of(field, at_start), environ)
         is_same = new == value or (is_default and new == default_of(field, written))
-        is_open = key not in NOT_HERE and origin in ("default", "file")
+        is_open = key in EDITABLE and origin in ("default", "file")
         choices = choices_of(field)
         found.append(
             SettingRow(
@@ -127,7 +116,7 @@ def setting_rows(
                 form="choice" if choices else form_of(key, field),
                 choices=choices,
                 is_open=is_open,
-                is_set=(new if is_open else value) is not None,
+                is_set=value is not None,
             )
         )
     return found

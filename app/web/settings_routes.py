@@ -14,7 +14,6 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.audit import Audit
 from app.storage.settings_file import SettingsFile
-from app.support.webhook import check_signed
 from app.web.admin_frame import admin_page, done
 from app.web.error_words import admin_words
 from app.web.setting_rows import ORIGINS, SettingRow, effect_of, setting_rows
@@ -49,26 +48,19 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
         key: Annotated[str, Form()],
         value: Annotated[str, Form()] = "",
         confirmed: Annotated[str, Form()] = "",
-        remove: Annotated[str, Form()] = "",
     ) -> Response:
         value = value.replace("\r\n", "\n").strip()
         try:
             row = next((row for row in rows() if row.key == key), None)
             if row is None or not row.is_open:
-                raise DeskError("this setting cannot be changed here", code="setting-closed")
-            if row.form == "secret" and not value and not remove:  # its field is always empty
-                raise DeskError("a secret is removed with its button", code="secret-empty")
-            value = "" if remove else value
+                raise DeskError(f"{key[:80]} is changed in the file or on the command line", code="setting-closed")
             new = from_next_start(file.check(key, value))
-            check_signed(new)
             effect = effect_of(key, new)
             if effect is not None and getattr(new, key) != getattr(settings, key) and not confirmed:
-                return page(request, asks={"key": key, "value": value, "effect": effect, **cost_with(new)})
+                cost = desk.reading_cost(new.neighbours)
+                return page(request, asks={"key": key, "value": value, "effect": effect, "cost": cost})
             file.change(key, value)
         except DeskError as error:
             return page(request, admin_words(error), refused={"key": key, "value": value})
         audit.record(caller_of(request).name, "settings", key)
         return done(PAGE, "settings")
-
-    def cost_with(new: Settings) -> dict[str, object]:
-        return {"cost": desk.reading_cost(new.neighbours), "passages": desk.load().passages}

@@ -43,6 +43,14 @@ class Site:
             return True
         return origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
+    def keeps_to_tls(self, request: Request) -> bool:
+        """Whether browsers are told to use TLS only. On loopback that would bind other programs of the machine."""
+        return self.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK
+
+    def is_called(self, host: str) -> bool:
+        """Whether a name is that of the public address, as a proxy says which one the browser asked for."""
+        return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
+
     def is_secure(self, request: Request) -> bool:
         """Whether the browser reaches the desk over TLS, so that cookies may ask for it."""
         return self._is_tls or request.url.scheme == "https"

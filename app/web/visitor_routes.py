@@ -1,20 +1,23 @@
-"""What visitors may take with them or have removed: a conversation as a file, all that is stored of them."""
+"""What visitors may take with them or have removed: a conversation as a file, all that is stored of them. And the way
+out for those who are signed in.
+"""
 
 from dataclasses import asdict
 from itertools import chain
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
 from app.access.identity import caller_of
-from app.access.visitors import COOKIE
 from app.desk.export import export_conversation, export_everything
 from app.desk.interface import Desk
 from app.domain.translation import gettext, speaking
+from app.web.cookies import VISITOR
 from app.web.languages import page_language, translations
+from app.web.site import Site
 
 
-def add_visitor_routes(app: FastAPI, desk: Desk) -> None:
+def add_visitor_routes(app: FastAPI, desk: Desk, site: Site) -> None:
     """Routes for whoever has the cookie; the guard lets nobody else through."""
 
     @app.get("/conversations/{conversation_id}/export.{kind}")
@@ -36,7 +39,13 @@ def add_visitor_routes(app: FastAPI, desk: Desk) -> None:
     @app.post("/my-data/delete")
     def erase(request: Request) -> Response:
         response = JSONResponse(asdict(desk.erase(caller_of(request).owner)))
-        response.delete_cookie(COOKIE, httponly=True, samesite="lax")
+        VISITOR.drop(response, request, site)
+        return response
+
+    @app.post("/sign-out")
+    def sign_out(request: Request) -> Response:
+        response = RedirectResponse("/", 303)
+        VISITOR.drop(response, request, site)
         return response
 
 

@@ -72,8 +72,9 @@ element.addEventListener("click", (event) => {
 });
 
 element.addEventListener("submit", (event) => {
-  event.preventDefault();
   const form = event.target;
+  if (form.hasAttribute("action")) return; // it leaves the page
+  event.preventDefault();
   if (form.dataset.act === "rename") {
     trigger("rename", { id: form.closest("li").dataset.id, title: form.title.value });
     endRename(form);
