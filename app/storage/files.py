@@ -1,9 +1,12 @@
-"""Writing a file of the data folder completely or not at all."""
+"""Writing a file of the data folder completely or not at all; opening one that nobody put a link in place of."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 PARTIAL = ".upload-"
 """What the names of files begin with that are not complete yet."""
@@ -26,6 +29,24 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def open_without_links(file: Path) -> BinaryIO | None:
+    """A file to be read, or None if there is none, or a link anywhere in its path. Who may write in a folder of
+    documents may put a link to any file there, after the document was read.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not keep us waiting
+    except OSError:
+        return None
+    is_it = False
+    with suppress(OSError, RuntimeError):  # it is removed just now, or links lead round in a circle
+        opened = os.fstat(descriptor)
+        is_it = stat.S_ISREG(opened.st_mode) and file.resolve() == file and os.path.samestat(opened, os.stat(file))
+    if is_it:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    return None
 
 
 def sync_folder(folder: Path) -> None:
