@@ -363,7 +363,7 @@ class Service(Parts):
         self.care.rename_conversation(conversation_id, self._kept(title), owner)
 
     def _kept(self, text: str) -> str:
-        """What a customer writes, as it is stored."""
+        """What a customer writes, as it is stored or given to a model."""
         return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
@@ -387,6 +387,7 @@ class Service(Parts):
         """Start an answer of the language model alone; see `app.answering.plain`."""
         for one in messages:
             check_length(one.text, LONGEST_TEXT, "message")
+        messages = [replace(one, text=self._kept(one.text)) if one.role == "user" else one for one in messages]
         if options.temperature is None:
             options = replace(options, temperature=self.settings.temperature)
         stream = complete(self.engine, messages, options, owner, self._report)
