@@ -33,10 +33,11 @@ def conversations_router(desk: Desk) -> APIRouter:
     @router.get("/conversations/{conversation_id}")
     def get_conversation(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
         """All messages, oldest first."""
-        turns = desk.turns(conversation_id, owner_of(caller_of(request), user))
+        caller = caller_of(request)
+        turns = desk.turns(conversation_id, owner_of(caller, user))
         if not turns:
             raise not_found("conversation")
-        messages = [turn_reply(turn) for turn in turns]
+        messages = [turn_reply(turn, caller) for turn in turns]
         return JSONResponse({"id": conversation_id, "object": "conversation", "messages": messages})
 
     @router.get("/conversations/{conversation_id}/export")

@@ -203,7 +203,7 @@ class Settings(BaseSettings):
     session_headers: Headers = ("x-session-id", "X-SMG-Routing-Key")
     """Headers that tell the routers before such servers which requests belong together: a name made of the
     conversation's, which says nothing of it."""
-    send_cache_salt: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
+    send_cache_salt: bool = Field(default=True, json_schema_extra={"needs": "true or false"})
     """Whether such a server is sent `cache_salt` (vLLM, TensorRT-LLM), another one for each customer: then no customer
     can tell from response times what another one has asked, and none shares the beginning of a prompt."""
     send_prompt_cache_key: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
