@@ -209,7 +209,7 @@ def test_openai_backend_asks_again_before_the_first_word(failing: httpx.Response
 
 def test_openai_backend_asks_three_times_at_most_and_never_after_a_long_wait() -> None:
     server = FakeServer(httpx.Response(503, text="loading the model"))
-    with pytest.raises(Refusal, match="loading the model"):
+    with pytest.raises(Refusal, match="503"):
         tried(server)
     assert len(server.chats) == 3
     server = FakeServer(httpx.Response(429, headers={"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}))
@@ -261,7 +261,7 @@ def test_openai_backend_asks_nothing_again_after_the_first_word(reply: httpx.Res
         (
             httpx.Response(500, json={"error": {"type": "my order?"}}),
             ServerFailed,
-            "cannot answer now .500.: ask again",
+            "cannot answer now .500.: ask",
         ),
     ],
 )
@@ -273,8 +273,8 @@ def test_openai_backend_says_what_is_wrong_in_one_line(
     with caplog.at_level(logging.DEBUG), engine_for(server) as engine, pytest.raises(kind, match=line) as raised:
         said(engine)
     assert "\n" not in str(raised.value)
-    for words in ("sk-secret", "my order"):  # a server's words often repeat the question
-        assert words not in str(raised.value) + caplog.text + repr(SPEC)
+    for private in ("sk-secret", "my order"):  # a server's words often repeat the question
+        assert private not in str(raised.value) + caplog.text + repr(SPEC)
 
 
 def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(

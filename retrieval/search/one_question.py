@@ -1,5 +1,5 @@
-"""An embedder that embeds each text of one question once: what is compared with the FAQ first is then searched for, alone
-and with the question before it.
+"""An embedder that embeds each text of one question once: what is compared with the FAQ first is then searched for,
+alone and with the question before it.
 
 It remembers nothing between questions: who asked what somebody else has just asked would see it by the time it takes.
 """
