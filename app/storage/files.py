@@ -1,8 +1,10 @@
 """Writing a file of the data folder completely or not at all; opening one that nobody put a link in place of."""
 
 import os
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +12,12 @@ from typing import BinaryIO
 
 PARTIAL = ".upload-"
 """What the names of files begin with that are not complete yet."""
+STAGED = ".restore-"
+"""And those of folders that are being restored."""
+REPLACED = "replaced-"
+"""And those of folders that a restored backup took the place of."""
+ABANDONED_S = 86_400.0
+"""What has not changed for so long, nobody writes any more."""
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
@@ -47,6 +55,25 @@ def open_without_links(file: Path) -> BinaryIO | None:
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     return None
+
+
+def remove_abandoned(folder: Path, seconds: float = 0.0) -> None:
+    """Remove what processes left in a folder that were killed while they wrote or restored. seconds: for how long it
+    has not changed, where others may be writing now.
+    """
+    for left in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"{STAGED}*")):
+        with suppress(OSError):  # another process has just removed it, or it is another user's
+            if time.time() - left.lstat().st_mtime < seconds:
+                continue
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+
+
+def old_copies(folder: Path) -> list[str]:
+    """The folders in a data folder that a restored backup took the place of. All that was there before is in them."""
+    return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
 
 
 def sync_folder(folder: Path) -> None:
